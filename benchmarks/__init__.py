@@ -1,4 +1,6 @@
-"""Figures, each beside a baseline measured in the same run. ``python -m benchmarks [history|throughput]``.
+"""Figures, each beside a baseline measured in the same run.
+
+``python -m benchmarks [history|throughput]``.
 
 These machines are noisy: medians and ratios are what to compare, never single seconds.
 """

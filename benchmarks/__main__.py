@@ -1,5 +1,6 @@
-"""``python -m benchmarks``: all figures but the long ones; with names, only those. ``--each``: every one that needs no
-large installation."""
+"""``python -m benchmarks``: all figures but the long ones; with names, only those.
+
+``--each``: every one that needs no large installation."""
 
 from __future__ import annotations
 
@@ -71,7 +72,8 @@ BENCHMARKS = {
     "kubernetes-kwok": kubernetes_world.kwok,
     "kubernetes-kubelet": kubernetes_world.kubelet,
 }
-#: Take many minutes, or want the programs of the test cluster (make kube-binaries), so they run only when named.
+#: Take many minutes, or want the programs of the test cluster (make kube-binaries), so they run
+#: only when named.
 LONG = (
     "rest",
     "open-runs",
@@ -108,9 +110,11 @@ def _processor_s() -> float:
 
 
 def _each() -> int:
-    """Play every benchmark that needs no large installation, each in a process of its own, the long ones first.
+    """Play every benchmark that needs no large installation, each in a process of its own, the long
+    ones first.
 
-    Several at once, because their figures mean nothing at their smallest size. Return 1 if one failed.
+    Several at once, because their figures mean nothing at their smallest size. Return 1 if one
+    failed.
     """
     for name, what in INSTALLED.items():
         print(f"{name} is left out: it needs {what}; play it by its name")
@@ -119,7 +123,11 @@ def _each() -> int:
     def play(name: str) -> subprocess.CompletedProcess[str]:
         order = [sys.executable, "-m", "benchmarks", name]
         return subprocess.run(
-            order, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            order,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
 
     with ThreadPoolExecutor(AT_ONCE) as threads:
@@ -138,19 +146,25 @@ def _each() -> int:
 def main(names: list[str]) -> int:
     """Run the named benchmarks (default: all but the long ones); 2 for an unknown name."""
     if "--help" in names:
-        print(f"{__doc__}\n\nThere are: {', '.join(BENCHMARKS)}.\nOnly when named: {', '.join(LONG)}.")
+        print(
+            f"{__doc__}\n\nThere are: {', '.join(BENCHMARKS)}.\nOnly when named: {', '.join(LONG)}."
+        )
         return 0
     if names == ["--each"]:
         return _each()
     unknown = [name for name in names if name not in BENCHMARKS]
     if unknown:
-        print(f"unknown benchmark {unknown[0]!r}; there are: {', '.join(BENCHMARKS)}", file=sys.stderr)
+        print(
+            f"unknown benchmark {unknown[0]!r}; there are: {', '.join(BENCHMARKS)}", file=sys.stderr
+        )
         return 2
     for name in names or [name for name in BENCHMARKS if name not in LONG]:
         began, used = time.monotonic(), _processor_s()
         print(f"--- {name}", flush=True)
         asyncio.run(BENCHMARKS[name]())
-        seconds = f"{time.monotonic() - began:.0f} s, {_processor_s() - used:.0f} s of processor time"
+        seconds = (
+            f"{time.monotonic() - began:.0f} s, {_processor_s() - used:.0f} s of processor time"
+        )
         print(f"--- {name} took {seconds}", flush=True)
     return 0
 

@@ -1,9 +1,11 @@
-"""Zip and upload of supporting files to S3, against the same bytes sent in the same parts without being packed.
+"""Zip and upload of supporting files to S3, against the same bytes sent in the same parts without
+being packed.
 
-Server: `rclone serve s3` over a folder of this machine. Content: three quarters text of pages, one quarter random.
-The baseline is the standard library's zip, stored, into the same parts: no packing, no digests of files, no manifest.
-Each export is a process of its own; its memory is what its peak (VmHWM) grew by after everything was imported and
-connected. The parts alone are three buffers of 8 MiB.
+Server: `rclone serve s3` over a folder of this machine. Content: three quarters text of pages, one
+quarter random. The baseline is the standard library's zip, stored, into the same parts: no packing,
+no digests of files, no manifest. Each export is a process of its own; its memory is what its peak
+(VmHWM) grew by after everything was imported and connected. The parts alone are three buffers of 8
+MiB.
 """
 
 from __future__ import annotations
@@ -32,7 +34,10 @@ from tests.support.s3 import S3Server, aws_environment, rclone_s3
 REPETITIONS = size(3, 1)
 MIB = 2**20
 #: Name -> files, bytes of each.
-SHAPES = {"many x 100 KiB": (size(2000, 20), 100 * 1024), "few x 100 MiB": (size(10, 1), size(100, 1) * MIB)}
+SHAPES = {
+    "many x 100 KiB": (size(2000, 20), 100 * 1024),
+    "few x 100 MiB": (size(10, 1), size(100, 1) * MIB),
+}
 #: Sources, and the larger of the two archives on the server twice, while it is replaced.
 _DISK_NEEDED = size(5 * 2**30, 2**28)
 _BLOCK = 16 * 1024
@@ -47,7 +52,10 @@ def _main() -> None:
     with tempfile.TemporaryDirectory(prefix="archive-bench-") as name, rclone_s3() as server:
         folder = Path(name)
         if (free := shutil.disk_usage(folder).free) < _DISK_NEEDED:
-            print(f"not measured: {folder} has {free // MIB} MiB free, {_DISK_NEEDED // MIB} are needed")
+            print(
+                f"not measured: {folder} has {free // MIB} MiB free, {_DISK_NEEDED // MIB} "
+                "are needed"
+            )
             return
         for shape, (count, size) in SHAPES.items():
             _write(folder / "files", count, size)
@@ -61,12 +69,16 @@ def _measure(server: S3Server, files: Path, shape: str, total: int) -> None:
     for _ in range(REPETITIONS):
         for kind, results in found.items():
             results.append(_exported(server, kind, f"s3://{bucket}/{kind}", files))
-    speeds = {kind: statistics.median(total / r["seconds"] / 1e6 for r in results) for kind, results in found.items()}
+    speeds = {
+        kind: statistics.median(total / r["seconds"] / 1e6 for r in results)
+        for kind, results in found.items()
+    }
     for kind, results in found.items():
         memory = max(r["memory_mib"] for r in results)
         share = results[0]["bytes"] / total
         print(
-            f"{shape} {kind:6}: {speeds[kind]:6.0f} MB/s of files, {share:.2f} of their size, {memory:.0f} MiB memory"
+            f"{shape} {kind:6}: {speeds[kind]:6.0f} MB/s of files, {share:.2f} of their size, "
+            f"{memory:.0f} MiB memory"
         )
     print(f"{shape} ratio : {speeds['packed'] / speeds['stored']:.2f}", flush=True)
 
@@ -85,11 +97,16 @@ def _exported(server: S3Server, kind: str, url: str, files: Path) -> dict[str, f
 
 def _write(folder: Path, count: int, size: int) -> None:
     chance = random.Random(count)
-    words = ["".join(chance.choices("etaoinshrdlucmfwyp", k=chance.randint(2, 11))) for _ in range(4000)]
+    words = [
+        "".join(chance.choices("etaoinshrdlucmfwyp", k=chance.randint(2, 11))) for _ in range(4000)
+    ]
     pages = []
     while sum(map(len, pages)) < 8 * MIB:
         text = " ".join(chance.choices(words, k=2000))
-        pages.append(f'<div class="item"><a href="/page/{chance.random()}">{text[:40]}</a><p>{text}</p></div>\n')
+        pages.append(
+            '<div class="item"><a '
+            f'href="/page/{chance.random()}">{text[:40]}</a><p>{text}</p></div>\n'
+        )
     pool = "".join(pages).encode()
     folder.mkdir()
     for number in range(count):
@@ -97,7 +114,9 @@ def _write(folder: Path, count: int, size: int) -> None:
             for block in range(-(-size // _BLOCK)):
                 length = min(_BLOCK, size - block * _BLOCK)
                 start = chance.randrange(len(pool) - _BLOCK)
-                file.write(chance.randbytes(length) if block % 4 == 3 else pool[start : start + length])
+                file.write(
+                    chance.randbytes(length) if block % 4 == 3 else pool[start : start + length]
+                )
 
 
 # --- the exporting process
@@ -105,8 +124,10 @@ def _write(folder: Path, count: int, size: int) -> None:
 
 def _export(kind: str, url: str, files: Path) -> None:
     archive = S3Archive(url)
-    archive.bucket.client  # noqa: B018 - connected, so that neither time nor memory of that is counted
-    export = cast(dict[str, Callable[[S3Archive, Path], int]], {"packed": _packed, "stored": _stored})[kind]
+    archive.bucket.client  # noqa: B018
+    export = cast(
+        dict[str, Callable[[S3Archive, Path], int]], {"packed": _packed, "stored": _stored}
+    )[kind]
     before = _peak()
     began = time.perf_counter()
     size = export(archive, files)
@@ -115,7 +136,9 @@ def _export(kind: str, url: str, files: Path) -> None:
 
 
 def _packed(archive: S3Archive, files: Path) -> int:
-    return archive.store("7/1/files.zip", [FileSource("0/1", files)], {"run_id": 7}, lambda *_: None).bytes
+    return archive.store(
+        "7/1/files.zip", [FileSource("0/1", files)], {"run_id": 7}, lambda *_: None
+    ).bytes
 
 
 def _stored(archive: S3Archive, files: Path) -> int:

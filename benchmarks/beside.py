@@ -1,4 +1,5 @@
-"""The figures of what stands beside runs: hooks of many ends at once, floods of signals, workflows that are gone.
+"""The figures of what stands beside runs: hooks of many ends at once, floods of signals, workflows
+that are gone.
 
 All on the real stack with real processes.
 """
@@ -78,33 +79,49 @@ async def _flooded(world: Bench, client: Client) -> None:
 
     async def lane() -> None:
         for n in left:
-            with contextlib.suppress(RPCError):  # the server refuses some while one execution becomes the next
+            # The server refuses some while one execution becomes the next.
+            with contextlib.suppress(RPCError):
                 await handle.signal(f"noise-{n}", n)
 
     await asyncio.gather(*(lane() for _ in range(LANES)))
     began = time.monotonic()
     await asyncio.to_thread(world.gateway.stop, run_id, reason="benchmark")
     await asyncio.to_thread(world.until, lambda: world.gateway.run(run_id)["ended_at"] is not None)
-    print(f"{SIGNALS:,} unknown signals, then a stop: proved after {time.monotonic() - began:.1f} s (reach: <= 30)")
+    print(
+        f"{SIGNALS:,} unknown signals, then a stop: proved after {time.monotonic() - began:.1f} s "
+        "(reach: <= 30)"
+    )
 
 
 async def _lost(world: Bench, client: Client) -> None:
-    """Workflows that are terminated while the worker is idle: until the answers tell it, until another one is open."""
-    manager = world.gateway.post("/v1/managers", {"crawler": "idle", "name": "lost", "flow_id": "f"})
+    """Workflows that are terminated while the worker is idle: until the answers tell it, until
+    another one is open.
+    """
+    manager = world.gateway.post(
+        "/v1/managers", {"crawler": "idle", "name": "lost", "flow_id": "f"}
+    )
     path = f"/v1/managers/{manager['manager_id']}"
     world.gateway.post(f"{path}/jobs", {"jobs": [{}]})
     job = {"crawler": "idle"}
-    graph = world.gateway.post("/v1/graphs", {"id": "lost", "steps": [{"path": "a", "kind": "crawl", "job": job}]})
+    graph = world.gateway.post(
+        "/v1/graphs", {"id": "lost", "steps": [{"path": "a", "kind": "crawl", "job": job}]}
+    )
     lost = [("manager", manager, path), ("graph", graph, "/v1/graphs/lost")]
-    for what, subject, where in lost[: 1 if SMALL else 2]:  # each waits for the next audit, up to a minute
+    # Each waits for the next audit, up to a minute.
+    for what, subject, where in lost[: 1 if SMALL else 2]:
         await asyncio.to_thread(_seconds_until, partial(_has_run, world, subject))
         handle = client.get_workflow_handle(str(subject["workflow_id"]))
         await handle.terminate("benchmark")
         reported = await asyncio.to_thread(_seconds_until, partial(_is_reported, world, where))
-        healed = reported + await asyncio.to_thread(_seconds_until, lambda where=where: not _is_reported(world, where))
+        healed = reported + await asyncio.to_thread(
+            _seconds_until, lambda where=where: not _is_reported(world, where)
+        )
         if (await handle.describe()).status is not WorkflowExecutionStatus.RUNNING:
             raise RuntimeError(f"{what}: no workflow is open")
-        print(f"{what}, its workflow terminated: reported {reported:.0f} s later (reach: <= 30), ", end="")
+        print(
+            f"{what}, its workflow terminated: reported {reported:.0f} s later (reach: <= 30), ",
+            end="",
+        )
         print(f"healed after {healed:.0f} s (<= 60)", flush=True)
 
 
@@ -128,13 +145,24 @@ def _hooks(world: Bench, calls: Path) -> None:
     manager = world.gateway.post("/v1/managers", {"plan": "slow:Slow", "flow_id": "f"})
     path = f"/v1/managers/{manager['manager_id']}"
     world.until(lambda: world.gateway.get(path)["ended_at"] is not None, 900)
-    ends = sorted(str(run["ended_at"]) for run in world.gateway.runs(parent=str(manager["workflow_id"]), limit=500))
-    first, last, settled = (datetime.fromisoformat(text) for text in (ends[0], ends[-1], _ended(world, path)))
+    ends = sorted(
+        str(run["ended_at"])
+        for run in world.gateway.runs(parent=str(manager["workflow_id"]), limit=500)
+    )
+    first, last, settled = (
+        datetime.fromisoformat(text) for text in (ends[0], ends[-1], _ended(world, path))
+    )
     told = calls.read_text().split()
     print(
-        f"{len(ends)} jobs end within {(last - first).total_seconds():.0f} s, hook of {HOOK_S} s: all settled ", end=""
+        f"{len(ends)} jobs end within {(last - first).total_seconds():.0f} s, hook of {HOOK_S} s: "
+        "all settled ",
+        end="",
     )
-    print(f"{(settled - first).total_seconds():.1f} s after the first (reach: <= 80), {len(told)} calls ", end="")
+    print(
+        f"{(settled - first).total_seconds():.1f} s after the first (reach: <= 80), "
+        f"{len(told)} calls ",
+        end="",
+    )
     print(f"for {len(set(told))} ends (reach: {JOBS} for {JOBS})")
 
 

@@ -1,11 +1,13 @@
-"""The cost of a task to each part, and what 1,000, 10,000 and 100,000 tasks a day need (task ``capacity``).
+"""The cost of a task to each part, and what 1,000, 10,000 and 100,000 tasks a day need (task
+``capacity``).
 
-The whole stack on MariaDB and on a real API server, whose nodes pretend to run pods that end at once. Runs of one task,
-or of ``BENCHMARK_EACH``, begin at the rate of a day's peak hour, 12,000 tasks of 100,000, and each part's processor
-seconds, the bytes of the database,
-the API server's own count of requests, and the actions in the histories of some runs are divided by the tasks. What is
+The whole stack on MariaDB and on a real API server, whose nodes pretend to run pods that end at
+once. Runs of one task, or of ``BENCHMARK_EACH``, begin at the rate of a day's peak hour, 12,000
+tasks of 100,000, and each part's processor seconds, the bytes of the database, the API server's own
+count of requests, and the actions in the histories of some runs are divided by the tasks. What is
 computed from them is printed as a table; ``docs/capacity.md`` holds one, and the formula. With
-``BENCHMARK_STANDING=2000`` a run of so many tasks executes all the while, and its own cost is printed.
+``BENCHMARK_STANDING=2000`` a run of so many tasks executes all the while, and its own cost is
+printed.
 """
 
 from __future__ import annotations
@@ -53,7 +55,8 @@ BUSY = 0.6
 DETAILS_D, LOGS_D = 90, 30
 #: US dollars of a million actions at Temporal Cloud, list price.
 MILLION = 50.0
-#: Requests that we make. The server does not count by client, so the lists and reads of its controllers are among them.
+#: Requests that we make. The server does not count by client, so the lists and reads of its
+#: controllers are among them.
 OURS = (
     "POST jobs",
     "PATCH jobs",
@@ -119,7 +122,10 @@ def begin(world: BenchWorld, tasks: int, rate: float) -> list[int]:
     with ThreadPoolExecutor(STARTERS) as threads:
         found = list(threads.map(start, range(runs)))
     took = time.monotonic() - began
-    print(f"{runs} runs of {EACH} tasks begun in {took:.0f} s, {rate:.2f} tasks a second asked", flush=True)
+    print(
+        f"{runs} runs of {EACH} tasks begun in {took:.0f} s, {rate:.2f} tasks a second asked",
+        flush=True,
+    )
     return found
 
 
@@ -138,7 +144,8 @@ def measure(world: Measured, tasks: int, rate: float) -> Cost:
     logs = grown.get("task_log", 0.0) + grown.get("task_stats", 0.0)
     details = sum(grown.get(name, 0.0) for name in ("outbox_event", "outbox_delivery"))
     print(
-        f"the last had ended {waited:.0f} s after the last start, {took:.0f} s in all; load {os.getloadavg()[0]:.1f}",
+        f"the last had ended {waited:.0f} s after the last start, {took:.0f} s in all; load "
+        f"{os.getloadavg()[0]:.1f}",
         flush=True,
     )
     resident = {part: _memory(pid)["VmRSS"] for part, pid in pids.items()}
@@ -150,60 +157,92 @@ def measure(world: Measured, tasks: int, rate: float) -> Cost:
 
 @contextmanager
 def standing(world: Measured, tasks: int) -> Iterator[None]:
-    """Hold so many tasks of one run executing, and print what they cost while nothing else happens."""
+    """Hold so many tasks of one run executing, and print what they cost while nothing else
+    happens.
+    """
     if not tasks:
         yield
         return
     began = time.monotonic()
     run = {"crawler": "pretended", "tasks": [{}] * tasks, "limits": {"stop_grace_s": 60}}
     run_id = int(world.gateway.start(run, uuid.uuid4().hex)["run_id"])
-    until(lambda: world.tasks(run_id).get("RUNNING", 0) == tasks, f"{tasks} tasks that execute", 1800)
+    until(
+        lambda: world.tasks(run_id).get("RUNNING", 0) == tasks, f"{tasks} tasks that execute", 1800
+    )
     print(f"{tasks} tasks of a run execute after {time.monotonic() - began:.0f} s", flush=True)
     before = {part: _cpu(world.stack.supervisor.pids()[part]) for part in PARTS}
     time.sleep(STANDING_S)
-    used = {part: (_cpu(world.stack.supervisor.pids()[part]) - cpu) / STANDING_S for part, cpu in before.items()}
+    used = {
+        part: (_cpu(world.stack.supervisor.pids()[part]) - cpu) / STANDING_S
+        for part, cpu in before.items()
+    }
     memory = {part: _memory(world.stack.supervisor.pids()[part])["VmRSS"] for part in PARTS}
     parts = ", ".join(f"{part} {used[part]:.3f} core, {memory[part]:.0f} MiB" for part in PARTS)
     print(f"    while nothing else happens, {STANDING_S} s: {parts}", flush=True)
     yield
     began = time.monotonic()
     world.gateway.stop(run_id)
-    until(lambda: world.status(run_id) not in ("PROCESSING", "STOPPING"), "the end of that run", 1800)
+    until(
+        lambda: world.status(run_id) not in ("PROCESSING", "STOPPING"), "the end of that run", 1800
+    )
     counts = world.tasks(run_id)
-    print(f"{tasks} tasks stopped, {counts} on record after {time.monotonic() - began:.0f} s", flush=True)
+    print(
+        f"{tasks} tasks stopped, {counts} on record after {time.monotonic() - began:.0f} s",
+        flush=True,
+    )
 
 
 def _end_of(world: BenchWorld, runs: list[int]) -> float:
     began, last = time.monotonic(), max(runs)
-    sql = "SELECT COUNT(*) FROM run_history WHERE run_id >= ? AND run_id <= ? AND status IN ('COMPLETED', 'FAILED')"
+    sql = (
+        "SELECT COUNT(*) FROM run_history WHERE run_id >= ? AND run_id <= ? AND status IN "
+        "('COMPLETED', 'FAILED')"
+    )
     until(lambda: world.query(sql, min(runs), last)[0][0] >= len(runs), "the end of all runs", 1800)
     return time.monotonic() - began
 
 
 async def _actions(world: BenchWorld, runs: list[int]) -> float:
-    """Billable actions of a run by its history, the median of some; heartbeats and retries are not in it."""
+    """Billable actions of a run by its history, the median of some; heartbeats and retries are not
+    in it.
+    """
     client, counts = await Client.connect(str(world.stack.addresses["temporal"])), []
     for run_id in runs[:: max(1, len(runs) // SAMPLE)]:
-        ((workflow_id,),) = world.query("SELECT owner_workflow_id FROM run_history WHERE run_id = ?", run_id)
-        counts.append(actions((await client.get_workflow_handle(str(workflow_id)).fetch_history()).events))
+        ((workflow_id,),) = world.query(
+            "SELECT owner_workflow_id FROM run_history WHERE run_id = ?", run_id
+        )
+        counts.append(
+            actions((await client.get_workflow_handle(str(workflow_id)).fetch_history()).events)
+        )
     return statistics.median(counts)
 
 
 def table(cost: Cost) -> list[str]:
     """What days of several sizes need, by the formula of docs/capacity.md."""
-    rows = ["| tasks a day | " + " | ".join(f"{n:,}" for n in DAYS) + " |", "|---|" + "---|" * len(DAYS)]
+    rows = [
+        "| tasks a day | " + " | ".join(f"{n:,}" for n in DAYS) + " |",
+        "|---|" + "---|" * len(DAYS),
+    ]
 
     def row(name: str, of: Any) -> None:
         rows.append(f"| {name} | " + " | ".join(of(n) for n in DAYS) + " |")
 
     for part in PARTS:
-        row(f"cores of {part} in the peak hour", lambda n, p=part: f"{n * PEAK_SHARE / 3600 * cost.cpu[p] / BUSY:.2f}")
+        row(
+            f"cores of {part} in the peak hour",
+            lambda n, p=part: f"{n * PEAK_SHARE / 3600 * cost.cpu[p] / BUSY:.2f}",
+        )
     a_day = sum(cost.bytes.values())
     row("database a day, MB", lambda n: f"{n * a_day / 1e6:,.1f}")
-    pruned = DETAILS_D * (cost.bytes["for ever"] + cost.bytes["details"]) + LOGS_D * cost.bytes["logs"]
+    pruned = (
+        DETAILS_D * (cost.bytes["for ever"] + cost.bytes["details"]) + LOGS_D * cost.bytes["logs"]
+    )
     row(f"database after {DETAILS_D} days, GB", lambda n: f"{n * pruned / 1e9:,.2f}")
     row("Temporal actions a day", lambda n: f"{n * cost.actions:,.0f}")
-    row(f"their price at {MILLION:g} USD a million, a month", lambda n: f"{n * cost.actions * 30 / 1e6 * MILLION:,.0f}")
+    row(
+        f"their price at {MILLION:g} USD a million, a month",
+        lambda n: f"{n * cost.actions * 30 / 1e6 * MILLION:,.0f}",
+    )
     row(
         "API server calls a second in the peak hour",
         lambda n: f"{n * PEAK_SHARE / 3600 * sum(cost.calls.values()):.1f}",
@@ -213,15 +252,29 @@ def table(cost: Cost) -> list[str]:
 
 def told(cost: Cost) -> None:
     for part in PARTS:
-        print(f"    {part}: {cost.cpu[part] * 1000:.0f} ms of a core a task, {cost.resident[part]:.0f} MiB", flush=True)
+        print(
+            f"    {part}: {cost.cpu[part] * 1000:.0f} ms of a core a task, "
+            f"{cost.resident[part]:.0f} MiB",
+            flush=True,
+        )
     kinds = ", ".join(f"{name} {n:,.0f}" for name, n in cost.bytes.items())
-    print(f"    database bytes a task: {kinds}; Temporal actions a task: {cost.actions:.1f}", flush=True)
-    print("    API server: " + ", ".join(f"{key} {n:.2f}" for key, n in sorted(cost.calls.items())), flush=True)
+    print(
+        f"    database bytes a task: {kinds}; Temporal actions a task: {cost.actions:.1f}",
+        flush=True,
+    )
+    print(
+        "    API server: " + ", ".join(f"{key} {n:.2f}" for key, n in sorted(cost.calls.items())),
+        flush=True,
+    )
     print("\n".join(table(cost)), flush=True)
 
 
 def on_kwok() -> None:
-    with ExitStack() as stack, tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+    with (
+        ExitStack() as stack,
+        tempfile.TemporaryDirectory() as name,
+        pytest.MonkeyPatch.context() as patch,
+    ):
         patch.setenv("LIFECYCLE_CLUSTER__JOB_TTL_S", "60")
         url = stack.enter_context(stack.enter_context(running_mariadb()).database())
         cluster = stack.enter_context(Cluster(kwok=NODES))

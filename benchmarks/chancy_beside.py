@@ -1,6 +1,8 @@
-"""Chancy on PostgreSQL, beside which graphs are measured: neither is a dependency of anything of ours.
+"""Chancy on PostgreSQL, beside which graphs are measured: neither is a dependency of anything of
+ours.
 
-PostgreSQL is Debian's (``apt-get install postgresql``), Chancy comes into an environment that is made for this run.
+PostgreSQL is Debian's (``apt-get install postgresql``), Chancy comes into an environment that is
+made for this run.
 """
 
 from __future__ import annotations
@@ -30,8 +32,8 @@ class Missing(Exception):
 
 
 def chancy_seconds(folder: Path, chain: int, fan: int) -> tuple[str, dict[str, dict[str, float]]]:
-    """What Chancy takes: its version and PostgreSQL's; and seconds of a chain and of a fan-out and in, each in
-    processes and in its own event loop. Raises ``Missing``."""
+    """What Chancy takes: its version and PostgreSQL's; and seconds of a chain and of a fan-out and
+    in, each in processes and in its own event loop. Raises ``Missing``."""
     programs = _postgresql()
     python = _environment(folder / "chancy")
     workload = Path(__file__).with_name("chancy_workload.py")
@@ -48,7 +50,9 @@ def chancy_seconds(folder: Path, chain: int, fan: int) -> tuple[str, dict[str, d
 
 def _postgresql() -> Path:
     """The folder with PostgreSQL's programs."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda file: int(file.parts[-3]))
+    found = sorted(
+        Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda file: int(file.parts[-3])
+    )
     if found:
         return found[-1].parent
     other = shutil.which("initdb")
@@ -78,13 +82,43 @@ def _server(programs: Path, folder: Path) -> Iterator[tuple[str, str]]:
     if whose is not None:
         folder.chmod(0o755)
         shutil.chown(data, whose)
-    made = [str(programs / "initdb"), "-U", "postgres", "-A", "trust", "-E", "UTF8", "-D", str(data)]
+    made = [
+        str(programs / "initdb"),
+        "-U",
+        "postgres",
+        "-A",
+        "trust",
+        "-E",
+        "UTF8",
+        "-D",
+        str(data),
+    ]
     _run(made, START_S, user=whose, cwd=data)
-    options = ["-D", str(data), "-p", str(port), "-c", "listen_addresses=127.0.0.1", "-k", str(data)]
+    options = [
+        "-D",
+        str(data),
+        "-p",
+        str(port),
+        "-c",
+        "listen_addresses=127.0.0.1",
+        "-k",
+        str(data),
+    ]
     silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    server = subprocess.Popen([str(programs / "postgres"), *options], user=whose, cwd=data, **silent)
+    server = subprocess.Popen(
+        [str(programs / "postgres"), *options], user=whose, cwd=data, **silent
+    )
     try:
-        asked = [str(programs / "psql"), "-h", "127.0.0.1", "-p", str(port), "-U", "postgres", "-tAc"]
+        asked = [
+            str(programs / "psql"),
+            "-h",
+            "127.0.0.1",
+            "-p",
+            str(port),
+            "-U",
+            "postgres",
+            "-tAc",
+        ]
         until = time.monotonic() + START_S
         while subprocess.run([*asked, "SELECT 1"], check=False, **silent).returncode:
             if server.poll() is not None or time.monotonic() > until:
@@ -110,4 +144,6 @@ def _somebody() -> str | None:
 
 
 def _run(command: list[str], seconds: float, **more: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=seconds, **more)
+    return subprocess.run(
+        command, check=True, capture_output=True, text=True, timeout=seconds, **more
+    )

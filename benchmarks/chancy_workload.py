@@ -1,4 +1,5 @@
-"""The graphs of ``benchmarks.graphs`` in Chancy, for a Python that has Chancy: ``chancy_beside`` calls it.
+"""The graphs of ``benchmarks.graphs`` in Chancy, for a Python that has Chancy: ``chancy_beside``
+calls it.
 
 It is copied to a folder and imported there by its own name, as Chancy's processes import its jobs.
 """
@@ -41,7 +42,9 @@ async def _measured(dsn: str, chain: int, fan: int) -> dict[str, dict[str, float
     async with Chancy(dsn, plugins=plugins, no_default_plugins=True) as chancy:
         await chancy.migrate()
         for name, (executor, at_once) in EXECUTORS.items():
-            queue = Queue(name, concurrency=at_once, executor=executor, polling_interval=1, eager_polling=True)
+            queue = Queue(
+                name, concurrency=at_once, executor=executor, polling_interval=1, eager_polling=True
+            )
             await chancy.declare(queue)
         worker = Worker(chancy, register_signal_handlers=False)
         worker.send_outgoing_interval = 0.01

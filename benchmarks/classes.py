@@ -1,7 +1,8 @@
-"""No class of work starves: how long each waits while another is asked for at twice what the machine can do.
+"""No class of work starves: how long each waits while another is asked for at twice what the
+machine can do.
 
-The classes are stops, ends, starts, polls, exports and audits. On the whole stack with real processes. The bounds are
-those of docs/truth.md.
+The classes are stops, ends, starts, polls, exports and audits. On the whole stack with real
+processes. The bounds are those of docs/truth.md.
 """
 
 from __future__ import annotations
@@ -21,16 +22,25 @@ from benchmarks.truth_faults import Bench, bench
 from crawler_lifecycle.cli.admin.audit import _awaited
 from crawler_lifecycle.domain.ladder import STRETCH_MAX
 
-#: Runs of one load: as many polls a second as two cores do twice over, or as many stops or ends at once.
+#: Runs of one load: as many polls a second as two cores do twice over, or as many stops or ends at
+#: once.
 RUNS = size(80, 3)
 POLLED_S = 1.2
 #: Starts a second, of runs that end at once, and their number. Two cores do about two a second.
 STARTS_PER_S, STARTS = 5.0, size(300, 4)
 MEASURED = size(5, 1)
-#: Seconds between looks of runs whose polls are measured. An overloaded machine stretches them up to ``STRETCH_MAX``.
+#: Seconds between looks of runs whose polls are measured. An overloaded machine stretches them up
+#: to ``STRETCH_MAX``.
 WATCHED_S = 5.0
 #: The most seconds that each class may wait, whatever else is asked for.
-BOUNDS_S = {"stop": 2.0, "end": 5.0, "start": 15.0, "poll": WATCHED_S * STRETCH_MAX, "export": 60.0, "audit": 60.0}
+BOUNDS_S = {
+    "stop": 2.0,
+    "end": 5.0,
+    "start": 15.0,
+    "poll": WATCHED_S * STRETCH_MAX,
+    "export": 60.0,
+    "audit": 60.0,
+}
 LANES = 4
 REST: dict[str, Any] = {"poll_minutes": [600.0]}
 
@@ -51,8 +61,14 @@ class Classes:
             self._note("stop", self._stopped(other))
             self.world.end(run_id)
             ended = self.world.ended(run_id)
-            self._note("end", self._row(run_id, "status_transition", "committed_at", "to_status = 'SUCCEEDED'") - ended)
-            self._note("export", self._row(run_id, "export_record", "at", "status = 'exported'") - ended)
+            self._note(
+                "end",
+                self._row(run_id, "status_transition", "committed_at", "to_status = 'SUCCEEDED'")
+                - ended,
+            )
+            self._note(
+                "export", self._row(run_id, "export_record", "at", "status = 'exported'") - ended
+            )
             self._note("audit", self._audited())
             self._note("poll", max(self._overdue_s(one) for one in watched))
 
@@ -86,8 +102,12 @@ class Classes:
         return time.monotonic() - began
 
     def _overdue_s(self, run_id: int) -> float:
-        """Seconds by which the next poll of the run is late now, counted from its interval without a stretch."""
-        ((verified_at,),) = self.world.query("SELECT verified_at FROM run_history WHERE run_id = ?", run_id)
+        """Seconds by which the next poll of the run is late now, counted from its interval without
+        a stretch.
+        """
+        ((verified_at,),) = self.world.query(
+            "SELECT verified_at FROM run_history WHERE run_id = ?", run_id
+        )
         return max(0.0, time.time() - _epoch(verified_at) - WATCHED_S)
 
 
@@ -96,7 +116,9 @@ def _epoch(text: object) -> float:
 
 
 @contextlib.contextmanager
-def _again_and_again(ask: Callable[[int], object], every_s: float, lanes: int = 1) -> Iterator[None]:
+def _again_and_again(
+    ask: Callable[[int], object], every_s: float, lanes: int = 1
+) -> Iterator[None]:
     """Call ``ask`` with 0, 1, 2, … so often, in each lane; what is refused is asked for again."""
     over, numbers = threading.Event(), count()
 
@@ -124,14 +146,25 @@ def nothing(world: Bench) -> Iterator[None]:
 
 @contextlib.contextmanager
 def polls(world: Bench) -> Iterator[None]:
-    """Runs with so short an interval. First all of them must begin, beside the polls of each other."""
+    """Runs with so short an interval.
+
+    First all of them must begin, beside the polls of each other.
+    """
     began = time.monotonic()
     run_ids = world.start(RUNS, poll_minutes=[POLLED_S / 60])
     world.executing(run_ids)
-    print(f"{RUNS} runs polled every {POLLED_S:g} s: all execute after {time.monotonic() - began:.1f} s (reach: <= 60)")
+    print(
+        f"{RUNS} runs polled every {POLLED_S:g} s: all execute after "
+        f"{time.monotonic() - began:.1f} s (reach: <= 60)"
+    )
     yield
-    stretched = world.query("SELECT COUNT(*) FROM run_history WHERE ended_at IS NULL AND waiting_for LIKE 'polls %'")
-    print(f"    {stretched[0][0]} of them say that their intervals are stretched (at most {STRETCH_MAX:g} times)")
+    stretched = world.query(
+        "SELECT COUNT(*) FROM run_history WHERE ended_at IS NULL AND waiting_for LIKE 'polls %'"
+    )
+    print(
+        f"    {stretched[0][0]} of them say that their intervals are stretched (at most "
+        f"{STRETCH_MAX:g} times)"
+    )
 
 
 @contextlib.contextmanager
@@ -163,7 +196,9 @@ def ends(world: Bench) -> Iterator[None]:
 def stops(world: Bench) -> Iterator[None]:
     """Runs that are all stopped now."""
     run_ids = iter(world.start(RUNS, **REST))
-    with _again_and_again(lambda _: world.gateway.stop(next(run_ids), reason="benchmark"), 0.1, LANES):
+    with _again_and_again(
+        lambda _: world.gateway.stop(next(run_ids), reason="benchmark"), 0.1, LANES
+    ):
         yield
 
 
@@ -186,7 +221,11 @@ def play() -> None:
             waits = ", ".join(f"{what} {seconds:.1f}" for what, seconds in found.worst.items())
             missed = [what for what, seconds in found.worst.items() if seconds > BOUNDS_S[what]]
             verdict = f"MISSED: {', '.join(missed)}" if missed else "all within their bounds"
-            print(f"beside {load.__name__}: {waits} s; {verdict}; load average {os.getloadavg()[0]:.1f}", flush=True)
+            print(
+                f"beside {load.__name__}: {waits} s; {verdict}; load average "
+                f"{os.getloadavg()[0]:.1f}",
+                flush=True,
+            )
 
 
 async def main() -> None:

@@ -1,4 +1,6 @@
-"""How long a person waits for the command line: help, and every kind of verb up to its first request."""
+"""How long a person waits for the command line: help, and every kind of verb up to its first
+request.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def _until_request(words: Sequence[str]) -> float:
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
         begun = time.perf_counter()
         with subprocess.Popen(
-            [sys.executable, *CRAWLCTL, "--gateway", url, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            [sys.executable, *CRAWLCTL, "--gateway", url, *words],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         ) as process:
             connection, _ = server.accept()
             with connection:
@@ -67,7 +71,7 @@ async def main() -> None:
     for name, words in HELP.items():
         cases[name] = lambda words=words: _until_end((*CRAWLCTL, *words))  # type: ignore[misc]
     for name, words in REQUESTS.items():
-        cases[f"{name} up to its request"] = lambda words=words: _until_request(words)  # type: ignore[misc]
+        cases[(f"{name} up to its request")] = lambda words=words: _until_request(words)  # type: ignore[misc]
     for case in cases.values():
         case()  # files into the cache
     seconds: dict[str, list[float]] = {name: [] for name in cases}
@@ -77,5 +81,12 @@ async def main() -> None:
     baseline = statistics.median(seconds["python -c pass"])
     for name, values in seconds.items():
         median = statistics.median(values)
-        verdict = "" if name in BASELINES else f"   {'within' if median <= BUDGET_S else 'OVER'} {BUDGET_S:g} s"
-        print(f"{name:45} {median * 1000:6.0f} ms   {median / baseline:5.1f} x python -c pass{verdict}")
+        verdict = (
+            ""
+            if name in BASELINES
+            else f"   {'within' if median <= BUDGET_S else 'OVER'} {BUDGET_S:g} s"
+        )
+        print(
+            f"{name:45} {median * 1000:6.0f} ms   {median / baseline:5.1f} x python -c "
+            f"pass{verdict}"
+        )

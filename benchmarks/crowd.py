@@ -1,11 +1,12 @@
-"""Very many runs on one worker: what they cost at rest; how soon a stop is carried out, then and in a burst of starts.
+"""Very many runs on one worker: what they cost at rest; how soon a stop is carried out, then and in
+a burst of starts.
 
-The runs at rest are in the database and on the cluster as after their start, and their workflows begin with the state
-with which a run goes on after continue-as-new, so that ten thousand of them take minutes and not hours. Beside them:
-bare workflows that execute as many activities as often.
+The runs at rest are in the database and on the cluster as after their start, and their workflows
+begin with the state with which a run goes on after continue-as-new, so that ten thousand of them
+take minutes and not hours. Beside them: bare workflows that execute as many activities as often.
 
-Sizes by the environment: ``BENCHMARK_OPEN_RUNS``, ``BENCHMARK_REST_S``, ``BENCHMARK_CACHE``, ``BENCHMARK_BURST``,
-``BENCHMARK_STOPS``, ``BENCHMARK_RUNG_S``.
+Sizes by the environment: ``BENCHMARK_OPEN_RUNS``, ``BENCHMARK_REST_S``, ``BENCHMARK_CACHE``,
+``BENCHMARK_BURST``, ``BENCHMARK_STOPS``, ``BENCHMARK_RUNG_S``.
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ class Moment(NamedTuple):
 
 
 async def open_runs() -> None:
-    """So many runs on the last rung of the ladder: processor, memory, stops; beside bare workflows."""
+    """So many runs on the last rung of the ladder: processor, memory, stops; beside bare
+    workflows.
+    """
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
         address = await asyncio.to_thread(_server, stack, folder)
@@ -67,20 +70,38 @@ async def open_runs() -> None:
         empty, idle = _memory(worker), await _over(worker, 10)
         seeded = _seeded(folder)
         began = time.monotonic()
-        await _each(len(seeded), lambda n: _take_up(client, seeded[n], RUNG_S * (n + 1) / len(seeded)))
-        print(f"{OPEN_RUNS} open runs, begun in {time.monotonic() - began:.0f} s, cache {CACHE}", flush=True)
+        await _each(
+            len(seeded), lambda n: _take_up(client, seeded[n], RUNG_S * (n + 1) / len(seeded))
+        )
+        print(
+            f"{OPEN_RUNS} open runs, begun in {time.monotonic() - began:.0f} s, cache {CACHE}",
+            flush=True,
+        )
         await _begun(client)
         print(f"all are taken up after {time.monotonic() - began:.0f} s", flush=True)
         looks = len(_told(folder))
         used = await _over(worker, REST_S)
         looks = len(_told(folder)) - looks
-        print(f"at rest, a look every {RUNG_S:g} s: {used:.3f} core (reach for 10,000 and 900 s: <= 0.3), ", end="")
-        print(f"{idle:.3f} without them; {looks} looks, {(used - idle) * REST_S / max(1, looks) * 1000:.1f} ms each")
+        print(
+            f"at rest, a look every {RUNG_S:g} s: {used:.3f} core (reach for 10,000 and 900 s: "
+            "<= 0.3), ",
+            end="",
+        )
+        print(
+            f"{idle:.3f} without them; {looks} looks, "
+            f"{(used - idle) * REST_S / max(1, looks) * 1000:.1f} ms each"
+        )
         memory = _memory(worker)
-        print(f"memory: {memory:.0f} MiB (reach for 10,000: <= 1536), {empty:.0f} without them; ", end="")
+        print(
+            f"memory: {memory:.0f} MiB (reach for 10,000: <= 1536), {empty:.0f} without them; ",
+            end="",
+        )
         print(f"{(memory - empty) / OPEN_RUNS * 1024:.0f} KiB each", flush=True)
         delays = await _stops(
-            client, folder, worker, [number for number, _ in seeded[:: max(1, len(seeded) // STOPS)][:STOPS]]
+            client,
+            folder,
+            worker,
+            [number for number, _ in seeded[:: max(1, len(seeded) // STOPS)][:STOPS]],
         )
         _line("stop, signal to the crawler's signal, at rest", delays[0], "p99 <= 2 s")
         _end(worker)
@@ -110,11 +131,25 @@ async def burst() -> None:
                 names.LIFECYCLE_WORKFLOW, REQUEST, id=f"new/{number}", task_queue=names.QUEUE_MAIN
             )
 
-        at, accepted, delays = await _under(client, folder, worker, start, [number for number, _ in seeded])
+        at, accepted, delays = await _under(
+            client, folder, worker, start, [number for number, _ in seeded]
+        )
         _show(f"stop while {BURST} starts wait", delays, "p99 <= 2 s")
-        begun = [moment.at - at for what, _, moment in _told(folder) if what == "deploy" and moment.at > at]
-        print(f"first executes {min(begun, default=-1):.1f} s after the first start, the last is accepted ", end="")
-        print(f"after {accepted:.1f} s; {len(begun)} of {BURST} were deployed when the last stop was done", flush=True)
+        begun = [
+            moment.at - at
+            for what, _, moment in _told(folder)
+            if what == "deploy" and moment.at > at
+        ]
+        print(
+            f"first executes {min(begun, default=-1):.1f} s after the first start, the last is "
+            "accepted ",
+            end="",
+        )
+        print(
+            f"after {accepted:.1f} s; {len(begun)} of {BURST} were deployed when the last stop "
+            "was done",
+            flush=True,
+        )
         _end(worker)
         (folder / "told.log").unlink()
         await _terminated(client)
@@ -128,8 +163,18 @@ async def burst() -> None:
         _show("bare workflows beside it, third activity after a signal", delays, "-")
 
 
-def _crowd(stack: ExitStack, address: str, folder: Path, runs: int, cache: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "benchmarks.crowd_worker", address, str(folder), str(runs), cache]
+def _crowd(
+    stack: ExitStack, address: str, folder: Path, runs: int, cache: str
+) -> subprocess.Popen[str]:
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.crowd_worker",
+        address,
+        str(folder),
+        str(runs),
+        cache,
+    ]
     return _started(stack, command, folder, "crowd")
 
 
@@ -170,7 +215,9 @@ async def _take_up(client: Client, run: tuple[int, str], look_in_s: float) -> No
         started_at=now,
         deployed=True,
     )
-    await client.start_workflow(names.LIFECYCLE_WORKFLOW, args=[request, state], id=owner, task_queue=names.QUEUE_MAIN)
+    await client.start_workflow(
+        names.LIFECYCLE_WORKFLOW, args=[request, state], id=owner, task_queue=names.QUEUE_MAIN
+    )
 
 
 async def _beat(client: Client, number: int, every_s: float) -> None:
@@ -178,7 +225,9 @@ async def _beat(client: Client, number: int, every_s: float) -> None:
 
 
 async def _begun(client: Client) -> None:
-    """Wait until no workflow waits to be taken up: Temporal brings the last of them long after it took them."""
+    """Wait until no workflow waits to be taken up: Temporal brings the last of them long after it
+    took them.
+    """
     while True:
         [queue] = await describe_queues(client, [names.QUEUE_MAIN], [], 10)
         if not queue.backlog:
@@ -204,8 +253,9 @@ async def _stops(
 ) -> tuple[list[float], list[float]]:
     """Stop these runs one after the other, whatever becomes of them, until each crawler was told.
 
-    Seconds of the clock, and seconds of processor that the worker used meanwhile. In a burst, which keeps it busy, the
-    two are about the same on a machine of our own; the second one tells as much on a machine with other work.
+    Seconds of the clock, and seconds of processor that the worker used meanwhile. In a burst, which
+    keeps it busy, the two are about the same on a machine of our own; the second one tells as much
+    on a machine with other work.
     """
     asked = {}
     for number in numbers:
@@ -220,7 +270,9 @@ async def _stops(
         await asyncio.sleep(0.2)
     never = Moment(float("inf"), float("inf"))
     ends = [(told.get(number, never), moment) for number, moment in asked.items()]
-    return [end.at - begin.at for end, begin in ends], [max(0.0, end.cpu - begin.cpu) for end, begin in ends]
+    return [end.at - begin.at for end, begin in ends], [
+        max(0.0, end.cpu - begin.cpu) for end, begin in ends
+    ]
 
 
 async def _under(
@@ -230,7 +282,9 @@ async def _under(
     start: Callable[[int], Awaitable[None]],
     numbers: Sequence[int],
 ) -> tuple[float, float, tuple[list[float], list[float]]]:
-    """Stops during a burst: when it began, seconds until the last start was accepted, and those of each stop."""
+    """Stops during a burst: when it began, seconds until the last start was accepted, and those of
+    each stop.
+    """
     began = time.time()
 
     async def starting() -> float:
@@ -245,7 +299,11 @@ async def _under(
 def _show(what: str, delays: tuple[list[float], list[float]], reach: str) -> None:
     _line(what, delays[0], reach)
     never = delays[0].count(float("inf"))
-    print(f"    {never} of {len(delays[0])} had not come {GIVEN_UP_S:g} s after the last was asked for", flush=True)
+    print(
+        f"    {never} of {len(delays[0])} had not come {GIVEN_UP_S:g} s after the last was "
+        "asked for",
+        flush=True,
+    )
     _line("    by the processor that the worker used meanwhile", delays[1], reach)
 
 

@@ -1,8 +1,9 @@
 """The worker process of ``crowd``: ``python -m benchmarks.crowd_worker ADDRESS FOLDER RUNS CACHE``.
 
-Workers of production over SQLite and an instant cluster. Before they take anything, so many runs are in the database
-and on the cluster as one is that was started and executes: copies of one that did. ``seeded.json`` says which;
-``told.log`` says when a run was looked at, deployed, or asked to end.
+Workers of production over SQLite and an instant cluster. Before they take anything, so many runs
+are in the database and on the cluster as one is that was started and executes: copies of one that
+did. ``seeded.json`` says which; ``told.log`` says when a run was looked at, deployed, or asked to
+end.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ async def main(address: str, folder: str, runs: str, cache: str) -> None:
     place, settings = Path(folder), WorkerSettings(cache=cache, grace_s=1)
     url = f"sqlite:///{folder}/state.db"
     async with AsyncExitStack() as stack:
-        lab = await stack.enter_async_context(laboratory(client, place, clock=utc_now, workers=False, database=url))
+        lab = await stack.enter_async_context(
+            laboratory(client, place, clock=utc_now, workers=False, database=url)
+        )
         lab.cluster.behaviour = Behaviour(executes=36000.0, counters=Counters(1, 1, 0))
         _telling(lab, place)
         await production_workers(stack, lab, ROLES, settings)
@@ -64,11 +67,15 @@ async def main(address: str, folder: str, runs: str, cache: str) -> None:
 
 
 def _telling(lab: Lab, folder: Path) -> None:
-    """Write down when a run is looked at, deployed, and asked to end, by the clock and by our use of the processor."""
+    """Write down when a run is looked at, deployed, and asked to end, by the clock and by our use
+    of the processor.
+    """
     log = os.open(folder / "told.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     cluster: Any = lab.cluster
 
-    def telling(what: str, method: Callable[..., Any], run_id: Callable[[Any], int]) -> Callable[..., Any]:
+    def telling(
+        what: str, method: Callable[..., Any], run_id: Callable[[Any], int]
+    ) -> Callable[..., Any]:
         def told(first: Any, *more: Any) -> Any:
             os.write(log, f"{what} {run_id(first)} {time.time()} {time.process_time()}\n".encode())
             return method(first, *more)
@@ -87,18 +94,33 @@ async def _one(client: Client) -> int:
     )
     while True:
         status = await handle.query(names.QUERY_STATUS, result_type=RunSnapshot)
-        if status.stage is Stage.RECONCILIATION and status.run_id is not None and status.next_look_at is not None:
+        if (
+            status.stage is Stage.RECONCILIATION
+            and status.run_id is not None
+            and status.next_look_at is not None
+        ):
             return status.run_id
         await asyncio.sleep(0.1)
 
 
 def _copies(lab: Lab, url: str, first: int, count: int) -> list[tuple[int, str]]:
-    """So many runs like this one; number and uid of each. Run N is owned by the workflow ``open/N``."""
+    """So many runs like this one; number and uid of each.
+
+    Run N is owned by the workflow ``open/N``.
+    """
     engine, seeded = patient_engine(url), []
     runs, tasks = [], []
     with engine.connect() as connection:
-        run = dict(connection.execute(sa.select(run_history).where(run_history.c.run_id == first)).mappings().one())
-        task = dict(connection.execute(sa.select(task_history).where(task_history.c.run_id == first)).mappings().one())
+        run = dict(
+            connection.execute(sa.select(run_history).where(run_history.c.run_id == first))
+            .mappings()
+            .one()
+        )
+        task = dict(
+            connection.execute(sa.select(task_history).where(task_history.c.run_id == first))
+            .mappings()
+            .one()
+        )
     like = lab.cluster._tasks[first, 0, 1]
     task.pop("task_id")
     later = utc_now() + timedelta(minutes=15)
@@ -107,7 +129,9 @@ def _copies(lab: Lab, url: str, first: int, count: int) -> list[tuple[int, str]]
         mine = {"run_id": number, "run_uid": uid, "request_id": owner, "owner_workflow_id": owner}
         runs.append(run | mine | {"owner_run_id": owner, "next_look_at": later})
         tasks.append(task | {"run_id": number, "cluster_uid": cluster_uid})
-        lab.cluster._tasks[number, 0, 1] = dataclasses.replace(like, run=RunRef(number, uid), uid=cluster_uid)
+        lab.cluster._tasks[number, 0, 1] = dataclasses.replace(
+            like, run=RunRef(number, uid), uid=cluster_uid
+        )
         seeded.append((number, uid))
     with engine.begin() as connection:
         connection.execute(sa.insert(run_history), runs)

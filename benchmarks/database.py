@@ -1,6 +1,8 @@
-"""The database among very many rows: lists, counts, a large sync, added tasks, the event stream; MariaDB and SQLite.
+"""The database among very many rows: lists, counts, a large sync, added tasks, the event stream;
+MariaDB and SQLite.
 
-Every figure is a median, and where one is compared with a baseline the two take turns in the same database.
+Every figure is a median, and where one is compared with a baseline the two take turns in the same
+database.
 """
 
 from __future__ import annotations
@@ -68,7 +70,8 @@ def _figures(name: str, url: str) -> None:
     upgrade(url)
     store = open_store(url)
     begun = time.monotonic()
-    # Straight from an engine of our own: what fills a database needs longer than any statement of the service may.
+    # Straight from an engine of our own: what fills a database needs longer than any statement of
+    # the service may.
     filler = patient_engine(store.database.engine.url)
     with filler.begin() as connection:
         first = fill_runs(connection, RUNS)
@@ -78,7 +81,10 @@ def _figures(name: str, url: str) -> None:
         analyze(connection, list(metadata.tables))
     filler.dispose()
     filled = time.monotonic() - begun
-    print(f"{name}: filled with {RUNS:,} runs and {LARGE_RUNS * EACH:,} tasks in {filled:.0f} s", flush=True)
+    print(
+        f"{name}: filled with {RUNS:,} runs and {LARGE_RUNS * EACH:,} tasks in {filled:.0f} s",
+        flush=True,
+    )
     try:
         for figure in (_lists, _finds, _screens, _counts, _events, _additions, _sync):
             figure(store, name)
@@ -86,7 +92,7 @@ def _figures(name: str, url: str) -> None:
         store.close()
 
 
-# --- measuring --------------------------------------------------------------------------------------------------------
+# --- measuring ------------------------------------------------------------------------------------
 
 
 def _milliseconds(call: Callable[[], object]) -> float:
@@ -96,7 +102,9 @@ def _milliseconds(call: Callable[[], object]) -> float:
 
 
 def _rotated(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """The median of each call in milliseconds; the calls take turns, after one round that does not count."""
+    """The median of each call in milliseconds; the calls take turns, after one round that does not
+    count.
+    """
     times: dict[str, list[float]] = {name: [] for name in calls}
     for turn in range(rounds + 1):
         for name, call in calls.items():
@@ -108,7 +116,9 @@ def _rotated(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, f
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """The collector of a program of many objects must not run in the middle of one of two things compared."""
+    """The collector of a program of many objects must not run in the middle of one of two things
+    compared.
+    """
     gc.collect()
     gc.disable()
     try:
@@ -117,7 +127,7 @@ def _no_collection() -> Iterator[None]:
         gc.enable()
 
 
-# --- figures ----------------------------------------------------------------------------------------------------------
+# --- figures --------------------------------------------------------------------------------------
 
 
 def _filters() -> dict[str, dict[str, Any]]:
@@ -146,21 +156,32 @@ def _filters() -> dict[str, dict[str, Any]]:
         "rare tag, FAILED (none)": {"tags": [RARE_TAG], "status": ["FAILED"]},
         "manual, crawler of none": {"trigger": "manual", "crawler": "crawler-8"},
         "created in the first week": {"created_until": FILLED_FROM + 7 * day},
-        "created on one day": {"created_from": FILLED_FROM + 30 * day, "created_until": FILLED_FROM + 31 * day},
+        "created on one day": {
+            "created_from": FILLED_FROM + 30 * day,
+            "created_until": FILLED_FROM + 31 * day,
+        },
         "created since, FAILED": {"created_from": FILLED_FROM + 60 * day, "status": ["FAILED"]},
-        "created in the first week, crawler": {"created_until": FILLED_FROM + 7 * day, "crawler": "crawler-7"},
-        "attention, of 30 days": {"attention": True, "created_from": FILLED_FROM + timedelta(minutes=RUNS) - 30 * day},
+        "created in the first week, crawler": {
+            "created_until": FILLED_FROM + 7 * day,
+            "crawler": "crawler-7",
+        },
+        "attention, of 30 days": {
+            "attention": True,
+            "created_from": FILLED_FROM + timedelta(minutes=RUNS) - 30 * day,
+        },
     }
 
 
 def _lists(store: Store, name: str) -> None:
     calls = {
-        title: lambda wanted=wanted: store.runs.list_runs(limit=PAGE, **wanted) for title, wanted in _filters().items()
+        title: lambda wanted=wanted: store.runs.list_runs(limit=PAGE, **wanted)
+        for title, wanted in _filters().items()
     }
     medians = _rotated(calls, 7)
     worst = max(medians, key=lambda title: medians[title])
     print(
-        f"  list of {PAGE} among {RUNS:,} runs, worst of {len(medians)} filters: {medians[worst]:.1f} ms ({worst}) ",
+        f"  list of {PAGE} among {RUNS:,} runs, worst of {len(medians)} filters: "
+        f"{medians[worst]:.1f} ms ({worst}) ",
         end="",
     )
     print("(reach: <= 50 ms on MariaDB)")
@@ -169,15 +190,26 @@ def _lists(store: Store, name: str) -> None:
 
 
 def _searches() -> dict[str, dict[str, Any]]:
-    """Texts of many and of few runs, in the newest ones and only far below them, and other orders."""
-    texts = {"every run": "crawl", "a tag on 1 in 1,000": "RAR", "no run": "zzzz", "old flows": "flow-1000"}
+    """Texts of many and of few runs, in the newest ones and only far below them, and other
+    orders.
+    """
+    texts = {
+        "every run": "crawl",
+        "a tag on 1 in 1,000": "RAR",
+        "no run": "zzzz",
+        "old flows": "flow-1000",
+    }
     texts |= {"more flows than are listed": "flow-1", "numbers": "77", "one number": "12345"}
     found = {f"search for {title}": {"search": text} for title, text in texts.items()}
     ended = {"status": ["FAILED", "COMPLETED"]}
-    found |= {f"search for {title}, ended": {"search": text, **ended} for title, text in texts.items()}
+    found |= {
+        f"search for {title}, ended": {"search": text, **ended} for title, text in texts.items()
+    }
     found["search for a tag, crawler"] = {"search": "rar", "crawler": "crawler-7"}
     found["search for a tag, tag"] = {"search": "rar", "tags": [COMMON_TAG]}
-    found |= {f"order of {sort}": {"search": None, "sort": sort} for sort in ("-items", "took", "crawler")}
+    found |= {
+        f"order of {sort}": {"search": None, "sort": sort} for sort in ("-items", "took", "crawler")
+    }
     return found
 
 
@@ -187,11 +219,16 @@ def _finds(store: Store, name: str) -> None:
         for title, wanted in _searches().items()
     }
     calls["total of all runs"] = lambda: store.runs.count_found(10_001)
-    calls["total of a tag, FAILED"] = lambda: store.runs.count_found(10_001, tags=[COMMON_TAG], status=["FAILED"])
+    calls["total of a tag, FAILED"] = lambda: store.runs.count_found(
+        10_001, tags=[COMMON_TAG], status=["FAILED"]
+    )
     calls["values that filters offer, once in 10 s"] = lambda: store.runs.known_values(100)
     medians = _rotated(calls, 7)
     worst = max(medians, key=lambda title: medians[title])
-    print(f"  search and order among {RUNS:,} runs, worst: {medians[worst]:.1f} ms ({worst}) (reach: <= 100 ms)")
+    print(
+        f"  search and order among {RUNS:,} runs, worst: {medians[worst]:.1f} ms ({worst}) (reach: "
+        "<= 100 ms)"
+    )
     for title, median in sorted(medians.items(), key=lambda one: -one[1]):
         print(f"    {median:7.1f} ms  {title}")
 
@@ -200,9 +237,14 @@ def _screens(store: Store, name: str) -> None:
     crawlers = [f"crawler-{n}" for n in range(CRAWLERS)]
     calls = {
         f"last 20 runs of {CRAWLERS} crawlers": lambda: store.runs.recent_runs(crawlers, 20),
-        "attention, of all runs": lambda: store.runs.list_runs(limit=PAGE, attention=True, created_from=FILLED_FROM),
+        "attention, of all runs": lambda: store.runs.list_runs(
+            limit=PAGE, attention=True, created_from=FILLED_FROM
+        ),
     }
-    print("  " + ", ".join(f"{title}: {median:.1f} ms" for title, median in _rotated(calls, 7).items()))
+    print(
+        "  "
+        + ", ".join(f"{title}: {median:.1f} ms" for title, median in _rotated(calls, 7).items())
+    )
 
 
 def _counts(store: Store, name: str) -> None:
@@ -216,11 +258,19 @@ def _counts(store: Store, name: str) -> None:
             COUNTED,
         )
     whole = _rotated(
-        {"SELECT 1": lambda: _select_one(store), "count": lambda: store.tasks.count_tasks(next(runs))}, COUNTED
+        {
+            "SELECT 1": lambda: _select_one(store),
+            "count": lambda: store.tasks.count_tasks(next(runs)),
+        },
+        COUNTED,
     )
-    print(f"  count of the alive tasks of a run of {EACH:,} among {LARGE_RUNS * EACH:,} tasks: ", end="")
     print(
-        f"{open_['count']:.2f} ms (reach: <= 0.3 ms on MariaDB; baseline SELECT 1: {open_['SELECT 1']:.2f} ms); ",
+        f"  count of the alive tasks of a run of {EACH:,} among {LARGE_RUNS * EACH:,} tasks: ",
+        end="",
+    )
+    print(
+        f"{open_['count']:.2f} ms (reach: <= 0.3 ms on MariaDB; baseline SELECT 1: "
+        f"{open_['SELECT 1']:.2f} ms); ",
         end="",
     )
     print(f"with its connection {whole['count']:.2f} ms (SELECT 1: {whole['SELECT 1']:.2f} ms)")
@@ -242,7 +292,8 @@ def _events(store: Store, name: str) -> None:
         20,
     )
     print(
-        f"  500 events out of {last:,}: {medians['page']:.1f} ms; none after the newest: {medians['tail']:.2f} ms ",
+        f"  500 events out of {last:,}: {medians['page']:.1f} ms; none after the newest: "
+        f"{medians['tail']:.2f} ms ",
         end="",
     )
     print(f"(baseline SELECT 1: {medians['one']:.2f} ms)")
@@ -254,14 +305,18 @@ def _additions(store: Store, name: str) -> None:
     keys = iter(range(10**6))
 
     def new_run() -> int:
-        return store.initiation.reserve_run(RunRequest(crawler="added"), f"added-{next(keys)}")[0].run_id
+        return store.initiation.reserve_run(RunRequest(crawler="added"), f"added-{next(keys)}")[
+            0
+        ].run_id
 
     times: dict[str, list[float]] = {"add": [], "again": [], "bare": []}
     for _ in range(3):
         run_id, other = new_run(), new_run()
         with _no_collection():
             times["add"].append(_milliseconds(lambda: store.additions.add_tasks(run_id, "k", args)))  # noqa: B023
-            times["again"].append(_milliseconds(lambda: store.additions.add_tasks(run_id, "k", args)))  # noqa: B023
+            times["again"].append(
+                _milliseconds(lambda: store.additions.add_tasks(run_id, "k", args))  # noqa: B023
+            )
             times["bare"].append(_milliseconds(lambda: _bare_insert(store, other, args)))  # noqa: B023
     add, again, bare = (statistics.median(times[title]) for title in ("add", "again", "bare"))
     print(f"  {CHANGED:,} added tasks: {add:.0f} ms, asked again {again:.0f} ms; ", end="")
@@ -284,13 +339,17 @@ def _bare_insert(store: Store, run_id: int, args: list[dict[str, str]]) -> None:
 
 
 def _sync(store: Store, name: str) -> None:
-    """``apply_findings`` for 10,000 ends against a bare UPDATE … IN of the status of the same rows."""
+    """``apply_findings`` for 10,000 ends against a bare UPDATE … IN of the status of the same
+    rows.
+    """
     times: dict[str, list[float]] = {"bare": [], "look": [], "details": [], "sync": []}
     for turn in range(ROUNDS):
         fence, look, findings = _large_run(store, f"sync-{turn}")
         ids = [finding.change.task_id for finding in findings]
         with _no_collection():
-            times["look"].append(_milliseconds(lambda: store.looks.record_look(fence, look, findings, None, "look")))  # noqa: B023
+            times["look"].append(
+                _milliseconds(lambda: store.looks.record_look(fence, look, findings, None, "look"))  # noqa: B023
+            )
             times["details"].append(_milliseconds(lambda: store.looks.apply_details(fence)))  # noqa: B023
             times["bare"].append(_milliseconds(lambda: _bare_update(store, ids, "STOPPING")))  # noqa: B023
             times["bare"].append(_milliseconds(lambda: _bare_update(store, ids, "PENDING")))  # noqa: B023
@@ -298,10 +357,17 @@ def _sync(store: Store, name: str) -> None:
             times["bare"].append(_milliseconds(lambda: _bare_update(store, ids, "RUNNING")))  # noqa: B023
         assert store.runs.transitions(fence.run_id, limit=1, after_seq=0)
     median = {title: statistics.median(taken) for title, taken in times.items()}
-    print(f"  sync of {CHANGED:,} changed statuses with their transitions: {median['sync']:.0f} ms; ", end="")
+    print(
+        f"  sync of {CHANGED:,} changed statuses with their transitions: {median['sync']:.0f} ms; ",
+        end="",
+    )
     print(f"baseline, UPDATE ... IN of the same rows: {median['bare']:.0f} ms, ", end="")
     print(f"ratio {median['bare'] / median['sync']:.2f} (reach: >= 0.15 on MariaDB); ", end="")
-    print(f"before it, the look took {median['look']:.0f} ms and the details {median['details']:.0f} ms", flush=True)
+    print(
+        f"before it, the look took {median['look']:.0f} ms and the details "
+        f"{median['details']:.0f} ms",
+        flush=True,
+    )
 
 
 def _large_run(store: Store, request_id: str) -> tuple[Fence, Look, list[TaskFinding]]:
@@ -312,19 +378,25 @@ def _large_run(store: Store, request_id: str) -> tuple[Fence, Look, list[TaskFin
     now = datetime.now(UTC)
     offered, _ = store.deployment.offer_tasks(fence, CHANGED, None, now)
     answers = [
-        DeployedTask(t.index, "created", f"crawl-{fence.run_id}-{t.index}-1", f"uid-{t.task_id}") for t in offered
+        DeployedTask(t.index, "created", f"crawl-{fence.run_id}-{t.index}-1", f"uid-{t.task_id}")
+        for t in offered
     ]
     store.deployment.record_deployed(fence, "local", answers, now)
     state = store.looks.found_state(fence)
     seen = [_ended(task, now) for task in state.tasks]
-    changes = [(reconcile(task, one, None, due_at=now), one) for task, one in zip(state.tasks, seen, strict=True)]
+    changes = [
+        (reconcile(task, one, None, due_at=now), one)
+        for task, one in zip(state.tasks, seen, strict=True)
+    ]
     findings = [TaskFinding(change, one) for change, one in changes if change is not None]
     assert len(findings) == CHANGED
     return fence, Look(now, 1.0, seen), findings
 
 
 def _ended(task: TaskState, now: datetime) -> Observation:
-    """The end of one task: each at a time of its own, on one of twenty nodes, one in ten without success."""
+    """The end of one task: each at a time of its own, on one of twenty nodes, one in ten without
+    success.
+    """
     ended = now + timedelta(milliseconds=task.index)
     good = task.index % 10
     end = End(
@@ -353,4 +425,6 @@ def _bare_update(store: Store, ids: list[int], status: str) -> None:
     with store.database.writing() as connection:
         for start in range(0, len(ids), CHUNK):
             chosen = ids[start : start + CHUNK]
-            connection.execute(sa.update(task_history).where(t.task_id.in_(chosen)).values(status=status))
+            connection.execute(
+                sa.update(task_history).where(t.task_id.in_(chosen)).values(status=status)
+            )

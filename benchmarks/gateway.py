@@ -1,8 +1,9 @@
-"""The gateway as a process: starts while runs execute and under pressure, a page among very many runs, readers.
+"""The gateway as a process: starts while runs execute and under pressure, a page among very many
+runs, readers.
 
-A real gateway, a real scheduler service and a real Temporal dev server, each a process of its own; the worker is that
-of the throughput benchmark (the real workflow, over a cluster in memory). Every figure stands beside a round trip that
-does nothing, through the same connection in the same minute.
+A real gateway, a real scheduler service and a real Temporal dev server, each a process of its own;
+the worker is that of the throughput benchmark (the real workflow, over a cluster in memory). Every
+figure stands beside a round trip that does nothing, through the same connection in the same minute.
 """
 
 from __future__ import annotations
@@ -84,7 +85,9 @@ class Gateway:
 
 
 @contextmanager
-def running_gateway(folder: Path, database: str, temporal: str, access: Mapping[str, str] = OPEN) -> Iterator[Gateway]:
+def running_gateway(
+    folder: Path, database: str, temporal: str, access: Mapping[str, str] = OPEN
+) -> Iterator[Gateway]:
     """A gateway and its scheduler service, by default open to this machine."""
     catalogue = folder / "crawlers.yaml"
     catalogue.write_text(CATALOGUE)
@@ -104,10 +107,16 @@ def running_gateway(folder: Path, database: str, temporal: str, access: Mapping[
         for role, port in (("scheduler", ports[0]), ("gateway", ports[1])):
             command = [sys.executable, "-m", "crawler_lifecycle.cli", role]
             process = subprocess.Popen(
-                command, env=environment, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+                command,
+                env=environment,
+                cwd=folder,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
             )
             stack.callback(_end, process)
-            _await_answer(process, f"http://127.0.0.1:{port}/{'readyz' if role == 'gateway' else 'healthz'}")
+            _await_answer(
+                process, f"http://127.0.0.1:{port}/{'readyz' if role == 'gateway' else 'healthz'}"
+            )
         yield Gateway(f"http://127.0.0.1:{ports[1]}", process)
 
 
@@ -121,12 +130,14 @@ def _await_answer(process: subprocess.Popen[bytes], url: str) -> None:
     raise RuntimeError(f"{url} never answered with 200")
 
 
-# --- starts -----------------------------------------------------------------------------------------------------------
+# --- starts ---------------------------------------------------------------------------------------
 
 
 def shown(times: list[float]) -> str:
     """Median and 95th percentile in milliseconds."""
-    return f"p50 {statistics.median(times) * 1000:.1f} ms, p95 {quantile(times, 0.95) * 1000:.1f} ms"
+    return (
+        f"p50 {statistics.median(times) * 1000:.1f} ms, p95 {quantile(times, 0.95) * 1000:.1f} ms"
+    )
 
 
 def quantile(times: list[float], share: float) -> float:
@@ -160,11 +171,15 @@ class Calls:
 
     async def bare(self) -> None:
         self._count += 1
-        await self._client.start_workflow("Bare", 1, id=f"{self._prefix}/{self._count}", task_queue=BARE_QUEUE)
+        await self._client.start_workflow(
+            "Bare", 1, id=f"{self._prefix}/{self._count}", task_queue=BARE_QUEUE
+        )
 
 
 async def _steady(http: httpx.AsyncClient, client: Client) -> None:
-    """Starts at an even rate, whether answered or not, while a worker deploys the runs and looks after all of them."""
+    """Starts at an even rate, whether answered or not, while a worker deploys the runs and looks
+    after all of them.
+    """
     calls = Calls(http, client, "steady")
     for call in (calls.start, calls.health, calls.bare):
         await call()
@@ -183,10 +198,14 @@ async def _steady(http: httpx.AsyncClient, client: Client) -> None:
     print(f"start of a run, {RATE:g} a second for {SECONDS:g} s, all of them executing: ", end="")
     print(f"{shown(times['start'])} (reach: p95 <= 150 ms)")
     print(
-        f"  baselines in between: GET /healthz {shown(times['health'])}; bare workflow start {shown(times['bare'])}; ",
+        f"  baselines in between: GET /healthz {shown(times['health'])}; bare workflow start "
+        f"{shown(times['bare'])}; ",
         end="",
     )
-    print(f"p95 over the bare start's: {quantile(times['start'], 0.95) / quantile(times['bare'], 0.95):.2f}")
+    print(
+        "p95 over the bare start's: "
+        f"{quantile(times['start'], 0.95) / quantile(times['bare'], 0.95):.2f}"
+    )
 
 
 async def _pressed(http: httpx.AsyncClient, client: Client) -> None:
@@ -202,24 +221,36 @@ async def _pressed(http: httpx.AsyncClient, client: Client) -> None:
         until = time.perf_counter() + seconds
 
         async def caller(
-            call: Callable[[], Awaitable[None]] = call, times: list[float] = times, until: float = until
+            call: Callable[[], Awaitable[None]] = call,
+            times: list[float] = times,
+            until: float = until,
         ) -> None:
             while time.perf_counter() < until:
                 await _timed(call, times)
 
         await asyncio.gather(*(caller() for _ in range(CALLERS)))
         found[name] = f"{shown(times)}, {len(times) / seconds:.0f} a second"
-    print(f"start of a run, {CALLERS} callers in a closed loop, no worker: {found['start']} (reach: p95 <= 500 ms)")
-    print(f"  baselines in the same way: GET /healthz {found['health']}; bare workflow start {found['bare']}")
+    print(
+        f"start of a run, {CALLERS} callers in a closed loop, no worker: {found['start']} (reach: "
+        "p95 <= 500 ms)"
+    )
+    print(
+        f"  baselines in the same way: GET /healthz {found['health']}; bare workflow start "
+        f"{found['bare']}"
+    )
 
 
-# --- a page among very many runs --------------------------------------------------------------------------------------
+# --- a page among very many runs ------------------------------------------------------------------
 
 
 async def _page() -> None:
     """``GET /v1/runs`` on MariaDB, against ``/healthz`` over the same connection."""
     try:
-        with running_mariadb() as server, server.database() as url, tempfile.TemporaryDirectory() as name:
+        with (
+            running_mariadb() as server,
+            server.database() as url,
+            tempfile.TemporaryDirectory() as name,
+        ):
             upgrade(url)
             store = open_store(url)
             filler = patient_engine(store.database.engine.url)

@@ -1,4 +1,6 @@
-"""Hundreds of readers of the event stream, one of which never reads: delays, memory, and who is dropped."""
+"""Hundreds of readers of the event stream, one of which never reads: delays, memory, and who is
+dropped.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,9 @@ class Writer:
     def __init__(self, store: Store) -> None:
         self._store = store
         owner = Owner("benchmark", "benchmark")
-        run = store.initiation.create_run(RunRequest(crawler="books"), f"streams-{time.time_ns()}", owner)
+        run = store.initiation.create_run(
+            RunRequest(crawler="books"), f"streams-{time.time_ns()}", owner
+        )
         self._fence = Fence(run.run_id, run.attempt, owner.first_run_id, run.run_uid)
         self.written = 0
 
@@ -86,7 +90,9 @@ class Writer:
     def _append(self) -> None:
         self.written += 1
         body = {"sent": time.time(), "pad": "x" * BODY}
-        self._store.events.append_event(self._fence, "benchmark.told", f"told-{time.time_ns()}", body)
+        self._store.events.append_event(
+            self._fence, "benchmark.told", f"told-{time.time_ns()}", body
+        )
 
 
 async def measure(url: str, pid: int, database: str) -> None:
@@ -108,7 +114,9 @@ async def measure(url: str, pid: int, database: str) -> None:
             deaf.sendall(b"GET /v1/events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
             await crowd.add(READERS - 1)
             writing = asyncio.create_task(writer.write(WATCHED_S))
-            dropped_after, _ = await asyncio.gather(_dropped(url, writing), asyncio.sleep(MEASURED_S))
+            dropped_after, _ = await asyncio.gather(
+                _dropped(url, writing), asyncio.sleep(MEASURED_S)
+            )
             writing.cancel()
             await asyncio.gather(writing, return_exceptions=True)
             await asyncio.sleep(1.5)
@@ -116,13 +124,28 @@ async def measure(url: str, pid: int, database: str) -> None:
         await crowd.close()
         due = (writer.written - written) * (READERS - 1)
         print(
-            f"{READERS} readers of the event stream, one never reads, {RATE} events of {BODY} bytes a second: ", end=""
+            f"{READERS} readers of the event stream, one never reads, {RATE} events of {BODY} "
+            "bytes a second: ",
+            end="",
         )
-        print(f"delay {figures.shown(crowd.delays)} (reach: p95 <= 1 s); baseline, one reader alone: ", end="")
+        print(
+            f"delay {figures.shown(crowd.delays)} (reach: p95 <= 1 s); baseline, one reader "
+            "alone: ",
+            end="",
+        )
         print(f"{figures.shown(alone.delays)}; {crowd.arrived} of {due} events arrived")
-        told = "was not dropped" if dropped_after is None else f"was dropped after {dropped_after:.0f} s of events"
-        print(f"  the one that never reads {told}; gateway memory {memory['VmRSS']:.0f} MB, ", end="")
-        print(f"at most {memory['VmHWM']:.0f} MB (reach: < 200 MB); before the readers came {before:.0f} MB")
+        told = (
+            "was not dropped"
+            if dropped_after is None
+            else f"was dropped after {dropped_after:.0f} s of events"
+        )
+        print(
+            f"  the one that never reads {told}; gateway memory {memory['VmRSS']:.0f} MB, ", end=""
+        )
+        print(
+            f"at most {memory['VmHWM']:.0f} MB (reach: < 200 MB); before the readers came "
+            f"{before:.0f} MB"
+        )
     finally:
         store.close()
 
@@ -149,4 +172,6 @@ def _memory(pid: int) -> dict[str, float]:
 def _allow_files(wanted: int) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, hard) if hard > 0 else wanted, hard))
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (min(wanted, hard) if hard > 0 else wanted, hard)
+        )

@@ -1,7 +1,8 @@
-"""Graphs: chains and fans beside Chancy's, crawls beside plain lifecycles, a retry, a killed worker, graphs at rest.
+"""Graphs: chains and fans beside Chancy's, crawls beside plain lifecycles, a retry, a killed
+worker, graphs at rest.
 
-``BENCHMARK_PARTS`` is a list of the parts: ``chains,fans,crawls,fair,gateway,chancy,killed,rest``. ``BENCHMARK_FAN``
-and ``BENCHMARK_FAN_IN`` are the sizes of both fans.
+``BENCHMARK_PARTS`` is a list of the parts: ``chains,fans,crawls,fair,gateway,chancy,killed,rest``.
+``BENCHMARK_FAN`` and ``BENCHMARK_FAN_IN`` are the sizes of both fans.
 """
 
 from __future__ import annotations
@@ -47,15 +48,17 @@ RESTING = size(200, 3)
 REST_S = size(60, 3)
 FAN = size(1000, 20, "BENCHMARK_FAN")
 FAN_IN = size(10_000, 50, "BENCHMARK_FAN_IN")
-#: Functions of half a second in one graph, and graphs of one function of 10 ms beside it, so many seconds apart.
+#: Functions of half a second in one graph, and graphs of one function of 10 ms beside it, so many
+#: seconds apart.
 SLOW = size(1500, 200)
 QUICK = size(20, 2)
 APART_S = 1.0
 PARTS = ("chains", "fans", "crawls", "fair", "gateway", "chancy", "killed", "rest")
-#: Without it a server gives functions to workers in the order in which graphs gave them away.
-#: A queue has four parts by default, and is fair within each. `crawlctl dev` writes into one of them.
+#: Without it a server gives functions to workers in the order in which graphs gave them away. A
+#: queue has four parts by default, and is fair within each. `crawlctl dev` writes into one of them.
 FAIR = ("matching.enableFairness=true", "matching.numTaskqueueWritePartitions=1")
-#: Graphs at work when a worker is killed; seconds by which they must go on, and until nobody waits any longer.
+#: Graphs at work when a worker is killed; seconds by which they must go on, and until nobody waits
+#: any longer.
 KILLED = size(8, 2)
 GOES_ON_S = 15.0
 GIVEN_UP_S = 120.0
@@ -81,14 +84,20 @@ async def main() -> None:
     """Print every figure."""
     parts = os.environ.get("BENCHMARK_PARTS", ",".join(PARTS)).split(",")
     if unknown := set(parts) - set(PARTS):
-        raise SystemExit(f"BENCHMARK_PARTS: {', '.join(sorted(unknown))}: not known; there are {', '.join(PARTS)}")
+        raise SystemExit(
+            f"BENCHMARK_PARTS: {', '.join(sorted(unknown))}: not known; there are "
+            f"{', '.join(PARTS)}"
+        )
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
         (folder / f"{MODULE}.py").write_text(SOURCE)
         sys.path.insert(0, name)
         users = importlib.import_module(MODULE)
         address = await asyncio.to_thread(
-            _server, stack, folder, *(word for one in FAIR for word in ("--dynamic-config-value", one))
+            _server,
+            stack,
+            folder,
+            *(word for one in FAIR for word in ("--dynamic-config-value", one)),
         )
         client = await Client.connect(address, plugins=[plugin()])
         workflows = partial(_worker, stack, "managers", address, folder)
@@ -118,7 +127,10 @@ def _built(users: Any) -> None:
     began = time.perf_counter()
     spec = _wide("built", users, FAN_IN).spec()
     encode_pages(spec)
-    print(f"{FAN_IN:,} steps built, checked and paged: {time.perf_counter() - began:.2f} s (reach: <= 1)")
+    print(
+        f"{FAN_IN:,} steps built, checked and paged: {time.perf_counter() - began:.2f} s "
+        "(reach: <= 1)"
+    )
 
 
 def _wide(key: str, users: Any, size: int, **options: Any) -> Workflow:
@@ -153,7 +165,10 @@ class _Bench:
         large = await self._fan("fan-in", FAN_IN, 15.0, 15.0)
         grown = _memory(self.workers[0]) - rest
         events = await _events(self.client, names.graph_workflow_id("fan-in"))
-        print(f"  worker with workflows: {grown:.0f} MiB above its rest (reach: <= 150); {events} events in all")
+        print(
+            f"  worker with workflows: {grown:.0f} MiB above its rest (reach: <= 150); {events} "
+            "events in all"
+        )
         await self._retry(large)
 
     def _used(self) -> float:
@@ -166,7 +181,9 @@ class _Bench:
 
     async def _start(self, spec: GraphSpec, key: str) -> tuple[int, WorkflowHandle[Any, Any]]:
         graphs, pages = self.store.graphs, encode_pages(spec)
-        row, _ = graphs.reserve_graph(NewGraph(key, fingerprint(spec), len(pages), options=spec.options))
+        row, _ = graphs.reserve_graph(
+            NewGraph(key, fingerprint(spec), len(pages), options=spec.options)
+        )
         for page, data in enumerate(pages):
             graphs.add_graph_page(row.graph_id, page, data)
         graphs.make_graph(row.graph_id)
@@ -211,11 +228,14 @@ class _Bench:
         _, seconds = await self._graph(chain.spec(), f"apart-{what}")
         used = (self._used() - before) / APART * 1000
         print(
-            f"a chain of {APART} with {what}: {seconds / APART * 1000:.0f} ms a step (reach: <= 100), {used:.0f} ms CPU"
+            f"a chain of {APART} with {what}: {seconds / APART * 1000:.0f} ms a step (reach: <= "
+            f"100), {used:.0f} ms CPU"
         )
 
     async def _fair(self) -> None:
-        """Functions of 10 ms beside a graph of very many that take longer; from the start to their beginning."""
+        """Functions of 10 ms beside a graph of very many that take longer; from the start to their
+        beginning.
+        """
         slow = Workflow(id="slow").add_cascade("wide", (list(range(SLOW)), self.users.slow_item))
         _, handle = await self._start(slow.spec(), "slow")
         await asyncio.sleep(size(5.0, 2.0))
@@ -232,8 +252,16 @@ class _Bench:
         seen = (await handle.describe()).raw_description
         given = len(seen.pending_activities) + len(seen.pending_children)
         await handle.terminate()
-        print(f"a function of 10 ms beside {SLOW:,} of .5 s of another graph begins after {waits[0]:.2f} s, ", end="")
-        print(f"later ones p50 {statistics.median(waits):.2f}, most {max(waits):.2f} s (reach: <= 1); ", end="")
+        print(
+            f"a function of 10 ms beside {SLOW:,} of .5 s of another graph begins after "
+            f"{waits[0]:.2f} s, ",
+            end="",
+        )
+        print(
+            f"later ones p50 {statistics.median(waits):.2f}, most {max(waits):.2f} s (reach: "
+            "<= 1); ",
+            end="",
+        )
         print(f"{given} calls under way, {(self._used() - before):.1f} s CPU for {QUICK} of them")
 
     def _commit(self) -> float:
@@ -275,33 +303,55 @@ class _Bench:
         began = time.perf_counter()
         completed = graphs.get_graph(graph_id).counts[StepState.COMPLETED]
         counted = time.perf_counter() - began
-        print(f"  loaded for the engine: {loaded * 1000:.0f} ms; {completed:,} steps counted: {counted * 1000:.0f} ms")
+        print(
+            f"  loaded for the engine: {loaded * 1000:.0f} ms; {completed:,} steps counted: "
+            f"{counted * 1000:.0f} ms"
+        )
 
     async def _crawls(self) -> None:
         """Instant crawls and a step that waits for all, beside plain lifecycles."""
         loop = await _plain_loop(self.client, 0)
         many = [crawl("quick", args={"n": str(n)}) for n in range(CRAWLS)]
-        graph = Workflow(id="crawls").add_many("wide", many).add_cascade("done", self.users.link, deps="wide")
+        graph = (
+            Workflow(id="crawls")
+            .add_many("wide", many)
+            .add_cascade("done", self.users.link, deps="wide")
+        )
         _, seconds = await self._graph(graph.spec(), "crawls")
         rate = CRAWLS / seconds
-        print(f"{CRAWLS} instant crawls and in: {rate:.2f}/s; {rate / loop:.2f} of plain lifecycles (reach: >= 0.8)")
+        print(
+            f"{CRAWLS} instant crawls and in: {rate:.2f}/s; {rate / loop:.2f} of plain lifecycles "
+            "(reach: >= 0.8)"
+        )
 
     def taken(self, folder: Path, address: str) -> None:
-        """Large graphs at a gateway: until it has taken one, and how soon it describes that while it lives."""
+        """Large graphs at a gateway: until it has taken one, and how soon it describes that while
+        it lives.
+        """
         with running_gateway(folder, f"sqlite:///{folder / 'state.db'}", address) as gateway:
             client = Gateway(gateway.url)
             for size, reach_ms in ((FAN, 100), (FAN_IN, 300)):
-                spec = _wide("", self.users, size, not_before=datetime(2100, 1, 1, tzinfo=UTC)).spec()
+                spec = _wide(
+                    "", self.users, size, not_before=datetime(2100, 1, 1, tzinfo=UTC)
+                ).spec()
                 began = time.perf_counter()
                 client.send(f"taken-{size}", spec, name=None, tags=[])
                 took, times = time.perf_counter() - began, dict[str, float]()
                 for what in ("", "/status"):
                     url = f"{gateway.url}/v1/graphs/taken-{size}{what}"
-                    times[what] = statistics.median(httpx.get(url).elapsed.total_seconds() for _ in range(20)) * 1000
+                    times[what] = (
+                        statistics.median(httpx.get(url).elapsed.total_seconds() for _ in range(20))
+                        * 1000
+                    )
                 print(
-                    f"{size:,} steps taken by the gateway: {took:.1f} s (reach of 10,000: <= 10); described in ", end=""
+                    f"{size:,} steps taken by the gateway: {took:.1f} s (reach of 10,000: <= 10); "
+                    "described in ",
+                    end="",
                 )
-                print(f"{times['']:.0f} ms (reach: <= {reach_ms}), its status in {times['/status']:.0f} ms")
+                print(
+                    f"{times['']:.0f} ms (reach: <= {reach_ms}), its status in "
+                    f"{times['/status']:.0f} ms"
+                )
                 client.cancel(f"taken-{size}", None, "measured")
 
     def beside(self, folder: Path) -> None:
@@ -315,29 +365,42 @@ class _Bench:
         for executor, seconds in found.items():
             for key, steps, reach in (("chain", CHAIN, " (reach: > 1)"), ("fan", FAN, "")):
                 times = seconds[key] / self.seconds[key]
-                print(f"  {key} of {steps:,}, {executor}: {seconds[key]:.1f} s, {times:.1f} times ours{reach}")
+                print(
+                    f"  {key} of {steps:,}, {executor}: {seconds[key]:.1f} s, {times:.1f} times "
+                    f"ours{reach}"
+                )
 
     async def killed(self, what: str, process: subprocess.Popen[Any]) -> None:
-        """This worker, one of two of its kind, is killed in the middle of graphs; when the last of them goes on."""
+        """This worker, one of two of its kind, is killed in the middle of graphs; when the last of
+        them goes on.
+        """
         handles: dict[int, WorkflowHandle[Any, Any]] = {}
         for number in range(KILLED):
             chain = Workflow(id=f"{what}-{number}")
             for n in range(CHAIN):
                 # A call of its own for each, so that workflow and functions are needed in turn.
-                chain.add_cascade(f"s{n}", self.users.slow, deps=f"s{n - 1}" if n else [], resources={"place": 1})
+                chain.add_cascade(
+                    f"s{n}", self.users.slow, deps=f"s{n - 1}" if n else [], resources={"place": 1}
+                )
             graph_id, handle = await self._start(chain.spec(), f"{what}-{number}")
             handles[graph_id] = handle
         await asyncio.sleep(size(10.0, 3.0))
         process.kill()
         process.wait()
         at, waits = datetime.now(UTC), dict.fromkeys(handles, GIVEN_UP_S)
-        while (took := (datetime.now(UTC) - at).total_seconds()) < GIVEN_UP_S and max(waits.values()) == GIVEN_UP_S:
+        while (took := (datetime.now(UTC) - at).total_seconds()) < GIVEN_UP_S and max(
+            waits.values()
+        ) == GIVEN_UP_S:
             for graph_id in [one for one, wait in waits.items() if wait == GIVEN_UP_S]:
                 steps = self.store.graphs.list_steps(graph_id, limit=CHAIN)
                 if any(step.started_at is not None and step.started_at > at for step in steps):
                     waits[graph_id] = took
             await asyncio.sleep(0.1)
-        print(f"a worker with {what} is killed: {KILLED} graphs go on after {min(waits.values()):.1f} to ", end="")
+        print(
+            f"a worker with {what} is killed: {KILLED} graphs go on after "
+            f"{min(waits.values()):.1f} to ",
+            end="",
+        )
         print(f"{max(waits.values()):.1f} s (reach: <= {GOES_ON_S:g})")
         for handle in handles.values():
             await handle.terminate()
@@ -348,9 +411,17 @@ class _Bench:
         for number in range(RESTING):
             key = f"rest-{number}"
             patient = Workflow(id=key).add("long", crawl("quick", poll_minutes=[60.0]))
-            handles.append((await self._start(patient.add_cascade("then", self.users.link, "long").spec(), key))[1])
+            handles.append(
+                (
+                    await self._start(
+                        patient.add_cascade("then", self.users.link, "long").spec(), key
+                    )
+                )[1]
+            )
         runs = self.store.runs
-        await _until(lambda: len(runs.list_runs(status=[RunStatus.PROCESSING], limit=RESTING)) == RESTING)
+        await _until(
+            lambda: len(runs.list_runs(status=[RunStatus.PROCESSING], limit=RESTING)) == RESTING
+        )
         await asyncio.sleep(size(20.0, 2.0))
         before = _cpu(worker)
         await asyncio.sleep(REST_S)

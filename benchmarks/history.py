@@ -1,4 +1,6 @@
-"""How much history and how many actions a run costs in Temporal: a quiet day, and an hour of waiting for a start."""
+"""How much history and how many actions a run costs in Temporal: a quiet day, and an hour of
+waiting for a start.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,9 @@ from tests.support.fakes.cluster import Behaviour
 from tests.support.lab import Lab, laboratory
 from tests.support.temporal import temporal_server
 
-#: What Temporal Cloud counts as an action, by the event that shows it. Retries and heartbeats of activities are actions
-#: without an event of their own; the waiting benchmark therefore speaks of events only.
+#: What Temporal Cloud counts as an action, by the event that shows it. Retries and heartbeats of
+#: activities are actions without an event of their own; the waiting benchmark therefore speaks of
+#: events only.
 ACTIONS = (
     "WORKFLOW_EXECUTION_STARTED",
     "ACTIVITY_TASK_SCHEDULED",
@@ -32,7 +35,9 @@ _STARTED = "activity_task_started_event_attributes"
 
 
 def _count(events: Sequence[HistoryEvent]) -> tuple[int, Counter[str]]:
-    """Number of events, and of each kind; the virtual clock's own events are the tests' and do not count."""
+    """Number of events, and of each kind; the virtual clock's own events are the tests' and do not
+    count.
+    """
     names = [EventType.Name(e.event_type).removeprefix("EVENT_TYPE_") for e in events]
     real = [name for name in names if "TIME_SKIPPING" not in name]
     return len(real), Counter(real)
@@ -45,16 +50,21 @@ def actions(events: Sequence[HistoryEvent]) -> int:
 
 
 def retries(events: Sequence[HistoryEvent]) -> int:
-    """How many more times activities were begun, which are actions, too: those that have ended tell it."""
-    begun = (e.activity_task_started_event_attributes.attempt for e in events if e.HasField(_STARTED))  # type: ignore[arg-type]
+    """How many more times activities were begun, which are actions, too: those that have ended tell
+    it.
+    """
+    begun = (
+        e.activity_task_started_event_attributes.attempt for e in events if e.HasField(_STARTED)
+    )  # type: ignore[arg-type]
     return sum(attempt - 1 for attempt in begun)
 
 
 async def main() -> None:
     """Print both figures."""
     logging.disable(logging.WARNING)
-    # Each run as one execution. It would go on as others, and the virtual clock leaps over hours when the server has
-    # one of them wait for a second, as it does when they come within seconds of real time. They are replayed so, too.
+    # Each run as one execution. It would go on as others, and the virtual clock leaps over hours
+    # when the server has one of them wait for a second, as it does when they come within seconds of
+    # real time. They are replayed so, too.
     with patch.object(calls, "HISTORY_MAX", 10_000):
         await _measure()
 
@@ -81,7 +91,10 @@ async def _quiet_day(lab: Lab) -> None:
         sep="",
         end="",
     )
-    print(f"{size / 1024:.0f} KiB; baseline, the looks' own two activities and timer: {looks * 3} actions")
+    print(
+        f"{size / 1024:.0f} KiB; baseline, the looks' own two activities and timer: {looks * 3} "
+        "actions"
+    )
 
 
 async def _hour_of_waiting(lab: Lab) -> None:
@@ -92,5 +105,8 @@ async def _hour_of_waiting(lab: Lab) -> None:
         return _count((await handle.fetch_history()).events)[0]
 
     none, one = await events_after(0), await events_after(1)
-    print(f"an hour of waiting for a saturated cluster: {one - none} more events than no wait ", end="")
+    print(
+        f"an hour of waiting for a saturated cluster: {one - none} more events than no wait ",
+        end="",
+    )
     print(f"(reach: <= 12; baseline without a wait: {none} events in all)")

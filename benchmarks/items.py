@@ -1,4 +1,6 @@
-"""Items of a crawl through a function of a graph: a million of them, from live files and out of an archive."""
+"""Items of a crawl through a function of a graph: a million of them, from live files and out of an
+archive.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,9 @@ def _read(folder: Path, *, archived: bool) -> None:
             return FileReading(store.runs, files, parent, clock)
 
         directory: Any = None
-        activities = GraphBatchActivities(store.graphs, store.plans, functions, directory, reading, clock)
+        activities = GraphBatchActivities(
+            store.graphs, store.plans, functions, directory, reading, clock
+        )
         called = {"call": f"{MODULE}:count", "style": "plain"}
         count = StepSpec("count", StepKind.FUNCTION, called, ["shop"], timeout_s=900)
         graph = Graphed.made(world, [crawl("shop"), count])
@@ -76,7 +80,11 @@ def _read(folder: Path, *, archived: bool) -> None:
         left.mkdir(parents=True)
         with (left / "items.jsonl").open("w") as out:
             for n in range(ITEMS):
-                item = {"url": f"https://shop.test/items/{n}", "title": f"A thing of number {n}", "price": n}
+                item = {
+                    "url": f"https://shop.test/items/{n}",
+                    "title": f"A thing of number {n}",
+                    "price": n,
+                }
                 out.write(json.dumps(item) + "\n")
         graph.finish(run)
         if archived:
@@ -84,7 +92,11 @@ def _read(folder: Path, *, archived: bool) -> None:
             store.exports.record_export(run, "exported", result, None)
         began = time.perf_counter()
         with (left / "items.jsonl").open() as lines:
-            plain = ITEMS / sum(json.loads(line)["price"] * 0 + 1 for line in lines) * (time.perf_counter() - began)
+            plain = (
+                ITEMS
+                / sum(json.loads(line)["price"] * 0 + 1 for line in lines)
+                * (time.perf_counter() - began)
+            )
         (batch,) = graph.advance().batches
         rest, environment = _memory("VmRSS"), ActivityEnvironment()
         environment.info = replace(environment.info, task_queue=functions_queue(None))
@@ -93,9 +105,19 @@ def _read(folder: Path, *, archived: bool) -> None:
         parts = store.graphs.result(graph.id, graph.step("count").number)
         total, seconds, grown = decode(b"".join(unpacked(parts)))
         whence = "out of an archive" if archived else "from live files"
-        print(f"{total:,} items {whence}: {total / seconds:,.0f} a second (reach: >= 20,000); ", end="")
-        print(f"json.loads of the same lines takes {plain / seconds:.0%} of the time; memory grew by ", end="")
-        print(f"{grown:.0f} MiB in the function's process, {_memory('VmHWM') - rest:.0f} in the worker (reach: <= 64)")
+        print(
+            f"{total:,} items {whence}: {total / seconds:,.0f} a second (reach: >= 20,000); ",
+            end="",
+        )
+        print(
+            f"json.loads of the same lines takes {plain / seconds:.0%} of the time; memory "
+            "grew by ",
+            end="",
+        )
+        print(
+            f"{grown:.0f} MiB in the function's process, {_memory('VmHWM') - rest:.0f} in the "
+            "worker (reach: <= 64)"
+        )
 
 
 def _memory(what: str) -> float:

@@ -1,11 +1,13 @@
-"""One look at a run of many pods: what it costs beyond the transfer, and what the typed client takes for less.
+"""One look at a run of many pods: what it costs beyond the transfer, and what the typed client
+takes for less.
 
-On the real API server, with pods that kwok's nodes pretend to run. Each reading is made by a process of its own, which
-has connected before the clock starts; its memory is the peak during the reading above what it had before. The bare
-transfer is the same requests in the same pages, read to their last byte and thrown away.
+On the real API server, with pods that kwok's nodes pretend to run. Each reading is made by a
+process of its own, which has connected before the clock starts; its memory is the peak during the
+reading above what it had before. The bare transfer is the same requests in the same pages, read to
+their last byte and thrown away.
 
-``python -m benchmarks.kubernetes_look PODS`` takes another number than 10,000 (to be had by its name only: making them
-takes minutes).
+``python -m benchmarks.kubernetes_look PODS`` takes another number than 10,000 (to be had by its
+name only: making them takes minutes).
 """
 
 from __future__ import annotations
@@ -40,9 +42,25 @@ CREATORS = 8
 LADDER_S = 900.0
 #: What a runner leaves in each pod.
 SUMMARY: dict[str, Any] = {
-    **{"runner": "1", "exit": 0, "finish_reason": "finished", "finished_at": "2026-11-26T12:00:00.123456+00:00"},
-    **{"resumable": False, "told_to_stop": False, "exit_code": 0, "pages": 1235, "items": 567, "errors": 3},
-    **{"bytes": 123456789, "peak_memory": 123456789, "started_at": "2026-11-26T11:00:00.123456+00:00"},
+    **{
+        "runner": "1",
+        "exit": 0,
+        "finish_reason": "finished",
+        "finished_at": "2026-11-26T12:00:00.123456+00:00",
+    },
+    **{
+        "resumable": False,
+        "told_to_stop": False,
+        "exit_code": 0,
+        "pages": 1235,
+        "items": 567,
+        "errors": 3,
+    },
+    **{
+        "bytes": 123456789,
+        "peak_memory": 123456789,
+        "started_at": "2026-11-26T11:00:00.123456+00:00",
+    },
     "fields": {"items": 567, "shares": {f"field{n}": n / 8 for n in range(8)}},
 }
 #: Of the ladder's last rung: what 500 runs at rest may ask of the server.
@@ -57,7 +75,9 @@ def make(cluster: Cluster, namespace: str, jobs: list[dict[str, Any]]) -> float:
 
     def post(body: dict[str, Any]) -> None:
         if not hasattr(local, "connection"):
-            local.connection = http.client.HTTPSConnection(cluster.api.removeprefix("https://"), context=context)
+            local.connection = http.client.HTTPSConnection(
+                cluster.api.removeprefix("https://"), context=context
+            )
         head = {"Authorization": f"Bearer {cluster.token()}", "Content-Type": "application/json"}
         local.connection.request("POST", path, json.dumps(body), head)
         with local.connection.getresponse() as answer:
@@ -84,11 +104,17 @@ def _begun(cluster: Cluster, namespace: str) -> int:
 
 
 def requests(cluster: Cluster) -> dict[str, int]:
-    """What the API server counts, by verb and resource; of clients in all, so ask for differences."""
+    """What the API server counts, by verb and resource; of clients in all, so ask for
+    differences.
+    """
     found: dict[str, int] = {}
-    for labels, value in re.findall(r"^apiserver_request_total\{(.*)\} (\S+)$", cluster.admin.text("/metrics"), re.M):
+    for labels, value in re.findall(
+        r"^apiserver_request_total\{(.*)\} (\S+)$", cluster.admin.text("/metrics"), re.M
+    ):
         of = dict(re.findall(r'(\w+)="([^"]*)"', labels))
-        key = f"{of['verb']} {of['resource']}" + (f"/{of['subresource']}" if of["subresource"] else "")
+        key = f"{of['verb']} {of['resource']}" + (
+            f"/{of['subresource']}" if of["subresource"] else ""
+        )
         found[key] = found.get(key, 0) + int(float(value))
     return found
 
@@ -98,7 +124,9 @@ def requests(cluster: Cluster) -> dict[str, int]:
 
 def child(kind: str, kubeconfig: str, namespace: str, pods: int) -> dict[str, float]:
     """One reading; seconds and MiB."""
-    read = {"bare": _bare, "look": _look, "typed": _typed, "observer": _observed}[kind](kubeconfig, namespace, pods)
+    read = {"bare": _bare, "look": _look, "typed": _typed, "observer": _observed}[kind](
+        kubeconfig, namespace, pods
+    )
     gc.freeze()  # as a worker does
     before = _memory("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
@@ -194,7 +222,9 @@ def _observed(kubeconfig: str, namespace: str, pods: int) -> Callable[[], None]:
         """From nothing to seeing everything; the first time counts, the others find it done."""
         if observer.health().up:
             return
-        threading.Thread(target=observer.watch, args=(lambda *change: None, over), daemon=True).start()
+        threading.Thread(
+            target=observer.watch, args=(lambda *change: None, over), daemon=True
+        ).start()
         while not observer.health().up:
             time.sleep(0.01)
 
@@ -205,7 +235,15 @@ def _observed(kubeconfig: str, namespace: str, pods: int) -> Callable[[], None]:
 
 
 def _measure(kind: str, cluster: Cluster, namespace: str, pods: int) -> dict[str, float]:
-    command = [sys.executable, "-m", "benchmarks.kubernetes_look", kind, str(cluster.kubeconfig), namespace, str(pods)]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.kubernetes_look",
+        kind,
+        str(cluster.kubeconfig),
+        namespace,
+        str(pods),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     found: dict[str, float] = json.loads(done.stdout)
@@ -217,33 +255,51 @@ def one_look(cluster: Cluster, pods: int) -> None:
     namespace = cluster.namespace("look")
     life = {"crawl.test/run-for": "200ms", "crawl.test/message": contract.summary_text(SUMMARY)}
     seconds = make(cluster, namespace, [job_of(RUN, index, life) for index in range(pods)])
-    print(f"made {pods} Jobs and their pods in {seconds:.0f} s ({pods / seconds:.0f} a second)", flush=True)
-    while cluster.admin.find(f"/api/v1/namespaces/{namespace}/pods?limit=1&fieldSelector=status.phase=Running")[
-        "items"
-    ]:  # type: ignore[index]
+    print(
+        f"made {pods} Jobs and their pods in {seconds:.0f} s ({pods / seconds:.0f} a second)",
+        flush=True,
+    )
+    while cluster.admin.find(
+        f"/api/v1/namespaces/{namespace}/pods?limit=1&fieldSelector=status.phase=Running"
+    )["items"]:  # type: ignore[index]
         time.sleep(1)
-    bare, look, typed = (_measure(kind, cluster, namespace, pods) for kind in ("bare", "look", "typed"))
+    bare, look, typed = (
+        _measure(kind, cluster, namespace, pods) for kind in ("bare", "look", "typed")
+    )
     beyond, beyond_cpu = look["seconds"] - bare["seconds"], look["cpu"] - bare["cpu"]
     print(
-        f"one look at a run of {pods} pods: {look['seconds']:.2f} s, bare transfer {bare['seconds']:.2f} s, "
-        f"beyond it {beyond:.2f} s; by our processor {look['cpu']:.2f}, {bare['cpu']:.2f}, {beyond_cpu:.2f} s "
+        f"one look at a run of {pods} pods: {look['seconds']:.2f} s, bare transfer "
+        f"{bare['seconds']:.2f} s, "
+        f"beyond it {beyond:.2f} s; by our processor {look['cpu']:.2f}, {bare['cpu']:.2f}, "
+        f"{beyond_cpu:.2f} s "
         f"(reach 0.5 s of 10,000); {look['mib']:.0f} MiB (reach 64), bare {bare['mib']:.0f}",
         flush=True,
     )
     more, more_cpu = typed["seconds"] - bare["seconds"], typed["cpu"] - bare["cpu"]
-    by_clock = f"({more / beyond:.1f} times ours)" if beyond > 0.05 else "(ours: within the noise of the transfer)"
+    by_clock = (
+        f"({more / beyond:.1f} times ours)"
+        if beyond > 0.05
+        else "(ours: within the noise of the transfer)"
+    )
     print(
-        f"the typed client for both lists: {typed['seconds']:.2f} s, beyond the transfer {more:.2f} s "
+        f"the typed client for both lists: {typed['seconds']:.2f} s, beyond the transfer "
+        f"{more:.2f} s "
         f"{by_clock}, by the processor {more_cpu:.2f} s "
         f"({more_cpu / max(beyond_cpu, 0.001):.1f} times); {typed['mib']:.0f} MiB",
         flush=True,
     )
     seen = _measure("observer", cluster, namespace, pods)
-    print(f"an observer of the same: {seen['mib']:.0f} MiB while it lists (process {seen['rss']:.0f})", flush=True)
+    print(
+        f"an observer of the same: {seen['mib']:.0f} MiB while it lists (process "
+        f"{seen['rss']:.0f})",
+        flush=True,
+    )
 
 
 def at_rest(cluster: Cluster, runs: int) -> None:
-    """One look at each of many runs that execute, counted by the API server itself, beside an observer."""
+    """One look at each of many runs that execute, counted by the API server itself, beside an
+    observer.
+    """
     from crawler_lifecycle.clusters.kubernetes.cluster import KubernetesCluster
     from crawler_lifecycle.clusters.kubernetes.observer.observer import KubernetesObserver
     from crawler_lifecycle.ports.runs import TaskRef
@@ -252,7 +308,9 @@ def at_rest(cluster: Cluster, runs: int) -> None:
     make(cluster, namespace, [job_of(run_id, 0, {}) for run_id in range(1, runs + 1)])
     api, over = _api(str(cluster.kubeconfig), namespace), threading.Event()
     observer, looks = KubernetesObserver(api), KubernetesCluster(api)
-    watching = threading.Thread(target=observer.watch, args=(lambda *change: None, over), daemon=True)
+    watching = threading.Thread(
+        target=observer.watch, args=(lambda *change: None, over), daemon=True
+    )
     before = requests(cluster)
     watching.start()
     while not observer.health().up:
@@ -270,7 +328,8 @@ def at_rest(cluster: Cluster, runs: int) -> None:
     total = sum(count.values()) - 2
     print(
         f"{runs} runs at rest: {lists / runs:.2f} lists a look (reach {REACH_A_LOOK}) and "
-        f"{(total - lists) / runs:.2f} log tails and events; on the rung of 15 minutes {total / LADDER_S:.2f} requests "
+        f"{(total - lists) / runs:.2f} log tails and events; on the rung of 15 minutes "
+        f"{total / LADDER_S:.2f} requests "
         f"a second in all (reach {REACH_A_SECOND:g}), of which an observer has {4 / 450:.2f}; "
         f"a look took {took / runs * 1000:.0f} ms",
         flush=True,

@@ -1,10 +1,12 @@
-"""The whole stack on a Kubernetes cluster: how late an end and a stop are, and what a run of many tasks costs.
+"""The whole stack on a Kubernetes cluster: how late an end and a stop are, and what a run of many
+tasks costs.
 
-``lag`` on kwok and on the real kubelet: from the moment at which the API server showed the container's end to a watch
-of our own, and from the container's own ``finishedAt`` (whole seconds, and about a second before the server hears of
-it), to the commit of the row. ``wide`` is the same for one run of many tasks, ``unwatched`` without an observer.
-``stop`` on the real kubelet: from HTTP 202 to the line that the container prints in its SIGTERM handler, by the stamp
-of the container runtime, and to the proof that it is gone. ``many`` on kwok: a run to its end.
+``lag`` on kwok and on the real kubelet: from the moment at which the API server showed the
+container's end to a watch of our own, and from the container's own ``finishedAt`` (whole seconds,
+and about a second before the server hears of it), to the commit of the row. ``wide`` is the same
+for one run of many tasks, ``unwatched`` without an observer. ``stop`` on the real kubelet: from
+HTTP 202 to the line that the container prints in its SIGTERM handler, by the stamp of the container
+runtime, and to the proof that it is gone. ``many`` on kwok: a run to its end.
 """
 
 from __future__ import annotations
@@ -54,7 +56,10 @@ LADDER_S = 15.0
 TASKS = size(10_000, 20)
 PARALLEL = size(500, 10)
 #: Beyond anything here, so that nothing is found by the ladder.
-NEVER: dict[str, Any] = {"poll_minutes": [600], "limits": {"start_check_s": 0.5, "stop_grace_s": 10}}
+NEVER: dict[str, Any] = {
+    "poll_minutes": [600],
+    "limits": {"start_check_s": 0.5, "stop_grace_s": 10},
+}
 
 _PROGRAM = """
 import json, os, signal, sys, time
@@ -74,8 +79,8 @@ _ENTRY: dict[str, Any] = {
     "args": {"seconds": {"required": False}},
     "resources": {"cpu": "20m", "memory": "48Mi"},
 }
-#: ``held`` runs in a real container; ``pretended`` on kwok until somebody ends it, ``brief`` for some seconds;
-#: ``leaves`` takes its time when it is told to leave.
+#: ``held`` runs in a real container; ``pretended`` on kwok until somebody ends it, ``brief`` for
+#: some seconds; ``leaves`` takes its time when it is told to leave.
 CATALOGUE = [
     _ENTRY | {"name": "held", "kubernetes": {"project": "/app"}},
     _ENTRY | {"name": "pretended", "kubernetes": {"runner": False}},
@@ -85,7 +90,9 @@ CATALOGUE = [
 
 
 class BenchWorld(RealWorld):
-    """A stack with our crawlers, and a watch that notes when the API server showed the end of each pod."""
+    """A stack with our crawlers, and a watch that notes when the API server showed the end of each
+    pod.
+    """
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -93,7 +100,11 @@ class BenchWorld(RealWorld):
         catalogue.write_text(json.dumps(CATALOGUE))
         if not self.cluster.nodes:  # there is no bridge either; pods that only pretend reach nobody
             place = ClusterAccess(self.cluster.kubeconfig, None, self.namespace)
-            base: dict[str, Any] = {"database": self.database, "crawlers": catalogue, "kubernetes": place}
+            base: dict[str, Any] = {
+                "database": self.database,
+                "crawlers": catalogue,
+                "kubernetes": place,
+            }
             self.stack = Stack(Layout(self.folder, only_free_ports=True, **base))
         #: Run and index of a task -> when it was shown.
         self.shown: dict[tuple[int, int], float] = {}
@@ -119,18 +130,27 @@ class BenchWorld(RealWorld):
                 if over is not None and over.finished_at is not None:
                     self.finished[run_id] = over.finished_at.timestamp()
 
-    def begin_many(self, count: int, crawler: str, seconds: Sequence[float] = (), **more: Any) -> list[int]:
-        """So many runs that execute; each ends after its seconds, if any are given. ``more`` goes into the requests."""
+    def begin_many(
+        self, count: int, crawler: str, seconds: Sequence[float] = (), **more: Any
+    ) -> list[int]:
+        """So many runs that execute; each ends after its seconds, if any are given.
+
+        ``more`` goes into the requests.
+        """
         found = []
         for number in range(count):
             args = {"seconds": f"{seconds[number]:.1f}"} if seconds else {}
-            answer = self.gateway.start({"crawler": crawler, "args": args, **NEVER, **more}, uuid.uuid4().hex)
+            answer = self.gateway.start(
+                {"crawler": crawler, "args": args, **NEVER, **more}, uuid.uuid4().hex
+            )
             found.append(int(answer["run_id"]))
         until(lambda: self._executing(found) == count, f"{count} runs that execute", 170)
         return found
 
     def _executing(self, run_ids: Sequence[int]) -> int:
-        rows = self.query("SELECT run_id FROM task_history WHERE status IN ('RUNNING', 'SUCCEEDED')")
+        rows = self.query(
+            "SELECT run_id FROM task_history WHERE status IN ('RUNNING', 'SUCCEEDED')"
+        )
         return len({int(run_id) for (run_id,) in rows} & set(run_ids))
 
     def committed(self, run_ids: Sequence[int], status: str) -> dict[int, float]:
@@ -138,7 +158,10 @@ class BenchWorld(RealWorld):
         found = dict[int, float]()
 
         def known() -> bool:
-            sql = "SELECT run_id, committed_at FROM status_transition WHERE task_id IS NOT NULL AND to_status = ?"
+            sql = (
+                "SELECT run_id, committed_at FROM status_transition WHERE task_id IS NOT NULL "
+                "AND to_status = ?"
+            )
             found.update((int(run_id), _epoch(at)) for run_id, at in self.query(sql, status))
             return set(run_ids) <= set(found)
 
@@ -167,7 +190,9 @@ def world(*, real: bool, kwok: int = 2, watched: bool = True) -> Iterator[BenchW
         folder, archives = Path(name), []
         if real:
             (folder / "bench.py").write_text(_PROGRAM)
-            layer = images.Layer(((RUNNER, "opt/crawl-runner"), (folder / "bench.py", "app/bench.py")))
+            layer = images.Layer(
+                ((RUNNER, "opt/crawl-runner"), (folder / "bench.py", "app/bench.py"))
+            )
             archives.append(images.with_python(folder / "bench.tar", IMAGE, [layer]))
         with Cluster(nodes=int(real), kwok=0 if real else kwok, images=archives) as cluster:
             made = BenchWorld(folder / "state", cluster)
@@ -192,29 +217,51 @@ def lag(world: BenchWorld, count: int, *, real: bool) -> None:
     rows = world.committed(run_ids, "SUCCEEDED")
     where = "real kubelet" if real else "kwok"
     shown = [rows[run_id] - world.shown[run_id, 0] for run_id in run_ids]
-    _line(f"lag on {where}, from the API server showing the end -> row", shown, "p50 0.5 s, p99 1 s")
-    _line(f"lag on {where}, from finishedAt -> row", [rows[r] - world.finished[r] for r in run_ids], "p99 3 s")
+    _line(
+        f"lag on {where}, from the API server showing the end -> row", shown, "p50 0.5 s, p99 1 s"
+    )
+    _line(
+        f"lag on {where}, from finishedAt -> row",
+        [rows[r] - world.finished[r] for r in run_ids],
+        "p99 3 s",
+    )
     asyncio.run(_steps(world, run_ids, statistics.median(shown)))
 
 
 def wide(world: BenchWorld, tasks: int, ends: int) -> None:
     """Ends of single tasks of one run, ``ENDS_PER_S`` a second, found by the observer."""
-    request = {"crawler": "pretended", "tasks": [{"args": {}}] * tasks, "max_parallel_tasks": tasks, **NEVER}
+    request = {
+        "crawler": "pretended",
+        "tasks": [{"args": {}}] * tasks,
+        "max_parallel_tasks": tasks,
+        **NEVER,
+    }
     run_id = int(world.gateway.start(request, uuid.uuid4().hex)["run_id"])
     count = "SELECT COUNT(*) FROM task_history WHERE run_id = ? AND status = ?"
-    until(lambda: world.query(count, run_id, "RUNNING") == [(tasks,)], f"{tasks} tasks that execute", 1200)
-    pods = {int(pod["metadata"]["labels"][labels.TASK]): pod for pod in world.objects(run_id, "pods")}
+    until(
+        lambda: world.query(count, run_id, "RUNNING") == [(tasks,)],
+        f"{tasks} tasks that execute",
+        1200,
+    )
+    pods = {
+        int(pod["metadata"]["labels"][labels.TASK]): pod for pod in world.objects(run_id, "pods")
+    }
     began = time.monotonic()
     for number, index in enumerate(random.Random(7).sample(sorted(pods), ends)):
         time.sleep(max(0.0, began + number / ENDS_PER_S - time.monotonic()))
         world.end_container(pods[index])
-    until(lambda: world.query(count, run_id, "SUCCEEDED") == [(ends,)], f"{ends} ends on record", 120)
+    until(
+        lambda: world.query(count, run_id, "SUCCEEDED") == [(ends,)], f"{ends} ends on record", 120
+    )
     sql = (
         "SELECT task_index, committed_at FROM status_transition JOIN task_history USING (task_id) "
         "WHERE task_history.run_id = ? AND to_status = 'SUCCEEDED'"
     )
     lags = [_epoch(at) - world.shown[run_id, int(index)] for index, at in world.query(sql, run_id)]
-    what = f"one run of {tasks} tasks on kwok, {ENDS_PER_S} ends a second, from the API server showing the end -> row"
+    what = (
+        f"one run of {tasks} tasks on kwok, {ENDS_PER_S} ends a second, from the API server "
+        "showing the end -> row"
+    )
     _line(what, lags, "p99 2 s")
 
 
@@ -224,8 +271,15 @@ def unwatched(world: BenchWorld, count: int) -> None:
     seconds = [chosen.uniform(30, 30 + 2 * LADDER_S) for _ in range(count)]
     run_ids = world.begin_many(count, "held", seconds, poll_minutes=[LADDER_S / 60])
     rows = world.committed(run_ids, "SUCCEEDED")
-    what = f"observer off on the real kubelet, a look every {LADDER_S:g} s, from the API server showing the end -> row"
-    _line(what, [rows[run_id] - world.shown[run_id, 0] for run_id in run_ids], f"never later than {LADDER_S + 2:g} s")
+    what = (
+        f"observer off on the real kubelet, a look every {LADDER_S:g} s, from the API server "
+        "showing the end -> row"
+    )
+    _line(
+        what,
+        [rows[run_id] - world.shown[run_id, 0] for run_id in run_ids],
+        f"never later than {LADDER_S + 2:g} s",
+    )
 
 
 async def _steps(world: BenchWorld, run_ids: Sequence[int], committed: float) -> None:
@@ -233,23 +287,34 @@ async def _steps(world: BenchWorld, run_ids: Sequence[int], committed: float) ->
     client = await Client.connect(str(world.stack.addresses["temporal"]))
     signals, looks, done = list[float](), list[float](), list[float]()
     for run_id in run_ids[:20]:
-        ((workflow_id,),) = world.query("SELECT owner_workflow_id FROM run_history WHERE run_id = ?", run_id)
+        ((workflow_id,),) = world.query(
+            "SELECT owner_workflow_id FROM run_history WHERE run_id = ?", run_id
+        )
         look = None
         async for event in client.get_workflow_handle(str(workflow_id)).fetch_history_events():
             at = event.event_time.ToMicroseconds() / 1e6 - world.shown[run_id, 0]
             if at <= 0:
                 continue
-            if event.HasField("workflow_execution_signaled_event_attributes") and len(signals) <= len(looks):
+            if event.HasField("workflow_execution_signaled_event_attributes") and len(
+                signals
+            ) <= len(looks):
                 signals.append(at)
             name = event.activity_task_scheduled_event_attributes.activity_type.name
             if name == "get_history_statuses_to_sync" and look is None:
                 look = event.event_id
                 looks.append(at)
-            if look is not None and event.activity_task_completed_event_attributes.scheduled_event_id == look:
+            if (
+                look is not None
+                and event.activity_task_completed_event_attributes.scheduled_event_id == look
+            ):
                 done.append(at)
     parts = (("signal", signals), ("look begins", looks), ("look done", done))
     text = ", ".join(f"{name} {statistics.median(values):.3f}" for name, values in parts if values)
-    print(f"    medians from that moment: {text}, row {committed:.3f} s; load {os.getloadavg()[0]:.1f}", flush=True)
+    print(
+        f"    medians from that moment: {text}, row {committed:.3f} s; load "
+        f"{os.getloadavg()[0]:.1f}",
+        flush=True,
+    )
 
 
 def stop(world: BenchWorld, count: int) -> None:
@@ -266,11 +331,17 @@ def stop(world: BenchWorld, count: int) -> None:
         told.append(max(0.0, at - accepted))
         gone.append(world.committed([run_id], "CANCELLED")[run_id] - accepted)
     _line("stop on the real kubelet, 202 -> SIGTERM in the container", told, "p99 1.5 s")
-    _line("stop on the real kubelet, 202 -> proved gone and on record", gone, "grace + 3 s; it leaves at once")
+    _line(
+        "stop on the real kubelet, 202 -> proved gone and on record",
+        gone,
+        "grace + 3 s; it leaves at once",
+    )
 
 
 def _told(log: str) -> float | None:
-    """When the handler printed its line, by the runtime's stamp (nanoseconds; Python reads microseconds)."""
+    """When the handler printed its line, by the runtime's stamp (nanoseconds; Python reads
+    microseconds).
+    """
     found = re.search(r"(\S{26})\S*Z told", log)
     return datetime.fromisoformat(found[1] + "+00:00").timestamp() if found else None
 
@@ -278,7 +349,12 @@ def _told(log: str) -> float | None:
 def many(world: BenchWorld, tasks: int, parallel: int) -> None:
     """One run of many tasks to its end."""
     before, began = requests(world.cluster), time.monotonic()
-    request = {"crawler": "brief", "tasks": [{"args": {}}] * tasks, "max_parallel_tasks": parallel, "poll_minutes": [1]}
+    request = {
+        "crawler": "brief",
+        "tasks": [{"args": {}}] * tasks,
+        "max_parallel_tasks": parallel,
+        "poll_minutes": [1],
+    }
     run_id = int(world.gateway.start(request, uuid.uuid4().hex)["run_id"])
     peak, pid = 0.0, world.stack.supervisor.pids()["worker"]
 
@@ -291,28 +367,50 @@ def many(world: BenchWorld, tasks: int, parallel: int) -> None:
 
     until(over, f"the end of a run of {tasks} tasks", 3600)
     took, after = time.monotonic() - began, requests(world.cluster)
-    ((workflow_id,),) = world.query("SELECT owner_workflow_id FROM run_history WHERE run_id = ?", run_id)
-    events, payload, segments = asyncio.run(_history(str(world.stack.addresses["temporal"]), str(workflow_id)))
+    ((workflow_id,),) = world.query(
+        "SELECT owner_workflow_id FROM run_history WHERE run_id = ?", run_id
+    )
+    events, payload, segments = asyncio.run(
+        _history(str(world.stack.addresses["temporal"]), str(workflow_id))
+    )
     ours = _ours(before, after)
     print(
-        f"a run of {tasks} tasks, {parallel} at once, {world.tasks(run_id)}: {took:.0f} s; {segments} segments, "
-        f"at most {events} events (reach 4096), largest payload {payload / 1024:.1f} KiB (reach 256); "
-        f"worker {peak:.0f} MiB (reach 300); writes of ours a task: {ours:.2f} (reach 5 a task and the looks)",
+        f"a run of {tasks} tasks, {parallel} at once, {world.tasks(run_id)}: {took:.0f} s; "
+        f"{segments} segments, "
+        f"at most {events} events (reach 4096), largest payload {payload / 1024:.1f} KiB "
+        "(reach 256); "
+        f"worker {peak:.0f} MiB (reach 300); writes of ours a task: {ours:.2f} (reach 5 a task and "
+        "the looks)",
         flush=True,
     )
 
 
 def _ours(before: dict[str, int], after: dict[str, int]) -> float:
-    """Requests a task that only we make: creations of Jobs, and what lets go of their ends (Job and pod)."""
+    """Requests a task that only we make: creations of Jobs, and what lets go of their ends (Job and
+    pod).
+    """
     changed = {key: after.get(key, 0) - before.get(key, 0) for key in after}
     jobs = changed["POST jobs"]
-    for key in ("POST jobs", "PATCH jobs", "PATCH pods", "GET jobs", "LIST jobs", "LIST pods", "DELETE jobs"):
-        print(f"    {key}: {changed.get(key, 0)} ({changed.get(key, 0) / max(1, jobs):.2f} a task)", flush=True)
+    for key in (
+        "POST jobs",
+        "PATCH jobs",
+        "PATCH pods",
+        "GET jobs",
+        "LIST jobs",
+        "LIST pods",
+        "DELETE jobs",
+    ):
+        print(
+            f"    {key}: {changed.get(key, 0)} ({changed.get(key, 0) / max(1, jobs):.2f} a task)",
+            flush=True,
+        )
     return (jobs + changed.get("PATCH jobs", 0) + changed.get("PATCH pods", 0)) / max(1, jobs)
 
 
 async def _history(address: str, workflow_id: str) -> tuple[int, int, int]:
-    """The longest segment of the chain, the largest payload in bytes, and the number of segments."""
+    """The longest segment of the chain, the largest payload in bytes, and the number of
+    segments.
+    """
     client = await Client.connect(address)
     longest = largest = segments = 0
     async for found in client.list_workflows(f"WorkflowId = '{workflow_id}'"):

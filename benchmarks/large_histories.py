@@ -1,7 +1,8 @@
-"""What it costs a worker to take up a manager of very many items, or a graph of very many steps; and a bare workflow.
+"""What it costs a worker to take up a manager of very many items, or a graph of very many steps;
+and a bare workflow.
 
-Their longest execution is replayed, as by a worker that does not remember it, and so is a bare one with as many events.
-Size by the environment: ``BENCHMARK_ITEMS``.
+Their longest execution is replayed, as by a worker that does not remember it, and so is a bare one
+with as many events. Size by the environment: ``BENCHMARK_ITEMS``.
 """
 
 from __future__ import annotations
@@ -46,7 +47,12 @@ async def main() -> None:
         worker = _worker(stack, "managers", address, folder)
         settings = {"LIFECYCLE_PLANS__MODULES": f'["{MODULE}"]', "LIFECYCLE_PLANS__FOLDER": name}
         _plans(stack, address, folder, **settings)
-        bench = _Bench(client, stack.enter_context(_store(f"sqlite:///{folder / 'state.db'}")), users, worker.pid)
+        bench = _Bench(
+            client,
+            stack.enter_context(_store(f"sqlite:///{folder / 'state.db'}")),
+            users,
+            worker.pid,
+        )
         chain = Workflow(id="chain")
         for n in range(ITEMS):
             chain.add_cascade(f"s{n}", users.link, deps=f"s{n - 1}" if n else [])
@@ -55,9 +61,18 @@ async def main() -> None:
         await _managed(client, bench.store, 0, ITEMS)
         _end(worker)
         _worker(stack, "bare", address, folder)
-        await _show(client, f"a manager of {ITEMS} items", manager_workflow_id("benchmark", "stream-0"), 50)
-        await _show(client, f"a graph of {ITEMS} steps side by side", names.graph_workflow_id("fan"), 100)
-        await _show(client, f"a graph of {ITEMS} steps one after the other", names.graph_workflow_id("chain"), 100)
+        await _show(
+            client, f"a manager of {ITEMS} items", manager_workflow_id("benchmark", "stream-0"), 50
+        )
+        await _show(
+            client, f"a graph of {ITEMS} steps side by side", names.graph_workflow_id("fan"), 100
+        )
+        await _show(
+            client,
+            f"a graph of {ITEMS} steps one after the other",
+            names.graph_workflow_id("chain"),
+            100,
+        )
 
 
 async def _show(client: Client, what: str, workflow_id: str, reach_ms: int) -> None:
@@ -71,9 +86,14 @@ async def _show(client: Client, what: str, workflow_id: str, reach_ms: int) -> N
     cpu = await _replayed(Replayer(workflows=WORKFLOWS, plugins=[plugin()]), ours)
     plain = await _replayed(Replayer(workflows=[Bare]), theirs)
     print(
-        f"{what}, {len(found)} executions, the longest of {events} events: taken up in {cpu * 1000:.0f} ms of ", end=""
+        f"{what}, {len(found)} executions, the longest of {events} events: taken up in "
+        f"{cpu * 1000:.0f} ms of ",
+        end="",
     )
-    print(f"processor (reach: <= {reach_ms}); bare workflow of as many events {plain * 1000:.0f} ms", flush=True)
+    print(
+        f"processor (reach: <= {reach_ms}); bare workflow of as many events {plain * 1000:.0f} ms",
+        flush=True,
+    )
 
 
 async def _replayed(replayer: Replayer, history: WorkflowHistory) -> float:

@@ -1,4 +1,6 @@
-"""Crawl managers: instant jobs, many and one by one, managers at rest, and a million identities that are known."""
+"""Crawl managers: instant jobs, many and one by one, managers at rest, and a million identities
+that are known.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,13 @@ from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.bounds import MOST
 from crawler_lifecycle.domain.names import manager_workflow_id
 from crawler_lifecycle.features.managers.activities.cycles import CycleOrder, ManagerActivities
-from crawler_lifecycle.features.managers.domain.manager import BUILT_IN, PAGE_ITEMS, Job, JobState, ManagerResult
+from crawler_lifecycle.features.managers.domain.manager import (
+    BUILT_IN,
+    PAGE_ITEMS,
+    Job,
+    JobState,
+    ManagerResult,
+)
 from crawler_lifecycle.features.managers.ports import ManagerRow, NewManager
 from crawler_lifecycle.features.managers.store.tables import manager_item
 from crawler_lifecycle.features.user_code.pool import Hosts, Limits
@@ -90,12 +98,14 @@ def _plans(stack: ExitStack, address: str, folder: Path, **more: str) -> subproc
         | more
     )
     command = [sys.executable, "-m", "crawler_lifecycle.cli", "worker", "plans"]
-    process = subprocess.Popen(command, env=env, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        command, env=env, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     stack.callback(_end, process)
     return process
 
 
-# --- a stream ---------------------------------------------------------------------------------------------------------
+# --- a stream -------------------------------------------------------------------------------------
 
 
 async def _stream(client: Client, store: Store) -> None:
@@ -107,9 +117,14 @@ async def _stream(client: Client, store: Store) -> None:
             ratios.append(rate / loop)
             rates.append(rate)
             events.append(each)
-    print(f"{JOBS} instant jobs, window {WINDOW}, SQLite: {statistics.median(rates):.2f} jobs/s; ", end="")
+    print(
+        f"{JOBS} instant jobs, window {WINDOW}, SQLite: {statistics.median(rates):.2f} jobs/s; ",
+        end="",
+    )
     spread = f"[{min(ratios):.2f}..{max(ratios):.2f}]"
-    print(f"{statistics.median(ratios):.2f} {spread} of a plain loop's rate (reach: >= 0.8); ", end="")
+    print(
+        f"{statistics.median(ratios):.2f} {spread} of a plain loop's rate (reach: >= 0.8); ", end=""
+    )
     print(f"{statistics.median(events):.1f} events a job (reach: <= 10)")
 
 
@@ -121,7 +136,10 @@ async def _plain_loop(client: Client, number: int) -> float:
         for n in left:
             request = {"crawler": "quick", "args": {"n": str(n)}}
             await client.execute_workflow(
-                names.LIFECYCLE_WORKFLOW, request, id=f"loop/{number}/{n}", task_queue=names.QUEUE_MAIN
+                names.LIFECYCLE_WORKFLOW,
+                request,
+                id=f"loop/{number}/{n}",
+                task_queue=names.QUEUE_MAIN,
             )
 
     began = time.perf_counter()
@@ -129,7 +147,9 @@ async def _plain_loop(client: Client, number: int) -> float:
     return JOBS / (time.perf_counter() - began)
 
 
-async def _managed(client: Client, store: Store, number: int, count: int = JOBS) -> tuple[float, float]:
+async def _managed(
+    client: Client, store: Store, number: int, count: int = JOBS
+) -> tuple[float, float]:
     """The same by a manager; jobs a second, and events of its workflow for each."""
     manager_id, workflow_id = _reserved(store, f"stream-{number}")
     for first in range(0, count, PAGE_ITEMS):
@@ -137,7 +157,10 @@ async def _managed(client: Client, store: Store, number: int, count: int = JOBS)
         store.managers.add_jobs(manager_id, jobs, f"page-{first}", seal=first + PAGE_ITEMS >= count)
     began = time.perf_counter()
     result = await client.execute_workflow(
-        names.MANAGER_WORKFLOW, {"manager_id": manager_id}, id=workflow_id, task_queue=names.QUEUE_MAIN
+        names.MANAGER_WORKFLOW,
+        {"manager_id": manager_id},
+        id=workflow_id,
+        task_queue=names.QUEUE_MAIN,
     )
     rate = count / (time.perf_counter() - began)
     row = store.managers.get_manager(manager_id)
@@ -161,17 +184,25 @@ async def _events(client: Client, workflow_id: str) -> int:
     return sum([one.history_length for one in found])
 
 
-# --- one after the other ----------------------------------------------------------------------------------------------
+# --- one after the other --------------------------------------------------------------------------
 
 
-async def _one_by_one(client: Client, store: Store, plans: dict[int, subprocess.Popen[bytes]]) -> None:
-    """A window of one: how soon each job follows the one before, and after a kill of the worker with the object."""
+async def _one_by_one(
+    client: Client, store: Store, plans: dict[int, subprocess.Popen[bytes]]
+) -> None:
+    """A window of one: how soon each job follows the one before, and after a kill of the worker
+    with the object.
+    """
     manager_id, workflow_id = _reserved(store, "single", window=1)
     jobs = [Job("quick", {"n": str(n)}) for n in range(SINGLE)]
     store.managers.add_jobs(manager_id, jobs, "page", seal=True)
     start = {"manager_id": manager_id}
     handle = await client.start_workflow(
-        names.MANAGER_WORKFLOW, start, id=workflow_id, task_queue=names.QUEUE_MAIN, result_type=ManagerResult
+        names.MANAGER_WORKFLOW,
+        start,
+        id=workflow_id,
+        task_queue=names.QUEUE_MAIN,
+        result_type=ManagerResult,
     )
     await _until(lambda: len(store.runs.list_runs(parent=workflow_id, limit=500)) >= KILLED_AT)
     holder = next(pid for pid in plans if _children([pid]))
@@ -180,20 +211,28 @@ async def _one_by_one(client: Client, store: Store, plans: dict[int, subprocess.
     await handle.result()
     begun: dict[str | None, datetime] = {}
     await asyncio.sleep(2)  # visibility comes a little later
-    async for execution in client.list_workflows(f"WorkflowId STARTS_WITH 'crawl/quick/manager/{manager_id}/'"):
+    async for execution in client.list_workflows(
+        f"WorkflowId STARTS_WITH 'crawl/quick/manager/{manager_id}/'"
+    ):
         begun[execution.id] = execution.start_time
     runs = sorted(store.runs.list_runs(parent=workflow_id, limit=500), key=lambda run: run.run_id)
     ends = [run.ended_at for run in runs if run.ended_at is not None]
     begins = [begun[run.owner_workflow_id] for run in runs]
-    gaps = sorted((begin - end).total_seconds() for end, begin in zip(ends, begins[1:], strict=False))
+    gaps = sorted(
+        (begin - end).total_seconds() for end, begin in zip(ends, begins[1:], strict=False)
+    )
     *usual, takeover = gaps
-    print(f"{SINGLE} jobs one after the other: end -> next begun p50 {statistics.median(usual):.2f} s ", end="")
+    print(
+        f"{SINGLE} jobs one after the other: end -> next begun p50 "
+        f"{statistics.median(usual):.2f} s ",
+        end="",
+    )
     print(f"(reach: <= 0.5), p99 {usual[int(len(usual) * 0.99)]:.2f} s (<= 2); ", end="")
     print(f"{await _events(client, workflow_id) / SINGLE:.1f} events a job (<= 20); ", end="")
     print(f"after its worker was killed {takeover:.1f} s (<= 15)")
 
 
-# --- at rest ----------------------------------------------------------------------------------------------------------
+# --- at rest --------------------------------------------------------------------------------------
 
 
 async def _rest(client: Client, store: Store, pids: list[int]) -> None:
@@ -203,7 +242,9 @@ async def _rest(client: Client, store: Store, pids: list[int]) -> None:
         manager_id, workflow_id = _reserved(store, f"rest-{number}")
         start = {"manager_id": manager_id}
         handles.append(
-            await client.start_workflow(names.MANAGER_WORKFLOW, start, id=workflow_id, task_queue=names.QUEUE_MAIN)
+            await client.start_workflow(
+                names.MANAGER_WORKFLOW, start, id=workflow_id, task_queue=names.QUEUE_MAIN
+            )
         )
     await _until(lambda: all(row.generation for row in store.managers.newest(limit=RESTING)))
     await asyncio.sleep(10)
@@ -214,10 +255,14 @@ async def _rest(client: Client, store: Store, pids: list[int]) -> None:
     grown = (await _lengths(handles) - events) / RESTING * 3600 / REST_S
     memory = sum(_memory(pid) for pid in everything) / 1024
     print(
-        f"{RESTING} managers at rest, loop_mode 60 s: {used:.3f} cores (reach: <= 0.1), {memory:.2f} GiB (<= 1.5) ",
+        f"{RESTING} managers at rest, loop_mode 60 s: {used:.3f} cores (reach: <= 0.1), "
+        f"{memory:.2f} GiB (<= 1.5) ",
         end="",
     )
-    print(f"over two workers and {len(everything) - len(pids)} processes; {grown:.0f} events an hour each")
+    print(
+        f"over two workers and {len(everything) - len(pids)} processes; {grown:.0f} events an "
+        "hour each"
+    )
     for handle in handles:
         await handle.terminate()
 
@@ -237,7 +282,7 @@ async def _lengths(handles: list[Any]) -> int:
     return sum([(await handle.describe()).history_length for handle in handles])
 
 
-# --- identities -------------------------------------------------------------------------------------------------------
+# --- identities -----------------------------------------------------------------------------------
 
 
 def _known() -> None:
@@ -277,7 +322,10 @@ def _identity(name: str, url: str, folder: Path | None = None) -> None:
             times.append(time.perf_counter() - began)
             if bool(found) != (n * 3001 < KNOWN):
                 raise RuntimeError(f"{wanted} is known: {found}")
-        print(f"{name}: one identity among {KNOWN:,}: {statistics.median(times) * 1000:.2f} ms (reach: <= 1)")
+        print(
+            f"{name}: one identity among {KNOWN:,}: {statistics.median(times) * 1000:.2f} ms "
+            "(reach: <= 1)"
+        )
         if folder is not None:
             _source(store, row, folder)
 
@@ -288,8 +336,12 @@ def _source(store: Store, row: ManagerRow, folder: Path) -> None:
     owner = Owner(manager_workflow_id(row.name, row.flow_id), "benchmark")
     store.managers.claim_manager(row.manager_id, owner)
     hosts = Hosts("benchmark", ["many"], Rules(folder=folder), Limits())
-    reading = partial(FileReading, store.runs, RunFiles(store.tasks, store.exports, None, None, "nowhere"))
-    activities = ManagerActivities(store.managers, store.plans, hosts, FakeCatalogue([QUICK]), reading)
+    reading = partial(
+        FileReading, store.runs, RunFiles(store.tasks, store.exports, None, None, "nowhere")
+    )
+    activities = ManagerActivities(
+        store.managers, store.plans, hosts, FakeCatalogue([QUICK]), reading
+    )
     order, position, cycles = CycleOrder(row.manager_id, row.attempt, owner.first_run_id), -1, 0
     rest: dict[int, float] = {}
     began = time.perf_counter()
@@ -307,7 +359,7 @@ def _source(store: Store, row: ManagerRow, folder: Path) -> None:
     print(f"the memory of a process grew by {more:.0f} MiB (<= 64)")
 
 
-# --- rows -------------------------------------------------------------------------------------------------------------
+# --- rows -----------------------------------------------------------------------------------------
 
 
 @contextmanager

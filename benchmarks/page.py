@@ -1,8 +1,10 @@
-"""The page in a real Chromium: the first visit among very many runs, what moves, what is large, what stays open.
+"""The page in a real Chromium: the first visit among very many runs, what moves, what is large,
+what stays open.
 
-A real gateway, a scheduler service, a Temporal dev server and MariaDB, each a process of its own. ``BENCHMARK_RUNS`` is
-the number of runs in the database (default: a million, which take minutes to be filled in), ``BENCHMARK_PARTS`` a list
-of those parts that are to be measured (``first,press,live,many,run,graph,log,open``; default: all).
+A real gateway, a scheduler service, a Temporal dev server and MariaDB, each a process of its own.
+``BENCHMARK_RUNS`` is the number of runs in the database (default: a million, which take minutes to
+be filled in), ``BENCHMARK_PARTS`` a list of those parts that are to be measured
+(``first,press,live,many,run,graph,log,open``; default: all).
 """
 
 from __future__ import annotations
@@ -40,7 +42,14 @@ READINGS = size(40, 3)
 VISITS = size(7, 2)
 #: A visit after this pause, in seconds, finds nothing fresh that is kept for others.
 REST_S = 4.0
-FIRST_BYTES, LIST_BYTES, FIRST_S, PAINT_S, BESIDE_MS, LIST_MS = 60 * 1024, 12 * 1024, 1.0, 0.3, 60.0, 100.0
+FIRST_BYTES, LIST_BYTES, FIRST_S, PAINT_S, BESIDE_MS, LIST_MS = (
+    60 * 1024,
+    12 * 1024,
+    1.0,
+    0.3,
+    60.0,
+    100.0,
+)
 PARTS = ("first", "press", "live", "many", "run", "graph", "log", "open")
 
 
@@ -48,7 +57,10 @@ async def main() -> None:
     """Print every figure."""
     wanted = os.environ.get("BENCHMARK_PARTS", ",".join(PARTS)).split(",")
     if unknown := set(wanted) - set(PARTS):
-        raise SystemExit(f"BENCHMARK_PARTS: {', '.join(sorted(unknown))}: not known; there are {', '.join(PARTS)}")
+        raise SystemExit(
+            f"BENCHMARK_PARTS: {', '.join(sorted(unknown))}: not known; there are "
+            f"{', '.join(PARTS)}"
+        )
     try:
         with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
             server = stack.enter_context(running_mariadb())
@@ -58,7 +70,9 @@ async def main() -> None:
         print(missing)
 
 
-async def _measure(folder: Path, stack: ExitStack, server: MariaDb, url: str, wanted: list[str]) -> None:
+async def _measure(
+    folder: Path, stack: ExitStack, server: MariaDb, url: str, wanted: list[str]
+) -> None:
     began = time.monotonic()
     await asyncio.to_thread(_fill, url)
     print(f"MariaDB: filled with {RUNS:,} runs in {time.monotonic() - began:.0f} s", flush=True)
@@ -91,31 +105,40 @@ async def _measure(folder: Path, stack: ExitStack, server: MariaDb, url: str, wa
 def _fill(url: str) -> None:
     upgrade(url)
     store = open_store(url)
-    # Straight from an engine of our own: what fills a database needs longer than any statement of the service may.
+    # Straight from an engine of our own: what fills a database needs longer than any statement of
+    # the service may.
     filler = patient_engine(store.database.engine.url)
     h, yesterday = run_history.c, datetime.now(UTC) - timedelta(days=1)
     with filler.begin() as connection:
         fill_runs(connection, RUNS)
         # A million minutes reach into the future, and nobody has runs from there.
-        connection.execute(sa.update(run_history).where(h.created_at > yesterday).values(created_at=yesterday))
+        connection.execute(
+            sa.update(run_history).where(h.created_at > yesterday).values(created_at=yesterday)
+        )
     with filler.begin() as connection:
         analyze(connection, list(metadata.tables))
     filler.dispose()
     store.close()
 
 
-# --- the first visit --------------------------------------------------------------------------------------------------
+# --- the first visit ------------------------------------------------------------------------------
 
 
 async def _server_time(gateway: Gateway) -> None:
     """The list as HTML and as JSON, in turn over one connection."""
     times: dict[str, list[float]] = {}
-    cases = {"page": ("/", {}), "json": (f"/v1/runs?page_size={ROWS}", {}), "alive": ("/healthz", {})}
+    cases = {
+        "page": ("/", {}),
+        "json": (f"/v1/runs?page_size={ROWS}", {}),
+        "alive": ("/healthz", {}),
+    }
     async with httpx.AsyncClient(base_url=gateway.url, timeout=30) as http:
 
         async def ask(name: str, kept: str) -> None:
             began = time.perf_counter()
-            answer = await http.get(cases[name][0], headers={"Accept": "text/html", "Accept-Encoding": "gzip"})
+            answer = await http.get(
+                cases[name][0], headers={"Accept": "text/html", "Accept-Encoding": "gzip"}
+            )
             times.setdefault(kept, []).append((time.perf_counter() - began) * 1000)
             answer.raise_for_status()
 
@@ -127,11 +150,19 @@ async def _server_time(gateway: Gateway) -> None:
             await asyncio.sleep(REST_S)
             await ask("json", "rested json")
             await ask("page", "rested page")
-    page, json, alive, rested = (middle(times[name]) for name in ("page", "json", "alive", "rested page"))
-    print(f"/ with {ROWS} of {RUNS:,} runs: {page:.1f} ms (reach: <= {LIST_MS:g} among 100,000), ", end="")
+    page, json, alive, rested = (
+        middle(times[name]) for name in ("page", "json", "alive", "rested page")
+    )
+    print(
+        f"/ with {ROWS} of {RUNS:,} runs: {page:.1f} ms (reach: <= {LIST_MS:g} among 100,000), ",
+        end="",
+    )
     print(f"GET /v1/runs {json:.1f} ms, GET /healthz {alive:.1f} ms: ")
     print(f"  {page - json:.1f} ms more (reach: <= {BESIDE_MS:g}); ", end="")
-    print(f"after {REST_S:g} s without a visit {rested:.1f} ms, {rested - middle(times['rested json']):.1f} ms more")
+    print(
+        f"after {REST_S:g} s without a visit {rested:.1f} ms, "
+        f"{rested - middle(times['rested json']):.1f} ms more"
+    )
 
 
 async def _first_visit(browser: Browser, gateway: Gateway) -> None:
@@ -144,30 +175,55 @@ async def _first_visit(browser: Browser, gateway: Gateway) -> None:
             work.append(await visit.worked())
             await asyncio.sleep(3)  # what the stream sends at first belongs to the visit
             found.append(visit)
-    usable, answered = middle(one.usable_ms for one in found), middle(one.answered_ms for one in found)
+    usable, answered = (
+        middle(one.usable_ms for one in found),
+        middle(one.answered_ms for one in found),
+    )
     painted, loaded = middle(one.painted_ms for one in found), found[-1].loaded
     without = sum(size for path, size in loaded.items() if path != "/page/events")
     print(f"first visit of / in Chromium: can be used after {usable:.0f} ms, ", end="")
-    print(f"{usable / 1000 / FIRST_S:.2f} of the reach ({FIRST_S:g} s); first byte after {answered:.0f} ms, ", end="")
-    print(f"first paint after {painted:.0f} ms (reach: <= {PAINT_S * 1000:g}; an empty page {empty:.0f})")
+    print(
+        f"{usable / 1000 / FIRST_S:.2f} of the reach ({FIRST_S:g} s); first byte after "
+        f"{answered:.0f} ms, ",
+        end="",
+    )
+    print(
+        f"first paint after {painted:.0f} ms (reach: <= {PAINT_S * 1000:g}; an empty page "
+        f"{empty:.0f})"
+    )
     steps = {name: middle(one.steps[name] for one in found) for name in found[0].steps}
     print("  until " + ", ".join(f"{name} {ms:.0f} ms" for name, ms in steps.items()), end="; ")
-    print("main thread: " + ", ".join(f"{name} {middle(one[name] for one in work):.0f} ms" for name in work[0]))
+    print(
+        "main thread: "
+        + ", ".join(f"{name} {middle(one[name] for one in work):.0f} ms" for name in work[0])
+    )
     print(f"  the list itself: {loaded['/'] / 1024:.1f} KB (reach: <= {LIST_BYTES / 1024:g})")
     print(
-        f"  bytes over the wire: {without / 1024:.1f} KB (reach: <= {FIRST_BYTES / 1024:g}), and of the stream ", end=""
+        f"  bytes over the wire: {without / 1024:.1f} KB (reach: <= {FIRST_BYTES / 1024:g}), and "
+        "of the stream ",
+        end="",
     )
     print(f"{loaded['/page/events'] / 1024:.1f} KB: ", end="")
-    print(", ".join(f"{path} {size / 1024:.1f}" for path, size in sorted(loaded.items(), key=lambda one: -one[1])))
+    print(
+        ", ".join(
+            f"{path} {size / 1024:.1f}"
+            for path, size in sorted(loaded.items(), key=lambda one: -one[1])
+        )
+    )
 
 
 async def _empty(browser: Browser) -> float:
-    """Milliseconds until the first paint of a page of one word, from a server that does nothing else."""
+    """Milliseconds until the first paint of a page of one word, from a server that does nothing
+    else.
+    """
     body = b"<!doctype html><title>empty</title><p>empty"
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        head = f"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        head = (
+            "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: "
+            f"{len(body)}\r\nConnection: close\r\n\r\n"
+        )
         writer.write(head.encode() + body)
         await writer.drain()
         writer.close()

@@ -1,4 +1,6 @@
-"""A real Chromium, and what it says of itself: bytes, times, long tasks of the main thread, memory."""
+"""A real Chromium, and what it says of itself: bytes, times, long tasks of the main thread,
+memory.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +20,16 @@ from playwright.async_api import Browser, BrowserContext, CDPSession, Error, Pag
 from tests.page.browser import ARGUMENTS, NETWORK_CHANGES_MAX, executable
 
 MEGABYTE = 1024 * 1024
-#: Notes each task that kept the main thread for more than 50 ms: when it began, and how long it took, in milliseconds.
+#: Notes each task that kept the main thread for more than 50 ms: when it began, and how long it
+#: took, in milliseconds.
 NOTE_TASKS = """
 window.longTasks = [];
 new PerformanceObserver(list => {
   for (const one of list.getEntries()) longTasks.push([one.startTime, one.duration]);
 }).observe({type: 'longtask', buffered: true});
 """
-#: Notes how long each press took until the next paint, by the number of the interaction. Chromium does not tell of what
-#: took less than 16 ms.
+#: Notes how long each press took until the next paint, by the number of the interaction. Chromium
+#: does not tell of what took less than 16 ms.
 NOTE_PRESSES = """
 window.presses = {};
 new PerformanceObserver(list => {
@@ -71,7 +74,9 @@ class Visit:
     """Bytes that came over the wire, heads included, by the path of the address."""
 
     async def tasks(self, since_ms: float = 0.0) -> list[float]:
-        """Milliseconds of each long task of the main thread that began after this time of the page."""
+        """Milliseconds of each long task of the main thread that began after this time of the
+        page.
+        """
         await asyncio.sleep(0.3)  # they are told late
         found: list[list[float]] = await self.page.evaluate("longTasks")
         return [length for began, length in found if began >= since_ms]
@@ -84,7 +89,9 @@ class Visit:
         """Milliseconds of the main thread so far, by what it did."""
         found = await self.session.send("Performance.getMetrics")
         used = {one["name"]: one["value"] * 1000 for one in found["metrics"]}
-        return {name: used[f"{name}Duration"] for name in ("Script", "RecalcStyle", "Layout", "Task")}
+        return {
+            name: used[f"{name}Duration"] for name in ("Script", "RecalcStyle", "Layout", "Task")
+        }
 
     async def heap(self) -> float:
         """Memory of its scripts and documents after a collection, in MB."""
@@ -112,7 +119,9 @@ async def chromium() -> AsyncIterator[Browser]:
 
 
 @asynccontextmanager
-async def visiting(browser: Browser, url: str, *scripts: str, until: str | None = None) -> AsyncIterator[Visit]:
+async def visiting(
+    browser: Browser, url: str, *scripts: str, until: str | None = None
+) -> AsyncIterator[Visit]:
     """Load this address in a profile of its own; ``until`` says what has to be seen, besides."""
     context = await browser.new_context()
     try:
@@ -135,7 +144,8 @@ async def visiting(browser: Browser, url: str, *scripts: str, until: str | None 
 async def _listen(visit: Visit) -> None:
     asked: dict[str, str] = {}
     visit.session.on(
-        "Network.requestWillBeSent", lambda told: asked.update({told["requestId"]: told["request"]["url"]})
+        "Network.requestWillBeSent",
+        lambda told: asked.update({told["requestId"]: told["request"]["url"]}),
     )
 
     def ended(told: dict[str, Any]) -> None:
@@ -153,7 +163,8 @@ async def _listen(visit: Visit) -> None:
 
 
 async def _go(page: Page, url: str) -> None:
-    # Chromium ends its requests whenever an interface of this machine comes or goes, as those of containers do.
+    # Chromium ends its requests whenever an interface of this machine comes or goes, as those of
+    # containers do.
     for _ in range(NETWORK_CHANGES_MAX):
         try:
             await page.goto(url, timeout=60_000)

@@ -1,4 +1,6 @@
-"""Pages of large things: a run of ten thousand tasks, graphs of thousands of steps; how they come and how they move."""
+"""Pages of large things: a run of ten thousand tasks, graphs of thousands of steps; how they come
+and how they move.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ async def run(world: PageWorld) -> None:
     _move_tasks(world, large.run_id, 1, TASKS // 2, "SUCCEEDED")
 
     def move(n: int) -> None:
-        changed = sa.update(task_history).where(t.run_id == large.run_id, t.task_index == TASKS // 2 + n)
+        changed = sa.update(task_history).where(
+            t.run_id == large.run_id, t.task_index == TASKS // 2 + n
+        )
         with world.store.database.writing() as connection:
             connection.execute(changed.values(status="SUCCEEDED", ended_at=datetime.now(UTC)))
             _tell(connection, run_subject(large.run_id), large.run_uid, large.run_id)
@@ -69,7 +73,9 @@ async def _graph(world: PageWorld, key: str, graph: Workflow, reach_s: float) ->
     spec = graph.spec()
     pages = encode_pages(spec)
     graphs, key = world.store.graphs, f"page-{key}"
-    row, _ = graphs.reserve_graph(NewGraph(key, fingerprint(spec), len(pages), options=spec.options))
+    row, _ = graphs.reserve_graph(
+        NewGraph(key, fingerprint(spec), len(pages), options=spec.options)
+    )
     for page, data in enumerate(pages):
         graphs.add_graph_page(row.graph_id, page, data)
     graphs.make_graph(row.graph_id)
@@ -81,8 +87,12 @@ async def _graph(world: PageWorld, key: str, graph: Workflow, reach_s: float) ->
             connection.execute(changed.values(state="completed"))
             _tell(connection, graph_subject(key), row.graph_uid)
 
-    await _report(world, f"graph of {len(spec.steps):,} steps ({key})", f"/graphs/{key}", reach_s, DRAWN, move)
-    async with visiting(world.browser, world.gateway.url + f"/graphs/{key}", NOTE_DRAWN, until=DRAWN) as visit:
+    await _report(
+        world, f"graph of {len(spec.steps):,} steps ({key})", f"/graphs/{key}", reach_s, DRAWN, move
+    )
+    async with visiting(
+        world.browser, world.gateway.url + f"/graphs/{key}", NOTE_DRAWN, until=DRAWN
+    ) as visit:
         since = await visit.now()
         await visit.page.click("#drawing .unfold-all")
         await visit.page.wait_for_selector(DRAWN, state="attached")
@@ -92,8 +102,14 @@ async def _graph(world: PageWorld, key: str, graph: Workflow, reach_s: float) ->
             await visit.page.keyboard.press(pressed)
             await asyncio.sleep(0.05)
         tasks = await visit.tasks(since)
-        print(f"  all unfolded after {unfolded:.0f} ms; longest task of the main thread then and ", end="")
-        print(f"while one zooms and moves {most(tasks):.0f} ms (reach: <= {TASK_MS:g}), {len(tasks)} above 50 ms")
+        print(
+            f"  all unfolded after {unfolded:.0f} ms; longest task of the main thread then and ",
+            end="",
+        )
+        print(
+            f"while one zooms and moves {most(tasks):.0f} ms (reach: <= {TASK_MS:g}), {len(tasks)} "
+            "above 50 ms"
+        )
 
 
 def _layers(steps: int) -> Workflow:
@@ -101,7 +117,11 @@ def _layers(steps: int) -> Workflow:
     graph = Workflow(id="layers")
     for n in range(steps):
         layer, place = divmod(n, LAYER)
-        deps = {(layer - 1) * LAYER + (place + shift) % LAYER for shift in (0, 1 + layer % 7)} if layer else set()
+        deps = (
+            {(layer - 1) * LAYER + (place + shift) % LAYER for shift in (0, 1 + layer % 7)}
+            if layer
+            else set()
+        )
         graph.add(f"s{n}", crawl("books", args={"n": str(n)}), [f"s{one}" for one in sorted(deps)])
     return graph
 
@@ -117,28 +137,47 @@ def _fan(steps: int) -> Workflow:
 
 def _tell(connection: sa.Connection, subject: str, uid: str, run_id: int | None = None) -> None:
     key = f"told-{time.time_ns()}"
-    insert_event(connection, datetime.now(UTC), "benchmark.told", subject, uid, {}, run_id=run_id, event_key=key)
+    insert_event(
+        connection,
+        datetime.now(UTC),
+        "benchmark.told",
+        subject,
+        uid,
+        {},
+        run_id=run_id,
+        event_key=key,
+    )
 
 
 async def _report(
     world: PageWorld, title: str, path: str, reach_s: float, until: str, move: Callable[[int], None]
 ) -> None:
-    """The server alone, visitors with an empty cache, and then what moves under the eyes of one of them."""
+    """The server alone, visitors with an empty cache, and then what moves under the eyes of one of
+    them.
+    """
     async with httpx.AsyncClient(base_url=world.gateway.url, timeout=30) as http:
         times = []
         for _ in range(VISITS):
             began = time.perf_counter()
-            answer = await http.get(path, headers={"Accept": "text/html", "Accept-Encoding": "gzip"})
+            answer = await http.get(
+                path, headers={"Accept": "text/html", "Accept-Encoding": "gzip"}
+            )
             times.append((time.perf_counter() - began) * 1000)
             answer.raise_for_status()
     usable, tasks = [], []
     for _ in range(VISITS):
-        async with visiting(world.browser, world.gateway.url + path, NOTE_DRAWN, until=until) as visit:
+        async with visiting(
+            world.browser, world.gateway.url + path, NOTE_DRAWN, until=until
+        ) as visit:
             drawn = await visit.page.evaluate("window.drawnAt ?? 0")
             usable.append(max(visit.usable_ms, drawn))
             tasks.append(most(await visit.tasks()))
             size = sum(visit.loaded.values()) / 1024
-    print(f"{title}: server {middle(times):.0f} ms, in Chromium usable after {middle(usable):.0f} ms ", end="")
+    print(
+        f"{title}: server {middle(times):.0f} ms, in Chromium usable after "
+        f"{middle(usable):.0f} ms ",
+        end="",
+    )
     print(f"(reach: <= {reach_s:g} s; fastest {min(usable):.0f}), {size:.0f} KB; ", end="")
     print(f"longest task of the main thread until then {middle(tasks):.0f} ms")
     async with visiting(world.browser, world.gateway.url + path, NOTE_DRAWN, until=until) as visit:
@@ -159,6 +198,13 @@ async def _moving(visit: Visit, move: Callable[[int], None]) -> None:
     await moving
     tasks = await visit.tasks(since)
     sent = (visit.loaded["/page/events"] - before) / 1024
-    print(f"  {MOVES} steps or tasks move: longest task of the main thread {most(tasks):.0f} ms ", end="")
-    print(f"(reach: <= {TASK_MS:g}), {len(tasks)} above 50 ms; answers within {most(answers):.0f} ms; ", end="")
+    print(
+        f"  {MOVES} steps or tasks move: longest task of the main thread {most(tasks):.0f} ms ",
+        end="",
+    )
+    print(
+        f"(reach: <= {TASK_MS:g}), {len(tasks)} above 50 ms; answers within "
+        f"{most(answers):.0f} ms; ",
+        end="",
+    )
     print(f"{sent:.0f} KB by the stream", flush=True)

@@ -1,4 +1,6 @@
-"""Rows that change under the eyes of many: how late they are, and what that costs the gateway and the database."""
+"""Rows that change under the eyes of many: how late they are, and what that costs the gateway and
+the database.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +98,10 @@ async def measure(world: PageWorld) -> None:
     """Print the figures for one screen, ten and a hundred, one of which is a real browser's."""
     writer = Writer(world.store, [world.new_run() for _ in range(ROWS)])
     alone = await _cost(world, writer)
-    print(f"{RATE:g} changes a second and nobody looks: gateway {alone[0]:.2f} cores, {alone[1]:.1f} SELECTs/s in all")
+    print(
+        f"{RATE:g} changes a second and nobody looks: gateway {alone[0]:.2f} cores, {alone[1]:.1f} "
+        "SELECTs/s in all"
+    )
     for count in SCREENS:
         await _look(world, writer, count, alone[1])
 
@@ -110,7 +115,9 @@ async def _cost(world: PageWorld, writer: Writer) -> tuple[float, float]:
 
 
 async def _look(world: PageWorld, writer: Writer, count: int, without: float) -> None:
-    async with visiting(world.browser, world.gateway.url + "/", NOTE_ROWS, until="#runs tr") as visit:
+    async with visiting(
+        world.browser, world.gateway.url + "/", NOTE_ROWS, until="#runs tr"
+    ) as visit:
         path = str(await visit.page.get_attribute("#live", "data-stream"))
         screens = Screens(world.gateway.url, path)
         await screens.add(count - 1)
@@ -120,22 +127,34 @@ async def _look(world: PageWorld, writer: Writer, count: int, without: float) ->
         cores, asked = await _cost(world, writer)
         sent = screens.bytes
         await asyncio.sleep(2)
-        painted = [(int(run), int(pages), at) for run, pages, at in await visit.page.evaluate("rowTimes")]
+        painted = [
+            (int(run), int(pages), at) for run, pages, at in await visit.page.evaluate("rowTimes")
+        ]
         memory = resident(world.gateway.process.pid)
         await screens.close()
     browser = _late(writer, painted)
     wires = [late for seen in screens.seen for late in _late(writer, seen)]
     print(
-        f"{count} open pages, {RATE:g} changes a second: on Chromium's screen p50 {quantile(browser, 0.5):.2f} s, ",
+        f"{count} open pages, {RATE:g} changes a second: on Chromium's screen p50 "
+        f"{quantile(browser, 0.5):.2f} s, ",
         end="",
     )
-    print(f"p95 {quantile(browser, 0.95):.2f}, p99 {quantile(browser, 0.99):.2f} s (reach: <= {LATE_S:g})", end="")
+    print(
+        f"p95 {quantile(browser, 0.95):.2f}, p99 {quantile(browser, 0.99):.2f} s (reach: <= "
+        f"{LATE_S:g})",
+        end="",
+    )
     if wires:
         print(
-            f"; at the others p99 {quantile(wires, 0.99):.2f} s, {sent / SECONDS / (count - 1) / 1024:.1f} KB/s each",
+            f"; at the others p99 {quantile(wires, 0.99):.2f} s, "
+            f"{sent / SECONDS / (count - 1) / 1024:.1f} KB/s each",
             end="",
         )
-    print(f"\n  gateway {cores:.2f} cores (reach: <= {CORES:g}), {asked - without:.1f} SELECTs/s for it, ", end="")
+    print(
+        f"\n  gateway {cores:.2f} cores (reach: <= {CORES:g}), {asked - without:.1f} SELECTs/s "
+        "for it, ",
+        end="",
+    )
     print(f"memory {memory:.0f} MB", flush=True)
 
 
@@ -165,28 +184,58 @@ async def many(world: PageWorld) -> None:
     for one in screens:
         await one.close()
     print(
-        f"{PAGES} open pages, half of them of a run each, {LIVE_RUNS:,} live runs, {RATE:g} changes a second: ", end=""
+        f"{PAGES} open pages, half of them of a run each, {LIVE_RUNS:,} live runs, {RATE:g} "
+        "changes a second: ",
+        end="",
     )
-    print(f"gateway {cores:.2f} cores (reach: <= {MANY_CORES:g}; nobody looks: {alone[0]:.2f}), ", end="")
-    print(f"{asked - alone[1]:.1f} SELECTs/s for it, {more:.0f} MB more (reach: <= {MORE_MB:g}), ", end="")
+    print(
+        f"gateway {cores:.2f} cores (reach: <= {MANY_CORES:g}; nobody looks: {alone[0]:.2f}), ",
+        end="",
+    )
+    print(
+        f"{asked - alone[1]:.1f} SELECTs/s for it, {more:.0f} MB more (reach: <= {MORE_MB:g}), ",
+        end="",
+    )
     print(f"{sent / 1024 / 1024:.1f} MB sent", flush=True)
 
 
 async def presses(world: PageWorld) -> None:
     """Print how long a press takes until the next paint, while rows change."""
     writer = Writer(world.store, [world.new_run() for _ in range(ROWS)])
-    async with visiting(world.browser, world.gateway.url + "/", NOTE_PRESSES, until="#runs tr") as visit:
+    async with visiting(
+        world.browser, world.gateway.url + "/", NOTE_PRESSES, until="#runs tr"
+    ) as visit:
         page = visit.page
         changes = asyncio.create_task(writer.write(SECONDS, RATE))
-        for key in ["j", "j", "x", "j", "x", "k", "?", "Escape", "v", "Escape", "/", *"books", "Escape"]:
+        for key in [
+            "j",
+            "j",
+            "x",
+            "j",
+            "x",
+            "k",
+            "?",
+            "Escape",
+            "v",
+            "Escape",
+            "/",
+            *"books",
+            "Escape",
+        ]:
             await page.keyboard.press(key)
             await page.wait_for_timeout(400)
-        for target in ("summary:text-is('Status')", "summary:text-is('Crawler')", "#runs .pick input >> nth=0"):
+        for target in (
+            "summary:text-is('Status')",
+            "summary:text-is('Crawler')",
+            "#runs .pick input >> nth=0",
+        ):
             await page.click(target)
             await page.wait_for_timeout(400)
         await changes
         took = list((await page.evaluate("presses")).values())
-    print(f"{len(took)} of 20 presses on the list took 16 ms and more until the next paint, ", end="")
+    print(
+        f"{len(took)} of 20 presses on the list took 16 ms and more until the next paint, ", end=""
+    )
     print(f"at most {most(took):.0f} ms (reach: <= {PRESS_MS:g})", flush=True)
 
 

@@ -1,9 +1,11 @@
-"""What stays open: a log that prints faster than anybody reads, and a list that is left open for half a day.
+"""What stays open: a log that prints faster than anybody reads, and a list that is left open for
+half a day.
 
-Half a day is played by its number of updates: a list hears of how everything stands at most every two seconds, so in
-twelve hours 21,600 messages come, each with rows. They are real ones of the gateway, repeated with other numbers by a
-stand-in of its stream, as fast as the page takes them. What a night does to connections is played apart, with the real
-stream: it is cut many times, and the gateway is away for a while.
+Half a day is played by its number of updates: a list hears of how everything stands at most every
+two seconds, so in twelve hours 21,600 messages come, each with rows. They are real ones of the
+gateway, repeated with other numbers by a stand-in of its stream, as fast as the page takes them.
+What a night does to connections is played apart, with the real stream: it is cut many times, and
+the gateway is away for a while.
 """
 
 from __future__ import annotations
@@ -19,22 +21,29 @@ from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
 from benchmarks.gateway import quantile
-from benchmarks.page_browser import MEGABYTE, Visit, answers_within, middle, most, renderers, resident, visiting
+from benchmarks.page_browser import (
+    MEGABYTE,
+    Visit,
+    answers_within,
+    middle,
+    most,
+    renderers,
+    resident,
+    visiting,
+)
 from benchmarks.page_live import NOTE_ROWS, Screens
 from benchmarks.page_world import PageWorld, Writer
 
 LOG_S, LOG_RATE, ANSWER_MS = 60.0, 10 * MEGABYTE, 100.0
 #: Where the runner of a task begins a new file.
 LOG_MAX = 50 * MEGABYTE
-LINE = (
-    b"2026-11-23 06:00:00 [scrapy.core.engine] DEBUG: Crawled (200) <GET https://site.example/%08d> (referer: None)\n"
-)
+LINE = b"2026-11-23 06:00:00 [scrapy.core.engine] DEBUG: Crawled (200) <GET https://site.example/%08d> (referer: None)\n"
 MESSAGES, PIECES, ROWS_EACH = 21_600, 6, 3
 CUTS, AWAY_S, BACK_S = 40, 20.0, 120.0
 STREAMS, AT_ONCE = 1_000, 50
 
 
-# --- a log ------------------------------------------------------------------------------------------------------------
+# --- a log ----------------------------------------------------------------------------------------
 
 
 async def log(world: PageWorld) -> None:
@@ -44,7 +53,9 @@ async def log(world: PageWorld) -> None:
     folder.mkdir(parents=True)
     path = folder / "log"
     path.write_bytes(LINE % 0)
-    async with visiting(world.browser, f"{world.gateway.url}/runs/{run.run_id}/log", until="#log") as visit:
+    async with visiting(
+        world.browser, f"{world.gateway.url}/runs/{run.run_id}/log", until="#log"
+    ) as visit:
         at_rest = await answers_within(visit.page, 3)
         since, over = await visit.now(), threading.Event()
         printing = asyncio.create_task(asyncio.to_thread(_print, str(path), over))
@@ -61,15 +72,31 @@ async def log(world: PageWorld) -> None:
         finally:
             over.set()
             printed = await printing
-    print(f"a log of {printed / LOG_S / MEGABYTE:.1f} MB/s for {LOG_S:g} s: the page answers within p50 ", end="")
-    print(f"{quantile(answers, 0.5):.0f}, p99 {quantile(answers, 0.99):.0f}, at most {most(answers):.0f} ms ", end="")
     print(
-        f"(reach: <= {ANSWER_MS:g}; before it prints p50 {middle(at_rest):.0f}, at most {most(at_rest):.0f}); ", end=""
+        f"a log of {printed / LOG_S / MEGABYTE:.1f} MB/s for {LOG_S:g} s: the page answers "
+        "within p50 ",
+        end="",
+    )
+    print(
+        f"{quantile(answers, 0.5):.0f}, p99 {quantile(answers, 0.99):.0f}, at most "
+        f"{most(answers):.0f} ms ",
+        end="",
+    )
+    print(
+        f"(reach: <= {ANSWER_MS:g}; before it prints p50 {middle(at_rest):.0f}, at most "
+        f"{most(at_rest):.0f}); ",
+        end="",
     )
     print(f"longest task {most(tasks):.0f} ms, {len(tasks)} above 50 ms")
-    print(f"  memory every {LOG_S / 6:g} s: heap {_series(heaps)} MB, processes {_series(memory)} MB; ", end="")
     print(
-        f"{lines:,} lines are kept; it says: {said}; gateway {resident(world.gateway.process.pid):.0f} MB", flush=True
+        f"  memory every {LOG_S / 6:g} s: heap {_series(heaps)} MB, processes "
+        f"{_series(memory)} MB; ",
+        end="",
+    )
+    print(
+        f"{lines:,} lines are kept; it says: {said}; gateway "
+        f"{resident(world.gateway.process.pid):.0f} MB",
+        flush=True,
     )
 
 
@@ -87,11 +114,13 @@ def _print(path: str, over: threading.Event) -> int:
     return written
 
 
-# --- half a day -------------------------------------------------------------------------------------------------------
+# --- half a day -----------------------------------------------------------------------------------
 
 
 class Between:
-    """Stands between browser and gateway: it can cut what is open, and speak in place of the gateway's stream."""
+    """Stands between browser and gateway: it can cut what is open, and speak in place of the
+    gateway's stream.
+    """
 
     def __init__(self, url: str) -> None:
         self.port: int | None = urlsplit(url).port
@@ -117,13 +146,16 @@ class Between:
         self._open.add(ours)
         back = asyncio.create_task(_copy(theirs, writer))
         try:
-            # A browser asks again only when it was answered, so a request is at the begin of what comes.
+            # A browser asks again only when it was answered, so a request is at the begin of what
+            # comes.
             while head := await reader.read(65536):
                 if head.startswith(b"GET /page/events"):
                     self.streams += 1
                     if self.stand_in is not None:
                         back.cancel()  # the gateway closes what nothing is asked of any more
-                        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
+                        writer.write(
+                            b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+                        )
                         async for piece in self.stand_in:
                             writer.write(piece)
                             await writer.drain()
@@ -210,14 +242,21 @@ async def _updates(world: PageWorld) -> None:
             tasks = await visit.tasks()
     seconds = time.perf_counter() - began
     print(
-        f"twelve hours as {MESSAGES:,} messages with {ROWS_EACH} rows and the strip each, in {seconds:.0f} s: ", end=""
+        f"twelve hours as {MESSAGES:,} messages with {ROWS_EACH} rows and the strip each, in "
+        f"{seconds:.0f} s: ",
+        end="",
     )
-    print(f"heap {_series(heaps)} MB, nodes {_series(nodes)}, processes {_series(memory)} MB; ", end="")
+    print(
+        f"heap {_series(heaps)} MB, nodes {_series(nodes)}, processes {_series(memory)} MB; ",
+        end="",
+    )
     print(f"longest task {most(tasks):.0f} ms", flush=True)
 
 
 #: Counts the messages of the stream that were worked in.
-COUNT = "window.told = 0; document.addEventListener('htmx:sse:after:message', () => { told += 1; });"
+COUNT = (
+    "window.told = 0; document.addEventListener('htmx:sse:after:message', () => { told += 1; });"
+)
 
 
 async def _taken(visit: Visit, count: int) -> None:
@@ -248,7 +287,11 @@ def _renumbered(rows: bytes, n: int) -> bytes:
     strip = [part for part in parts if b'"#strip"' in part]
     many = [part for part in parts if b'"#run-' in part]
     chosen = strip + [many[(n * ROWS_EACH + one) % len(many)] for one in range(ROWS_EACH)]
-    text = b"".join(chosen).replace(b'<td class="n">', b'<td class="n">%d ' % n).replace(b" ago", b" ago %d" % n)
+    text = (
+        b"".join(chosen)
+        .replace(b'<td class="n">', b'<td class="n">%d ' % n)
+        .replace(b" ago", b" ago %d" % n)
+    )
     return b"data: " + text + b"\n\n"
 
 
@@ -269,9 +312,20 @@ async def _cuts(world: PageWorld, writer: Writer) -> None:
             between.port = port
             back = await _shown(visit, writer)
         streams = between.streams
-    print(f"the stream is cut {CUTS} times: a change is on the screen after p50 {quantile(waits, 0.5):.1f} s, ", end="")
-    print(f"at most {most(waits):.1f} s; the gateway is away for {AWAY_S:g} s: the page says “{words}”, ", end="")
-    print(f"{back:.1f} s after it is back the next change is there; {streams} streams in all", flush=True)
+    print(
+        f"the stream is cut {CUTS} times: a change is on the screen after p50 "
+        f"{quantile(waits, 0.5):.1f} s, ",
+        end="",
+    )
+    print(
+        f"at most {most(waits):.1f} s; the gateway is away for {AWAY_S:g} s: the page says "
+        f"“{words}”, ",
+        end="",
+    )
+    print(
+        f"{back:.1f} s after it is back the next change is there; {streams} streams in all",
+        flush=True,
+    )
 
 
 async def _shown(visit: Visit, writer: Writer) -> float:
@@ -297,7 +351,8 @@ async def _comings(world: PageWorld) -> None:
             await screens.close()
         memory.append(resident(pid))
     print(
-        f"{STREAMS * 5 // 4:,} streams come and go: gateway {_series(memory)} MB (the first quarter warms up)",
+        f"{STREAMS * 5 // 4:,} streams come and go: gateway {_series(memory)} MB (the first "
+        "quarter warms up)",
         flush=True,
     )
 

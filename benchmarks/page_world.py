@@ -41,7 +41,9 @@ class PageWorld:
 
     def new_run(self) -> Fence:
         """A run that a workflow would look after."""
-        run = self.store.initiation.create_run(RunRequest(crawler="books"), f"page-{time.time_ns()}", OWNER)
+        run = self.store.initiation.create_run(
+            RunRequest(crawler="books"), f"page-{time.time_ns()}", OWNER
+        )
         return Fence(run.run_id, run.attempt, OWNER.first_run_id, run.run_uid)
 
     def new_large_run(self, tasks: int) -> Fence:
@@ -73,7 +75,11 @@ class Writer:
     def change(self) -> None:
         """One more page of the next run."""
         self.written += 1
-        fence, pages, now = self.runs[self.written % len(self.runs)], 1_000_000 + self.written, datetime.now(UTC)
+        fence, pages, now = (
+            self.runs[self.written % len(self.runs)],
+            1_000_000 + self.written,
+            datetime.now(UTC),
+        )
         key = f"told-{time.time_ns()}"
         moved = sa.update(run_history).where(run_history.c.run_id == fence.run_id)
         with self.store.database.writing() as connection:

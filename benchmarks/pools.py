@@ -1,4 +1,5 @@
-"""The figures of pools: picking among very many waiting tasks, shares in an overload, an urgent task behind others.
+"""The figures of pools: picking among very many waiting tasks, shares in an overload, an urgent
+task behind others.
 
 Shares and order are counted from the journal that the crawlers write, and from nothing of ours.
 """
@@ -74,14 +75,18 @@ def _picking(name: str, url: str) -> None:
     filler = patient_engine(store.database.engine.url)
     with filler.begin() as connection:
         first = fill_runs(connection, WAITING)
-        connection.execute(sa.text("UPDATE run_history SET status = 'INITIALIZING', ended_at = NULL"))
+        connection.execute(
+            sa.text("UPDATE run_history SET status = 'INITIALIZING', ended_at = NULL")
+        )
         fill_tasks(connection, first, WAITING, 1, "QUEUED")
         fill_line(connection, WAITING)
         analyze(connection, list(metadata.tables))
     took, called, given = list[float](), list[float](), list[float]()
     for n in range(OFFERS):
         owner = Owner(f"w{n}", f"c{n}")
-        row = store.initiation.create_run(RunRequest(crawler="x", pool=f"pool-{n % POOLS}"), f"mine-{n}", owner)
+        row = store.initiation.create_run(
+            RunRequest(crawler="x", pool=f"pool-{n % POOLS}"), f"mine-{n}", owner
+        )
         fence = Fence(row.run_id, row.attempt, owner.first_run_id, row.run_uid)
         begun = time.perf_counter()
         store.deployment.offer_tasks(fence, 100, None, utc_now() + timedelta(seconds=25))
@@ -105,10 +110,13 @@ def _picking(name: str, url: str) -> None:
         without.deployment.offer_tasks(fence, 100, None, utc_now() + timedelta(seconds=25))
         bare.append(time.perf_counter() - begun)
     with filler.connect() as connection:
-        waiting = connection.execute(sa.select(sa.func.count()).select_from(pool_ticket)).scalar_one()
+        waiting = connection.execute(
+            sa.select(sa.func.count()).select_from(pool_ticket)
+        ).scalar_one()
     middle, worst = statistics.median(took) * 1000, sorted(took)[-2] * 1000
     print(
-        f"{name}: an offer beside {waiting} waiting runs of {POOLS} pools: p50 {middle:.1f}, p99 {worst:.1f} ms "
+        f"{name}: an offer beside {waiting} waiting runs of {POOLS} pools: p50 {middle:.1f}, p99 "
+        f"{worst:.1f} ms "
         f"(reach <= 5 beyond an offer without pools, {statistics.median(bare) * 1000:.1f} ms); "
         f"calling the next: p50 {statistics.median(called) * 1000:.1f} ms; "
         f"the offers of {len(given)} called runs: p50 {statistics.median(given) * 1000:.1f} ms"
@@ -123,12 +131,23 @@ def _stack(weights: Mapping[str, float]) -> Iterator[Started]:
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
         folder = Path(name)
         (folder / "nap.py").write_text(_NAP)
-        entry = {"name": "nap", "kind": "command", "project": name, "command": ["python", "nap.py"], "items": False}
+        entry = {
+            "name": "nap",
+            "kind": "command",
+            "project": name,
+            "command": ["python", "nap.py"],
+            "items": False,
+        }
         entry["args"] = {one: {"required": True} for one in ("least", "most", "journal", "pool")}
         (folder / "crawlers.yaml").write_text(json.dumps([entry]))
-        patch.setenv("LIFECYCLE_POOLS", json.dumps({pool: {"weight": weight} for pool, weight in weights.items()}))
+        patch.setenv(
+            "LIFECYCLE_POOLS",
+            json.dumps({pool: {"weight": weight} for pool, weight in weights.items()}),
+        )
         patch.setenv("LIFECYCLE_CLUSTER__SLOTS", str(SLOTS))
-        stack = Stack(Layout(folder / "state", only_free_ports=True, crawlers=folder / "crawlers.yaml"))
+        stack = Stack(
+            Layout(folder / "state", only_free_ports=True, crawlers=folder / "crawlers.yaml")
+        )
         stack.start()
         try:
             with httpx.Client(base_url=str(stack.addresses["gateway"]), timeout=30) as client:
@@ -145,18 +164,31 @@ class Started:
     file: Path
 
     def start(self, pool: str, tasks: int, span: tuple[float, float], **more: object) -> int:
-        """Start a run of tasks that take from ``span[0]`` to ``span[1]`` seconds each; its number."""
-        args = {"least": str(span[0]), "most": str(span[1]), "journal": str(self.file), "pool": pool}
+        """Start a run of tasks that take from ``span[0]`` to ``span[1]`` seconds each; its
+        number.
+        """
+        args = {
+            "least": str(span[0]),
+            "most": str(span[1]),
+            "journal": str(self.file),
+            "pool": pool,
+        }
         body = {"crawler": "nap", "args": args, "tasks": [{}] * tasks, "pool": pool, **more}
         return int(self.client.post("/v1/runs", json=body).raise_for_status().json()["run_id"])
 
     def journal(self) -> list[tuple[str, float, float]]:
         """Pool, begin and end of each task that has ended."""
-        return [tuple(json.loads(line)) for line in self.file.read_text().splitlines()] if self.file.exists() else []
+        return (
+            [tuple(json.loads(line)) for line in self.file.read_text().splitlines()]
+            if self.file.exists()
+            else []
+        )
 
 
 def _overload(weights: Mapping[str, float]) -> None:
-    """All pools have more work than there are slots; who got how many slot-seconds, by the journal."""
+    """All pools have more work than there are slots; who got how many slot-seconds, by the
+    journal.
+    """
     with _stack(weights) as world:
         # What the first pool takes before the others wait is part of its share, and counts.
         begun = time.time()
@@ -170,8 +202,10 @@ def _overload(weights: Mapping[str, float]) -> None:
     total, weight = sum(used.values()), sum(weights.values())
     worst = max(abs(used[pool] / total / (one / weight) - 1) for pool, one in weights.items())
     print(
-        f"{len(weights)} pools of weights {sorted(set(weights.values()))}, {OVERLOAD_S:.0f} s of overload on {SLOTS} "
-        f"slots: farthest from its share {worst:.1%} (reach <= 5 %); slots in use {total / SLOTS / (end - begun):.0%}; "
+        f"{len(weights)} pools of weights {sorted(set(weights.values()))}, {OVERLOAD_S:.0f} s of "
+        f"overload on {SLOTS} "
+        f"slots: farthest from its share {worst:.1%} (reach <= 5 %); slots in use "
+        f"{total / SLOTS / (end - begun):.0%}; "
         f"slot-seconds {', '.join(f'{used[pool]:.0f}' for pool in weights)}",
         flush=True,
     )
@@ -187,8 +221,11 @@ def _urgent() -> None:
         while not (mine := [first for _, first, last in world.journal() if last - first < 1]):
             time.sleep(0.2)
         time.sleep(8)
-        between = sum(accepted < first < mine[0] for _, first, last in world.journal() if last - first >= 1)
+        between = sum(
+            accepted < first < mine[0] for _, first, last in world.journal() if last - first >= 1
+        )
     print(
-        f"a task of priority 1 behind {BEHIND} of priority 5: began after {mine[0] - accepted:.1f} s, {between} others "
+        f"a task of priority 1 behind {BEHIND} of priority 5: began after {mine[0] - accepted:.1f} "
+        f"s, {between} others "
         "began in between (reach: the next free slot)"
     )

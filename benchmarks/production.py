@@ -1,7 +1,9 @@
-"""Temporal's production server for a benchmark: ``BENCHMARK_TEMPORAL=production python -m benchmarks burst``.
+"""Temporal's production server for a benchmark:
+``BENCHMARK_TEMPORAL=production python -m benchmarks burst``.
 
-That of the fault bench (all services in one process, 4 history shards) on PostgreSQL 15, without a proxy between. It
-needs root, Debian's PostgreSQL, and the programs of ``python3 -m tools fault-programs``.
+That of the fault bench (all services in one process, 4 history shards) on PostgreSQL 15, without a
+proxy between. It needs root, Debian's PostgreSQL, and the programs of
+``python3 -m tools fault-programs``.
 """
 
 from __future__ import annotations
@@ -29,14 +31,19 @@ def server(stack: ExitStack, folder: Path) -> str:
     world.ports["proxy of postgres"] = world.port("postgres")
     stack.callback(world._end)
     world._postgres()
-    world._temporal(*world._production(available()), [str(Path(sys.executable).with_name("temporal"))])
+    world._temporal(
+        *world._production(available()), [str(Path(sys.executable).with_name("temporal"))]
+    )
     address = f"127.0.0.1:{world.port('temporal')}"
     asyncio.run(_registered(address))
     return address
 
 
 async def _registered(address: str) -> None:
-    """As a worker of ours does when it starts. A namespace is known everywhere some seconds after it was made."""
+    """As a worker of ours does when it starts.
+
+    A namespace is known everywhere some seconds after it was made.
+    """
     for _ in range(60):
         try:
             await register_search_attributes(await Client.connect(address))

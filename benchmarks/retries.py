@@ -1,9 +1,11 @@
-"""What the cluster ended and goes on by itself: how soon the next try is there, and whether there is one for each end.
+"""What the cluster ended and goes on by itself: how soon the next try is there, and whether there
+is one for each end.
 
-``soon`` evicts pods at random moments, one after the other, with a wait of 0: from the moment at which the API server
-showed the end to a watch of our own, to that at which it showed the Job of the next try. ``drained`` takes a third
-of the nodes out of use under a run of many tasks, each at a random moment of the run (``BENCHMARK_SEED``): while its
-tasks begin, and while they end. It holds what the cluster showed to our own watches against what is on record.
+``soon`` evicts pods at random moments, one after the other, with a wait of 0: from the moment at
+which the API server showed the end to a watch of our own, to that at which it showed the Job of the
+next try. ``drained`` takes a third of the nodes out of use under a run of many tasks, each at a
+random moment of the run (``BENCHMARK_SEED``): while its tasks begin, and while they end. It holds
+what the cluster showed to our own watches against what is on record.
 """
 
 from __future__ import annotations
@@ -45,7 +47,9 @@ Key = tuple[str, str, str]
 
 
 class Watches:
-    """When the API server showed the end of each pod, and each Job; which pods execute, and how they ended."""
+    """When the API server showed the end of each pod, and each Job; which pods execute, and how
+    they ended.
+    """
 
     def __init__(self, made: BenchWorld) -> None:
         self._api = made.api
@@ -55,11 +59,15 @@ class Watches:
         """Node by name."""
         self.begun, self.succeeded, self.interrupted = set[Key](), set[Key](), set[Key]()
         self.doubtful = set[Key]()
-        """Who ended well and was told to leave within seconds: without a runner nobody can say which came first, and it
-        is tried again (docs/kubernetes-ends.md, "Exit 0 without a runner")."""
+        """Who ended well and was told to leave within seconds: without a runner nobody can say
+        which came first, and it is tried again (docs/kubernetes-ends.md, "Exit 0 without a
+        runner")."""
         self._alive: dict[str, Pod] = {}
         """The pods that have not ended, as they were seen last."""
-        for of, path, see in ((Pod, made.api.pods_path(), self._pod), (Job, made.api.jobs_path(), self._job)):
+        for of, path, see in (
+            (Pod, made.api.pods_path(), self._pod),
+            (Job, made.api.jobs_path(), self._job),
+        ):
             threading.Thread(target=self._watch, args=(of, path, see), daemon=True).start()
 
     def _watch(self, of: Any, path: str, see: Any) -> None:
@@ -68,22 +76,30 @@ class Watches:
                 found = self._api.listing(path, of)
                 for one in found.items:
                     see(one, False)
-                # The server ends a watch that is slower than its events: nobody tells who went meanwhile.
+                # The server ends a watch that is slower than its events: nobody tells who went
+                # meanwhile.
                 if of is Pod:
                     there = {one.metadata.name for one in found.items}
                     for name in self._alive.keys() - there:
                         see(self._alive[name], True)
-                for event in self._api.watch(path, resource_version=found.resource_version, timeout_s=3600):
+                for event in self._api.watch(
+                    path, resource_version=found.resource_version, timeout_s=3600
+                ):
                     if event.type != "BOOKMARK":
                         see(decode(of, event.object), event.type == "DELETED")
-            except ApiError as error:  # a watch in which nothing comes is cut; at the end the cluster ends before us
+            # A watch in which nothing comes is cut; at the end the cluster ends before us.
+            except ApiError as error:
                 print(f"    watch of {path} again: {error}", flush=True)
                 time.sleep(1)
 
     def _pod(self, pod: Pod, gone: bool) -> None:
-        key, told_to_leave = _key(pod.metadata.labels), pod.condition("DisruptionTarget") is not None
+        key, told_to_leave = (
+            _key(pod.metadata.labels),
+            pod.condition("DisruptionTarget") is not None,
+        )
         if (ended(pod) or gone) and key not in self.succeeded and key not in self.interrupted:
-            # Its first end counts. Who was told to leave did not finish, whatever its exit code: it says nothing more.
+            # Its first end counts. Who was told to leave did not finish, whatever its exit code: it
+            # says nothing more.
             well = pod.status.phase == "Succeeded" and not told_to_leave
             (self.succeeded if well else self.interrupted).add(key)
         if told_to_leave and key in self.succeeded:
@@ -116,8 +132,12 @@ def _begin(made: BenchWorld, seen: Watches, runs: int, tasks: int) -> list[int]:
     return run_ids
 
 
-def _finish(made: BenchWorld, seen: Watches, run_ids: list[int], at_once: int | None = None) -> None:
-    """Let every pod finish that executes, so many in each fifth of a second, until the runs have ended."""
+def _finish(
+    made: BenchWorld, seen: Watches, run_ids: list[int], at_once: int | None = None
+) -> None:
+    """Let every pod finish that executes, so many in each fifth of a second, until the runs have
+    ended.
+    """
     told = {"metadata": {"annotations": {"crawl.test/run-for": "1ms"}}}
 
     def tell(name: str) -> None:
@@ -141,8 +161,16 @@ def soon(made: BenchWorld, seen: Watches) -> None:
         made.cluster.admin.post(f"{made.api.pods_path(name)}/eviction", body)
         time.sleep(chosen.uniform(0, 2))
     until(lambda: len(seen.there) == 2 * EVICTIONS, "the next tries", 120)
-    waits = [seen.there[run, index, "2"] - at for (run, index, attempt), at in seen.over.items() if attempt == "1"]
-    _line("from the API server showing an evicted pod's end -> the Job of the next try", waits, "p99 2 s")
+    waits = [
+        seen.there[run, index, "2"] - at
+        for (run, index, attempt), at in seen.over.items()
+        if attempt == "1"
+    ]
+    _line(
+        "from the API server showing an evicted pod's end -> the Job of the next try",
+        waits,
+        "p99 2 s",
+    )
     rows = made.committed(run_ids, "FAILED")
     added = [seen.there[str(run_id), "0", "2"] - at for run_id, at in rows.items()]
     _line("  of it, from the end on record -> the Job of the next try", added, "p99 1 s")
@@ -150,15 +178,21 @@ def soon(made: BenchWorld, seen: Watches) -> None:
 
 
 def drained(made: BenchWorld, seen: Watches) -> None:
-    """A third of the nodes leave, each at a moment of its own, and come back when their pods have gone."""
+    """A third of the nodes leave, each at a moment of its own, and come back when their pods have
+    gone.
+    """
     assert made.cluster.kwok is not None
     dice = random.Random(SEED)
     nodes = dice.sample(made.cluster.kwok.nodes, NODES // 3)
-    # Below 1: when so large a part of the tasks has begun; above: when so large a part of them has ended, too.
+    # Below 1: when so large a part of the tasks has begun; above: when so large a part of them has
+    # ended, too.
     moments = sorted(dice.uniform(0, 2) for _ in nodes)
     began = time.monotonic()
     request = {"crawler": "leaves", "tasks": [{"args": {}}] * TASKS, "poll_minutes": [1]}
-    run_id, pid = int(made.gateway.start(request, uuid.uuid4().hex)["run_id"]), made.stack.supervisor.pids()["worker"]
+    run_id, pid = (
+        int(made.gateway.start(request, uuid.uuid4().hex)["run_id"]),
+        made.stack.supervisor.pids()["worker"],
+    )
 
     def of_run(keys: set[Key]) -> set[str]:
         return {index for run, index, _ in list(keys) if run == str(run_id)}
@@ -166,10 +200,16 @@ def drained(made: BenchWorld, seen: Watches) -> None:
     def take_out(node: str, moment: float) -> None:
         keys, part = (seen.begun, moment) if moment < 1 else (seen.succeeded, moment - 1)
         until(lambda: len(of_run(keys)) >= part * TASKS, f"moment {moment:.2f}", 3000)
-        at, on = time.monotonic() - began, len([name for name in seen.executing.values() if name == node])
+        at, on = (
+            time.monotonic() - began,
+            len([name for name in seen.executing.values() if name == node]),
+        )
         with _out_of_use(made, node):
             until(lambda: node not in seen.executing.values(), "a drained node", 600)
-        print(f"    {node} left at {moment:.2f} of the run, after {at:.0f} s, under {on} tasks", flush=True)
+        print(
+            f"    {node} left at {moment:.2f} of the run, after {at:.0f} s, under {on} tasks",
+            flush=True,
+        )
 
     with ThreadPoolExecutor(len(nodes)) as threads:
         drains = [threads.submit(take_out, *one) for one in zip(nodes, moments, strict=True)]
@@ -179,10 +219,15 @@ def drained(made: BenchWorld, seen: Watches) -> None:
             one.result()
     with open(f"/proc/{pid}/status") as status:
         peak = int(re.search(r"VmHWM:\s+(\d+)", status.read())[1]) / 1024  # type: ignore[index]
-    wrong, interrupted = _judged(made, seen, run_id), [key for key in seen.interrupted if key[0] == str(run_id)]
+    wrong, interrupted = (
+        _judged(made, seen, run_id),
+        [key for key in seen.interrupted if key[0] == str(run_id)],
+    )
     print(
-        f"{TASKS} tasks, seed {SEED}, {len(nodes)} of {NODES} nodes drained: {len(interrupted)} interrupted, "
-        f"{made.tasks(run_id)}; {time.monotonic() - began:.0f} s; worker {peak:.0f} MiB; {len(wrong)} wrong; "
+        f"{TASKS} tasks, seed {SEED}, {len(nodes)} of {NODES} nodes drained: {len(interrupted)} "
+        "interrupted, "
+        f"{made.tasks(run_id)}; {time.monotonic() - began:.0f} s; worker {peak:.0f} MiB; "
+        f"{len(wrong)} wrong; "
         f"load {os.getloadavg()[0]:.1f}",
         flush=True,
     )
@@ -194,11 +239,18 @@ def _judged(made: BenchWorld, seen: Watches, run_id: int) -> list[str]:
     """What is on record and is not what our watches have seen."""
     mine = [key for key in seen.interrupted if key[0] == str(run_id)]
     doubts = Counter(index for run, index, _ in seen.doubtful if run == str(run_id))
-    ends, jobs = Counter(index for _, index, _ in mine), Counter(key[1] for key in seen.there if key[0] == str(run_id))
+    ends, jobs = (
+        Counter(index for _, index, _ in mine),
+        Counter(key[1] for key in seen.there if key[0] == str(run_id)),
+    )
     columns = "task_index, attempt, retry, status, superseded_by, cause"
     rows = made.query(f"SELECT {columns} FROM task_history WHERE run_id = ?", run_id)
     tries, last = Counter(str(row[0]) for row in rows), [row for row in rows if row[4] is None]
-    wrong = [f"task {row[0]} is {row[3]} in its last try {row[1]}" for row in last if row[3] != "SUCCEEDED"]
+    wrong = [
+        f"task {row[0]} is {row[3]} in its last try {row[1]}"
+        for row in last
+        if row[3] != "SUCCEEDED"
+    ]
     if sorted(row[0] for row in last) != list(range(TASKS)):
         wrong.append(f"{len(last)} last tries of {TASKS} tasks")
     for index in map(str, range(TASKS)):
@@ -210,8 +262,12 @@ def _judged(made: BenchWorld, seen: Watches, run_id: int) -> list[str]:
             wrong.append(f"task {index}: {counted}, {well} good ends; on record: {causes}")
     retries = [row[2] for row in rows]
     if max(retries) > TRIES_MAX or sum(retry > 0 for retry in retries) > BUDGET:
-        wrong.append(f"{sum(retry > 0 for retry in retries)} further tries, up to {max(retries)} of one task")
-    sql = "SELECT task_id, COUNT(*) FROM status_transition WHERE run_id = ? AND task_id IS NOT NULL "
+        wrong.append(
+            f"{sum(retry > 0 for retry in retries)} further tries, up to {max(retries)} of one task"
+        )
+    sql = (
+        "SELECT task_id, COUNT(*) FROM status_transition WHERE run_id = ? AND task_id IS NOT NULL "
+    )
     sql += "AND to_status IN ('SUCCEEDED', 'FAILED', 'CANCELLED', 'LOST') GROUP BY task_id"
     times = Counter(count for _, count in made.query(sql, run_id))
     if times != {1: len(rows)}:

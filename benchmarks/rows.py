@@ -1,8 +1,9 @@
-"""What a run and its tasks leave in the database, table by table, written by the real workflow: MariaDB and SQLite.
+"""What a run and its tasks leave in the database, table by table, written by the real workflow:
+MariaDB and SQLite.
 
-Two plays on each: runs of one task, and runs of many. Both databases are asked for the bytes of the records in the
-pages of each table and index, which are filled to two thirds or more; pages beside the rows are counted by what lies
-there.
+Two plays on each: runs of one task, and runs of many. Both databases are asked for the bytes of the
+records in the pages of each table and index, which are filled to two thirds or more; pages beside
+the rows are counted by what lies there.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ AT_ONCE = 30
 #: So long does each task execute, with a look every so often.
 EXECUTES_S, LOOKS_M = 6.0, [0.02]
 PAGE = 16_384
-#: What InnoDB puts beside a row takes whole pages, of which so many bytes are its own; a row above this is cut so.
+#: What InnoDB puts beside a row takes whole pages, of which so many bytes are its own; a row above
+#: this is cut so.
 _OWN, _ROW_MAX = 46, 8_100
 #: What may be that large.
 BESIDE = (("task_log", "log_tail"), ("task_log", "compressed"), ("outbox_event", "body"))
@@ -52,7 +54,10 @@ def crawl_log(seed: int) -> str:
     while size < 2 * LOG_TAIL_BYTES:
         at += timedelta(milliseconds=dice.randrange(10, 900))
         url = f"{site}/{dice.choice(('books', 'garden', 'tools'))}/{dice.randrange(10**7)}?page={dice.randrange(90)}"
-        words = {name: f"{dice.getrandbits(40):x}" if n else dice.randrange(10**4) for n, name in enumerate(_FIELDS)}
+        words = {
+            name: f"{dice.getrandbits(40):x}" if n else dice.randrange(10**4)
+            for n, name in enumerate(_FIELDS)
+        }
         told = [f"[scrapy.core.engine] DEBUG: Crawled (200) <GET {url}> (referer: {site}/)"]
         told.append(f"[scrapy.core.scraper] DEBUG: Scraped from <200 {url}>\n{words}")
         lines += [f"{at:%Y-%m-%d %H:%M:%S} {line}\n" for line in told]
@@ -63,19 +68,44 @@ def crawl_log(seed: int) -> str:
 def statistics(seed: int) -> Mapping[str, int | float]:
     """Statistics as a small spider of Scrapy tells them."""
     dice = random.Random(seed)
-    kinds = ("request_bytes", "request_count", "request_method_count/GET", "response_bytes", "response_count")
+    kinds = (
+        "request_bytes",
+        "request_count",
+        "request_method_count/GET",
+        "response_bytes",
+        "response_count",
+    )
     found: dict[str, int | float] = {f"downloader/{name}": dice.randrange(10**6) for name in kinds}
-    found |= {f"downloader/response_status_count/{code}": dice.randrange(10**3) for code in (200, 301, 404)}
-    found |= {f"scheduler/{name}": dice.randrange(10**3) for name in ("dequeued", "dequeued/memory", "enqueued")}
+    found |= {
+        f"downloader/response_status_count/{code}": dice.randrange(10**3)
+        for code in (200, 301, 404)
+    }
+    found |= {
+        f"scheduler/{name}": dice.randrange(10**3)
+        for name in ("dequeued", "dequeued/memory", "enqueued")
+    }
     found |= {f"log_count/{level}": dice.randrange(10**3) for level in ("DEBUG", "INFO", "WARNING")}
-    found |= {"item_scraped_count": dice.randrange(10**3), "request_depth_max": 4, "memusage/max": 99_000_000 + seed}
-    return found | {"elapsed_time_seconds": round(dice.uniform(1, 900), 6), "response_received_count": 812}
+    found |= {
+        "item_scraped_count": dice.randrange(10**3),
+        "request_depth_max": 4,
+        "memusage/max": 99_000_000 + seed,
+    }
+    return found | {
+        "elapsed_time_seconds": round(dice.uniform(1, 900), 6),
+        "response_received_count": 812,
+    }
 
 
 def behaviour(run_id: int, index: int, attempt: int) -> Behaviour:
     seed = 1_000 * run_id + index
     told, counters = (crawl_log(seed), statistics(seed)), Counters(812, 500, 3, 9_000_000)
-    return Behaviour(executes=EXECUTES_S, log=told[0], statistics=told[1], counters=counters, peak_memory=99_000_000)
+    return Behaviour(
+        executes=EXECUTES_S,
+        log=told[0],
+        statistics=told[1],
+        counters=counters,
+        peak_memory=99_000_000,
+    )
 
 
 async def main() -> None:
@@ -106,12 +136,17 @@ async def _played(client: Client, folder: Path, title: str, url: str) -> None:
                 for number in numbers:  # type: ignore[attr-defined]
                     request = _REQUEST | {"tasks": [{}] * each}
                     id = f"{title}/{each}/{number}"
-                    await client.execute_workflow(names.LIFECYCLE_WORKFLOW, request, id=id, task_queue=names.QUEUE_MAIN)
+                    await client.execute_workflow(
+                        names.LIFECYCLE_WORKFLOW, request, id=id, task_queue=names.QUEUE_MAIN
+                    )
 
             await asyncio.gather(*(lane() for _ in range(AT_ONCE)))
             after = await asyncio.to_thread(used, engine)
             grown = {name: (size - before.get(name, 0)) / runs for name, size in after.items()}
-            print(f"{title}: {runs} runs of {each} tasks, bytes a run {sum(grown.values()):,.0f}", flush=True)
+            print(
+                f"{title}: {runs} runs of {each} tasks, bytes a run {sum(grown.values()):,.0f}",
+                flush=True,
+            )
             for name, size in sorted(grown.items(), key=lambda one: -one[1]):
                 if size > 20:
                     print(f"    {name:60} {size:10,.0f}", flush=True)
@@ -121,22 +156,40 @@ async def _played(client: Client, folder: Path, title: str, url: str) -> None:
 
 
 def used(engine: sa.Engine) -> dict[str, int]:
-    """Bytes of the records of each table and each of its indexes, and of pages that lie beside them."""
+    """Bytes of the records of each table and each of its indexes, and of pages that lie beside
+    them.
+    """
     with engine.connect() as conn:
         if engine.dialect.name == "sqlite":
-            asked = "SELECT s.tbl_name, d.name, SUM(d.payload) FROM dbstat d JOIN sqlite_master s ON s.name = d.name "
+            asked = (
+                "SELECT s.tbl_name, d.name, SUM(d.payload) FROM dbstat d JOIN sqlite_master s "
+                "ON s.name = d.name "
+            )
             rows = conn.execute(sa.text(f"{asked} GROUP BY d.name"))
-            return {table if name == table else f"{table}: {name}": int(size) for table, name, size in rows}
-        # What was played is in the server's memory; the counts that it keeps of tables are of whole megabytes.
-        asked = "SELECT table_name, index_name, SUM(data_size) FROM information_schema.innodb_buffer_page WHERE "
-        asked += "page_type = 'INDEX' AND table_name LIKE CONCAT('`', DATABASE(), '`.%') GROUP BY 1, 2"
+            return {
+                table if name == table else f"{table}: {name}": int(size)
+                for table, name, size in rows
+            }
+        # What was played is in the server's memory; the counts that it keeps of tables are of whole
+        # megabytes.
+        asked = (
+            "SELECT table_name, index_name, SUM(data_size) FROM "
+            "information_schema.innodb_buffer_page WHERE "
+        )
+        asked += (
+            "page_type = 'INDEX' AND table_name LIKE CONCAT('`', DATABASE(), '`.%') GROUP BY 1, 2"
+        )
         found = {}
         for table, index, size in conn.execute(sa.text(asked)):
             table = table.rpartition(".")[2].strip("`")
             found[table if index == "PRIMARY" else f"{table}: {index}"] = int(size)
         for table, column in BESIDE:
-            lengths = conn.execute(sa.text(f"SELECT LENGTH({column}) FROM {table} WHERE LENGTH({column}) > {_ROW_MAX}"))
-            found[f"{table}: {column} beside its rows"] = sum(-(-size // (PAGE - _OWN)) * PAGE for (size,) in lengths)
+            lengths = conn.execute(
+                sa.text(f"SELECT LENGTH({column}) FROM {table} WHERE LENGTH({column}) > {_ROW_MAX}")
+            )
+            found[f"{table}: {column} beside its rows"] = sum(
+                -(-size // (PAGE - _OWN)) * PAGE for (size,) in lengths
+            )
         return found
 
 
@@ -148,7 +201,11 @@ def columns(engine: sa.Engine) -> dict[str, float]:
         for table in inspected.get_table_names():
             for column in inspected.get_columns(table):
                 quoted = engine.dialect.identifier_preparer.quote(column["name"])
-                value = f"CAST({quoted} AS {'BLOB' if engine.dialect.name == 'sqlite' else 'BINARY'})"
-                size = conn.execute(sa.text(f"SELECT AVG(COALESCE(LENGTH({value}), 0)) FROM {table}")).scalar()
+                value = (
+                    f"CAST({quoted} AS {'BLOB' if engine.dialect.name == 'sqlite' else 'BINARY'})"
+                )
+                size = conn.execute(
+                    sa.text(f"SELECT AVG(COALESCE(LENGTH({value}), 0)) FROM {table}")
+                ).scalar()
                 found[f"{table}.{column['name']}"] = float(size or 0)
     return found

@@ -1,4 +1,6 @@
-"""Schedules: many that are due at once, beside bare Temporal Schedules that are, and many of which nothing is due."""
+"""Schedules: many that are due at once, beside bare Temporal Schedules that are, and many of which
+nothing is due.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,8 @@ from crawler_lifecycle.temporal.plugin import plugin
 #: How many are due at once, and how many rest.
 DUE = size(500, 5, "SCHEDULES_DUE")
 RESTING = size(1000, 5, "SCHEDULES_RESTING")
-#: Seconds between two questions whether all runs are on record: each takes as much as some due times.
+#: Seconds between two questions whether all runs are on record: each takes as much as some due
+#: times.
 ASK_S = 5.0
 #: Seconds that making one may take, and in which the worker compares each schedule once.
 MAKING_S, ALONE_S = 0.1, size(60.0, 3.0)
@@ -57,10 +60,21 @@ async def main() -> None:
         bare = await _bare(client)
         _show(f"{DUE} bare Temporal Schedules due at once: due to the end of the workflow", bare)
         late, begun = await _due(store, keeper)
-        _show(f"{DUE} schedules due at once: due to the run on record (reach: p50 <= 1 s, p99 <= 10 s)", late)
-        _show(f"{len(begun)} of {DUE} schedules due at once: due to a task that executes (reach: <= 60 s)", begun)
+        _show(
+            f"{DUE} schedules due at once: due to the run on record (reach: p50 <= 1 s, p99 "
+            "<= 10 s)",
+            late,
+        )
+        _show(
+            f"{len(begun)} of {DUE} schedules due at once: due to a task that executes (reach: "
+            "<= 60 s)",
+            begun,
+        )
         ratios = [f"{ours / theirs:.2f}" for ours, theirs in zip(_at(late), _at(bare), strict=True)]
-        print(f"that is {ratios[0]} of the bare ones' p50, {ratios[1]} of their p99 (reach: <= 1.5)", flush=True)
+        print(
+            f"that is {ratios[0]} of the bare ones' p50, {ratios[1]} of their p99 (reach: <= 1.5)",
+            flush=True,
+        )
         await _rest(stack, store, keeper, address, folder)
 
 
@@ -85,11 +99,15 @@ async def _bare(client: Client) -> list[float]:
     """What Temporal needs by itself: a workflow of one activity each."""
     at, handles = _soon(), []
     spec = ScheduleSpec(
-        calendars=[ScheduleCalendarSpec(minute=[ScheduleRange(at.minute)], hour=[ScheduleRange(at.hour)])]
+        calendars=[
+            ScheduleCalendarSpec(minute=[ScheduleRange(at.minute)], hour=[ScheduleRange(at.hour)])
+        ]
     )
     for number in range(DUE):
         action = ScheduleActionStartWorkflow("Bare", 1, id=f"bare-{number}", task_queue=BARE_QUEUE)
-        handles.append(await client.create_schedule(f"bare-{number}", Schedule(action=action, spec=spec)))
+        handles.append(
+            await client.create_schedule(f"bare-{number}", Schedule(action=action, spec=spec))
+        )
     if datetime.now(UTC) > at:
         raise RuntimeError("making them took too long")
     ends = []
@@ -126,7 +144,9 @@ async def _due(store: Store, keeper: ScheduleKeeper) -> tuple[list[float], list[
     await asyncio.sleep((at - datetime.now(UTC)).total_seconds())
     await _until(lambda: len(store.runs.list_runs(limit=DUE)) == DUE, every_s=ASK_S)
     late = [(run.created_at - at).total_seconds() for run in store.runs.list_runs(limit=DUE)]
-    await _until(lambda: all(run.status.terminal for run in store.runs.list_runs(limit=DUE)), every_s=ASK_S)
+    await _until(
+        lambda: all(run.status.terminal for run in store.runs.list_runs(limit=DUE)), every_s=ASK_S
+    )
     runs = store.runs.list_runs(limit=DUE)
     begun = [(run.started_at - at).total_seconds() for run in runs if run.started_at is not None]
     for number in range(DUE):
@@ -135,7 +155,9 @@ async def _due(store: Store, keeper: ScheduleKeeper) -> tuple[list[float], list[
     return late, begun
 
 
-async def _rest(stack: ExitStack, store: Store, keeper: ScheduleKeeper, address: str, folder: Path) -> None:
+async def _rest(
+    stack: ExitStack, store: Store, keeper: ScheduleKeeper, address: str, folder: Path
+) -> None:
     """What a worker of the role audit needs for schedules that are due once a year."""
     audit = _audit(stack, address, folder)
     await asyncio.sleep(size(60.0, 5.0))  # its start is no rest
@@ -148,16 +170,27 @@ async def _rest(stack: ExitStack, store: Store, keeper: ScheduleKeeper, address:
         await keeper.keep(f"rest-{number}")
     used = await _used(audit, ROUND_S)
     print(
-        f"{RESTING} schedules at rest: {used - alone:.3f} cores of the worker of the role audit (reach: <= 0.05), "
+        f"{RESTING} schedules at rest: {used - alone:.3f} cores of the worker of the role audit "
+        "(reach: <= 0.05), "
         f"which takes {alone:.3f} without them"
     )
 
 
 def _audit(stack: ExitStack, address: str, folder: Path) -> int:
-    settings = {"DATABASE__URL": f"sqlite:///{folder / 'state.db'}", "WORKER__HEALTH_PORT": "0", "AUDIT__EVERY_S": "0"}
-    env = os.environ | {"TEMPORAL_ADDRESS": address} | {f"LIFECYCLE_{name}": text for name, text in settings.items()}
+    settings = {
+        "DATABASE__URL": f"sqlite:///{folder / 'state.db'}",
+        "WORKER__HEALTH_PORT": "0",
+        "AUDIT__EVERY_S": "0",
+    }
+    env = (
+        os.environ
+        | {"TEMPORAL_ADDRESS": address}
+        | {f"LIFECYCLE_{name}": text for name, text in settings.items()}
+    )
     command = [sys.executable, "-m", "crawler_lifecycle.cli", "worker", "audit"]
-    process = subprocess.Popen(command, env=env, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        command, env=env, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     stack.callback(_end, process)
     return process.pid
 

@@ -1,4 +1,6 @@
-"""How large a benchmark is: its usual size, the one of a variable, or the smallest that still shows that it works."""
+"""How large a benchmark is: its usual size, the one of a variable, or the smallest that still shows
+that it works.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,15 @@ from typing import TypeVar
 
 T = TypeVar("T", int, float)
 
-#: True in ``python3 -m tools bench-smoke``, which plays every benchmark in seconds. Its figures mean nothing.
+#: True in ``python3 -m tools bench-smoke``, which plays every benchmark in seconds. Its figures
+#: mean nothing.
 SMALL = os.environ.get("BENCHMARK_SMALL") == "1"
 
 
 def size(usual: T, smallest: T, variable: str = "") -> T:
-    """Return the size in this variable of the environment, else the smallest in a smoke test, else the usual one."""
+    """Return the size in this variable of the environment, else the smallest in a smoke test, else
+    the usual one.
+    """
     given = os.environ.get(variable)
     if given is not None:
         return type(usual)(given)

@@ -1,7 +1,9 @@
-"""What it costs a worker to take up a run that it does not remember, and to remember it; beside a bare workflow.
+"""What it costs a worker to take up a run that it does not remember, and to remember it; beside a
+bare workflow.
 
-Open runs on the last rung of the ladder, and bare workflows with as many activities behind them. Their worker leaves, a
-new one is asked about each of them, and so replays each: processor and memory of the new one, for each run.
+Open runs on the last rung of the ladder, and bare workflows with as many activities behind them.
+Their worker leaves, a new one is asked about each of them, and so replays each: processor and
+memory of the new one, for each run.
 """
 
 from __future__ import annotations
@@ -48,7 +50,8 @@ async def main() -> None:
         theirs = await _taken_up(client, _worker(stack, "bare", address, folder), "bare")
         print(f"{RUNS} open runs, {count} activities each; what a new worker uses for each of them")
         print(
-            f"taking up: {ours[0] * 1000:.1f} ms of processor (reach: <= 20); bare workflow {theirs[0] * 1000:.1f} ms"
+            f"taking up: {ours[0] * 1000:.1f} ms of processor (reach: <= 20); bare workflow "
+            f"{theirs[0] * 1000:.1f} ms"
         )
         print(f"memory: {ours[1]:.0f} KiB (reach: <= 190); bare workflow {theirs[1]:.0f} KiB")
 
@@ -64,7 +67,10 @@ async def _each(one: Callable[[int], Awaitable[object]], first: int = 0) -> None
 
 
 async def _asked(handle: WorkflowHandle[Any, Any], **more: Any) -> Any:
-    """The answer to the query. A worker of a busy machine may be later than the server waits; it is asked again."""
+    """The answer to the query.
+
+    A worker of a busy machine may be later than the server waits; it is asked again.
+    """
     while True:
         try:
             return await handle.query("status", **more)
@@ -86,14 +92,18 @@ async def _open(client: Client, number: int) -> None:
 
 
 async def _open_bare(client: Client, number: int, count: int) -> None:
-    handle = await client.start_workflow("Bare", args=[count, True], id=f"bare/{number}", task_queue=BARE_QUEUE)
+    handle = await client.start_workflow(
+        "Bare", args=[count, True], id=f"bare/{number}", task_queue=BARE_QUEUE
+    )
     while True:
         if await _asked(handle) == count:
             return
         await asyncio.sleep(0.1)
 
 
-async def _taken_up(client: Client, worker: subprocess.Popen[str], kind: str) -> tuple[float, float]:
+async def _taken_up(
+    client: Client, worker: subprocess.Popen[str], kind: str
+) -> tuple[float, float]:
     """Seconds of processor and KiB of memory for each of them. The first tenth warms up."""
 
     async def ask(number: int) -> None:

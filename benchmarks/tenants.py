@@ -1,8 +1,9 @@
 """Two tenants of one gateway, one of whom attacks: what the other one waits for its answers.
 
-The attacker has a token of the role operate, 40 connections, and sends what is valid and absurd: bodies and forms that
-are refused, and large ones that are taken. The other tenant starts runs and reads them, one request after the other.
-``BENCHMARK_ATTACK_S`` is the length of the attack in seconds (default: 600).
+The attacker has a token of the role operate, 40 connections, and sends what is valid and absurd:
+bodies and forms that are refused, and large ones that are taken. The other tenant starts runs and
+reads them, one request after the other. ``BENCHMARK_ATTACK_S`` is the length of the attack in
+seconds (default: 600).
 """
 
 from __future__ import annotations
@@ -57,7 +58,11 @@ async def main() -> None:
                 stack.callback(_end, attacker)
                 began = _cpu(gateway.process.pid)
                 await _measured(f"attack of {ATTACK_S:g} s", http, ATTACK_S, "attacked")
-                print(f"  cores of the gateway: {(_cpu(gateway.process.pid) - began) / ATTACK_S:.2f}; ", end="")
+                print(
+                    "  cores of the gateway: "
+                    f"{(_cpu(gateway.process.pid) - began) / ATTACK_S:.2f}; ",
+                    end="",
+                )
                 print(f"most memory {_peak_mib(gateway.process.pid):.0f} MiB")
                 await asyncio.to_thread(attacker.wait, 120)
 
@@ -67,7 +72,9 @@ def _attacker(url: str, token: str) -> subprocess.Popen[bytes]:
 
 
 def _peak_mib(pid: int) -> float:
-    status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    status = dict(
+        line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+    )
     return int(status["VmHWM"].split()[0]) / 1024
 
 
@@ -85,7 +92,11 @@ async def _measured(label: str, http: httpx.AsyncClient, seconds: float, prefix:
 
     while time.monotonic() < until:
         count += 1
-        body = {"crawler": "books", "args": {"shelf": str(count)}, "request_id": f"{prefix}-{count}"}
+        body = {
+            "crawler": "books",
+            "args": {"shelf": str(count)},
+            "request_id": f"{prefix}-{count}",
+        }
         started = await timed("start", http.post("/v1/runs", json=body), 202)
         run_id = started.json()["run_id"]
         for name, path in (
@@ -101,11 +112,12 @@ async def _measured(label: str, http: httpx.AsyncClient, seconds: float, prefix:
     for name, taken in sorted(times.items()):
         p50, p99 = quantile(taken, 0.5), quantile(taken, 0.99)
         print(
-            f"  {name}: {len(taken)}, p50 {p50 * 1000:.0f} ms, p99 {p99 * 1000:.0f} ms, most {max(taken) * 1000:.0f} ms"
+            f"  {name}: {len(taken)}, p50 {p50 * 1000:.0f} ms, p99 {p99 * 1000:.0f} ms, most "
+            f"{max(taken) * 1000:.0f} ms"
         )
 
 
-# --- the attacker -----------------------------------------------------------------------------------------------------
+# --- the attacker ---------------------------------------------------------------------------------
 
 
 def _attacks(url: str) -> Iterator[tuple[str, str, str, bytes, dict[str, str]]]:
@@ -122,13 +134,19 @@ def _attacks(url: str) -> Iterator[tuple[str, str, str, bytes, dict[str, str]]]:
         ("wrong tasks in a step", "/v1/graphs", {"steps": [deep]}),
     ):
         found.append((name, "POST", path, json.dumps(body).encode(), JSON))
-    for path in ("/v1/runs?search=zz&page_size=200", "/v1/graphs?search=zz&sort=-took", "/v1/runs?sort=-items"):
+    for path in (
+        "/v1/runs?search=zz&page_size=200",
+        "/v1/graphs?search=zz&sort=-took",
+        "/v1/runs?sort=-items",
+    ):
         found.append((path, "GET", path, b"", {}))
     yield from cycle(found)
 
 
 async def attack(url: str, token: str, seconds: float) -> None:
-    """Send everything in turn on many connections for some seconds, and print how often each status was answered."""
+    """Send everything in turn on many connections for some seconds, and print how often each status
+    was answered.
+    """
     answers: collections.Counter[object] = collections.Counter()
     until, turn = time.monotonic() + seconds, _attacks(url)
     limits = httpx.Limits(max_connections=LANES)
@@ -148,7 +166,10 @@ async def attack(url: str, token: str, seconds: float) -> None:
                     await asyncio.sleep(0.05)
 
         await asyncio.gather(*(lane() for _ in range(LANES)))
-    print("  answers to the attacker:", ", ".join(f"{status}: {count}" for status, count in answers.most_common()))
+    print(
+        "  answers to the attacker:",
+        ", ".join(f"{status}: {count}" for status, count in answers.most_common()),
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Lifecycles a second on one machine, against a bare workflow with the same number of activities that do nothing."""
+"""Lifecycles a second on one machine, against a bare workflow with the same number of activities
+that do nothing.
+"""
 
 from __future__ import annotations
 
@@ -77,13 +79,28 @@ async def main() -> None:
                     rates[kind].append(rate)
                     cpu[kind].append((_cpu(process.pid) - before) / RUNS)
         ours, theirs = statistics.median(rates["lifecycle"]), statistics.median(rates["bare"])
-        ratio = statistics.median(a / b for a, b in zip(rates["lifecycle"], rates["bare"], strict=True))
-        print(f"{AT_ONCE} at once, SQLite, instant cluster, one look each, {count} activities a run")
-        print(f"lifecycle {ours:.2f} runs/s [{min(rates['lifecycle']):.2f}..{max(rates['lifecycle']):.2f}]; ", end="")
-        print(f"bare workflow {theirs:.2f} runs/s [{min(rates['bare']):.2f}..{max(rates['bare']):.2f}]; ", end="")
+        ratio = statistics.median(
+            a / b for a, b in zip(rates["lifecycle"], rates["bare"], strict=True)
+        )
+        print(
+            f"{AT_ONCE} at once, SQLite, instant cluster, one look each, {count} activities a run"
+        )
+        print(
+            f"lifecycle {ours:.2f} runs/s "
+            f"[{min(rates['lifecycle']):.2f}..{max(rates['lifecycle']):.2f}]; ",
+            end="",
+        )
+        print(
+            f"bare workflow {theirs:.2f} runs/s "
+            f"[{min(rates['bare']):.2f}..{max(rates['bare']):.2f}]; ",
+            end="",
+        )
         print(f"ratio {ratio:.2f} (reach: >= 0.9)")
         ours, theirs = statistics.median(cpu["lifecycle"]), statistics.median(cpu["bare"])
-        print(f"worker CPU {ours:.3f} s a run; bare workflow {theirs:.3f} s; ratio {ours / theirs:.2f} (reach: <= 1.6)")
+        print(
+            f"worker CPU {ours:.3f} s a run; bare workflow {theirs:.3f} s; ratio "
+            f"{ours / theirs:.2f} (reach: <= 1.6)"
+        )
 
 
 async def _activities(client: Client) -> int:
@@ -100,7 +117,9 @@ async def _activities(client: Client) -> int:
 
 
 def _server(stack: ExitStack, folder: Path, *more: str) -> str:
-    """A Temporal dev server as ``crawlctl dev`` starts it, with ``more`` words, or production's; its address."""
+    """A Temporal dev server as ``crawlctl dev`` starts it, with ``more`` words, or production's;
+    its address.
+    """
     if os.environ.get("BENCHMARK_TEMPORAL") == "production":
         return production.server(stack, folder)
     port = processes.free_port()
@@ -111,7 +130,16 @@ def _server(stack: ExitStack, folder: Path, *more: str) -> str:
     for _ in range(200):
         time.sleep(0.05)
         probe = subprocess.run(
-            [temporal_server.executable(), "operator", "namespace", "describe", "-n", "default", "--address", address],
+            [
+                temporal_server.executable(),
+                "operator",
+                "namespace",
+                "describe",
+                "-n",
+                "default",
+                "--address",
+                address,
+            ],
             capture_output=True,
             check=False,
         )
@@ -122,13 +150,20 @@ def _server(stack: ExitStack, folder: Path, *more: str) -> str:
 
 
 def _worker(stack: ExitStack, kind: str, address: str, folder: Path) -> subprocess.Popen[str]:
-    return _started(stack, [sys.executable, "-m", "benchmarks.worker", kind, address, str(folder)], folder, kind)
+    return _started(
+        stack, [sys.executable, "-m", "benchmarks.worker", kind, address, str(folder)], folder, kind
+    )
 
 
-def _started(stack: ExitStack, command: list[str], folder: Path, kind: str) -> subprocess.Popen[str]:
+def _started(
+    stack: ExitStack, command: list[str], folder: Path, kind: str
+) -> subprocess.Popen[str]:
     """A worker that has said that it is ready."""
-    # To a file: of a pipe that nobody reads, 64 KiB of the SDK's warnings would stop the worker for good.
-    with tempfile.NamedTemporaryFile("w", dir=folder, prefix=kind, suffix=".log", delete=False) as log:
+    # To a file: of a pipe that nobody reads, 64 KiB of the SDK's warnings would stop the worker for
+    # good.
+    with tempfile.NamedTemporaryFile(
+        "w", dir=folder, prefix=kind, suffix=".log", delete=False
+    ) as log:
         process = subprocess.Popen(command, stdout=log, text=True)
     stack.callback(_end, process)
     while "ready\n" not in Path(log.name).read_text():

@@ -1,8 +1,8 @@
 """What a status is worth while Temporal is away, and what a run costs it.
 
-Temporal's process is stopped by a signal while crawls end: how late their rows are, and after its return their
-verdicts; and how old the last look at a run becomes then where nobody observes the cluster. Then runs of one task, one
-after the other: Temporal's actions, and seconds of processor.
+Temporal's process is stopped by a signal while crawls end: how late their rows are, and after its
+return their verdicts; and how old the last look at a run becomes then where nobody observes the
+cluster. Then runs of one task, one after the other: Temporal's actions, and seconds of processor.
 """
 
 from __future__ import annotations
@@ -54,12 +54,17 @@ def ends(build: str = "") -> None:
         back = time.time()
         late = bench.steps(tasks).committed
         _line(f"Temporal frozen for {FROZEN_S:g} s, end of a process -> row", late, "2 s")
-        last = max(after + bench.ended(task) for after, task in zip(_verdicts(bench, tasks), tasks, strict=True))
+        last = max(
+            after + bench.ended(task)
+            for after, task in zip(_verdicts(bench, tasks), tasks, strict=True)
+        )
         print(f"    all verdicts {last - back:.2f} s after its return (reach: <= 10 s)", flush=True)
 
 
 def unobserved(build: str = "") -> None:
-    """Nobody observes the cluster, and Temporal is away: the age of the last look at a run that executes."""
+    """Nobody observes the cluster, and Temporal is away: the age of the last look at a run that
+    executes.
+    """
     with world(build, wake_ups=False) as bench:
         tasks = [(run_id, 0) for run_id in bench.start(ENDS, "held", poll_minutes=[LADDER_S / 60])]
         bench.ready(tasks)
@@ -71,7 +76,8 @@ def unobserved(build: str = "") -> None:
                 oldest = max(oldest, datetime.now(UTC).timestamp() - _epoch(verified))
                 time.sleep(0.5)
         print(
-            f"Temporal frozen for {FROZEN_S:g} s, no observer, a look every {LADDER_S:g} s: the last look was at most "
+            f"Temporal frozen for {FROZEN_S:g} s, no observer, a look every {LADDER_S:g} s: the "
+            "last look was at most "
             f"{oldest:.1f} s old (reach: <= {LADDER_S + 15:g} s)",
             flush=True,
         )
@@ -84,19 +90,30 @@ def cost(build: str = "") -> None:
         pids = {part: bench.stack.supervisor.pids()[part] for part in PARTS}
         before, began = {part: _cpu(pid) for part, pid in pids.items()}, time.monotonic()
         time.sleep(IDLE_S)
-        idle = {part: (_cpu(pid) - before[part]) / (time.monotonic() - began) for part, pid in pids.items()}
+        idle = {
+            part: (_cpu(pid) - before[part]) / (time.monotonic() - began)
+            for part, pid in pids.items()
+        }
         before, began = {part: _cpu(pid) for part, pid in pids.items()}, time.monotonic()
         runs = _one_after_the_other(bench, RUNS)
         took = time.monotonic() - began
-        used = {part: (_cpu(pid) - before[part] - idle[part] * took) / RUNS for part, pid in pids.items()}
+        used = {
+            part: (_cpu(pid) - before[part] - idle[part] * took) / RUNS
+            for part, pid in pids.items()
+        }
         counted = asyncio.run(_actions(bench, runs))
         acts, again = (statistics.median(values) for values in zip(*counted, strict=True))
-        print(f"a run of one task: {acts:g} Temporal actions (reach: <= 22), and {again:g} retries", flush=True)
+        print(
+            f"a run of one task: {acts:g} Temporal actions (reach: <= 22), and {again:g} retries",
+            flush=True,
+        )
         seconds = ", ".join(f"{part} {used[part]:.3f}" for part in PARTS)
         both = used["worker"] + used["temporal"]
         print(
-            f"    seconds of processor beyond those at rest: {seconds}; worker and Temporal {both:.3f} "
-            f"(reach: <= 0.8 x before); {took / RUNS:.2f} s a run; load average {os.getloadavg()[0]:.1f}",
+            f"    seconds of processor beyond those at rest: {seconds}; worker and Temporal "
+            f"{both:.3f} "
+            f"(reach: <= 0.8 x before); {took / RUNS:.2f} s a run; load average "
+            f"{os.getloadavg()[0]:.1f}",
             flush=True,
         )
 
@@ -105,7 +122,10 @@ def _one_after_the_other(bench: World, count: int) -> list[int]:
     run_ids = []
     for _ in range(count):
         run_ids += bench.start(1, "instant", **NEVER)
-        sql = "SELECT 1 FROM run_history r JOIN export_record x ON x.run_id = r.run_id WHERE r.run_id = ?"
+        sql = (
+            "SELECT 1 FROM run_history r JOIN export_record x ON x.run_id = r.run_id WHERE "
+            "r.run_id = ?"
+        )
         bench.until(lambda: bool(bench.query(sql, run_ids[-1])))  # noqa: B023
     return run_ids
 
@@ -114,7 +134,9 @@ async def _actions(bench: World, runs: list[int]) -> list[tuple[int, int]]:
     """Actions and retries of each run."""
     client, found = await Client.connect(str(bench.stack.addresses["temporal"])), []
     for run_id in runs:
-        ((workflow_id,),) = bench.query("SELECT owner_workflow_id FROM run_history WHERE run_id = ?", run_id)
+        ((workflow_id,),) = bench.query(
+            "SELECT owner_workflow_id FROM run_history WHERE run_id = ?", run_id
+        )
         events = (await client.get_workflow_handle(str(workflow_id)).fetch_history()).events
         found.append((actions(events), retries(events)))
     return found

@@ -1,7 +1,8 @@
-"""How long the truth waits when something is in the way: stops, killed workers, a dead database, a thousand open runs.
+"""How long the truth waits when something is in the way: stops, killed workers, a dead database, a
+thousand open runs.
 
-All but the last on the real stack with real processes. The crawler here does nothing but wait, and writes down the
-moment at which its stop signal reached it, so that what is measured is ours.
+All but the last on the real stack with real processes. The crawler here does nothing but wait, and
+writes down the moment at which its stop signal reached it, so that what is measured is ours.
 """
 
 from __future__ import annotations
@@ -87,11 +88,18 @@ class Bench:
         """So many runs, accepted."""
         wanted = {"crawler": crawler, **QUICK, **request}
         stamp = time.time_ns()
-        return [int(str(self.gateway.start(wanted, f"{stamp}-{n}")["run_id"])) for n in range(count)]
+        return [
+            int(str(self.gateway.start(wanted, f"{stamp}-{n}")["run_id"])) for n in range(count)
+        ]
 
     def executing(self, run_ids: Sequence[int]) -> None:
         """Wait until all these runs execute and were looked at."""
-        self.until(lambda: self._count(run_ids, "status = 'PROCESSING' AND verified_at IS NOT NULL") == len(run_ids))
+        self.until(
+            lambda: (
+                self._count(run_ids, "status = 'PROCESSING' AND verified_at IS NOT NULL")
+                == len(run_ids)
+            )
+        )
 
     def ready(self, run_ids: Sequence[int]) -> None:
         """Wait until the crawlers of these runs take signals. A status may be true before that."""
@@ -99,18 +107,25 @@ class Bench:
 
     def _files(self, run_id: int, name: str) -> list[Path]:
         """The file of this name of the run's only task, if it is there."""
-        return list((self.stack.state_dir / "cluster" / "tasks").glob(f"{run_id}-*/0/1/files/{name}"))
+        return list(
+            (self.stack.state_dir / "cluster" / "tasks").glob(f"{run_id}-*/0/1/files/{name}")
+        )
 
     def _count(self, run_ids: Sequence[int], what: str) -> int:
         marks = ", ".join("?" * len(run_ids))
-        return int(self.query(f"SELECT COUNT(*) FROM run_history WHERE {what} AND run_id IN ({marks})", *run_ids)[0][0])
+        return int(
+            self.query(
+                f"SELECT COUNT(*) FROM run_history WHERE {what} AND run_id IN ({marks})", *run_ids
+            )[0][0]
+        )
 
     def verified_since(self, run_ids: Sequence[int], moment: datetime) -> bool:
         """Whether every one of these runs has ended, or was verified after this moment."""
         text = moment.astimezone(UTC).replace(tzinfo=None).isoformat(" ")
         marks = ", ".join("?" * len(run_ids))
         sql = (
-            f"SELECT COUNT(*) FROM run_history WHERE run_id IN ({marks}) AND (ended_at IS NOT NULL OR verified_at > ?)"
+            f"SELECT COUNT(*) FROM run_history WHERE run_id IN ({marks}) AND (ended_at IS NOT "
+            "NULL OR verified_at > ?)"
         )
         return bool(self.query(sql, *run_ids, text)[0][0] == len(run_ids))
 
@@ -156,7 +171,9 @@ class Bench:
     def _force_stop(self, *statuses: str) -> None:
         for run in self.gateway.runs(status=statuses):
             with contextlib.suppress(CommandFailed):
-                self.gateway.stop(int(str(run["run_id"])), force=True, reason="end of a measurement")
+                self.gateway.stop(
+                    int(str(run["run_id"])), force=True, reason="end of a measurement"
+                )
 
 
 @contextlib.contextmanager
@@ -170,7 +187,12 @@ def bench(database: str | None = None, *, threads: int = 16) -> Iterator[Bench]:
         patch.setenv("LIFECYCLE_WORKER__THREADS", str(threads))
         patch.setenv("LIFECYCLE_GATEWAY__WRITES_PER_S", "1000")
         stack = Stack(
-            Layout(folder / "state", only_free_ports=True, database=database, crawlers=folder / "crawlers.yaml")
+            Layout(
+                folder / "state",
+                only_free_ports=True,
+                database=database,
+                crawlers=folder / "crawlers.yaml",
+            )
         )
         stack.start()
         try:
@@ -192,7 +214,9 @@ def _line(what: str, values: Sequence[float], reach: str) -> None:
 
 
 def stops() -> None:
-    """From HTTP 202 of a stop to the signal in the crawler: all well, and with the other queues stuck."""
+    """From HTTP 202 of a stop to the signal in the crawler: all well, and with the other queues
+    stuck.
+    """
     with bench(threads=4) as world:
         for every_s in LOOKS_EVERY_S:
             run_ids = world.start(STOPS, poll_minutes=[every_s / 60])
@@ -201,7 +225,8 @@ def stops() -> None:
             _line(what, [_stop(world, run_id) for run_id in run_ids], "p99 <= 1 s")
         victims = world.start(STUCK_STOPS)
         world.executing(victims)
-        # A scheduler service that takes calls and never answers: its callers hold every place of the cluster queue.
+        # A scheduler service that takes calls and never answers: its callers hold every place of
+        # the cluster queue.
         world.stack.supervisor.kill("scheduler", signal.SIGSTOP)
         try:
             asyncio.run(_start_past_the_gateway(str(world.stack.addresses["temporal"]), 40))
@@ -214,7 +239,9 @@ def stops() -> None:
 
 
 async def _start_past_the_gateway(address: str, count: int) -> None:
-    """The gateway asks the scheduler service about a crawler first, so it takes no start while that is frozen."""
+    """The gateway asks the scheduler service about a crawler first, so it takes no start while that
+    is frozen.
+    """
     client = await Client.connect(address, plugins=[plugin()])
     request = {"crawler": "idle", **QUICK}
     for number in range(count):
@@ -239,7 +266,8 @@ def kills(seed: int = 5) -> None:
         delays, back, first = [], [], []
         for _ in range(KILLS):
             time.sleep(moments.uniform(0.0, 3.0))
-            # Each kill is a first one: what is measured is not how patiently a supervisor restarts what dies often.
+            # Each kill is a first one: what is measured is not how patiently a supervisor restarts
+            # what dies often.
             world.stack.supervisor._kept["worker"].delay = 0.0
             world.stack.supervisor.kill("worker")
             killed, began = datetime.now(UTC), time.monotonic()
@@ -257,7 +285,9 @@ def kills(seed: int = 5) -> None:
 
 
 def outage() -> None:
-    """The database is down for a minute under runs in every phase: how long until all have caught up."""
+    """The database is down for a minute under runs in every phase: how long until all have caught
+    up.
+    """
     # What was committed survives a killed server, as it does in production.
     durable = "--innodb-flush-log-at-trx-commit=2"
     with running_mariadb(durable) as mariadb, mariadb.database() as url, bench(url) as world:
@@ -269,7 +299,8 @@ def outage() -> None:
         world.until(lambda: world.verified_since(run_ids, back))
         took = time.monotonic() - began
         print(
-            f"database down {OUTAGE_S:g} s with {len(run_ids)} runs in all phases: all caught up {took:.1f} s after it "
+            f"database down {OUTAGE_S:g} s with {len(run_ids)} runs in all phases: all caught up "
+            f"{took:.1f} s after it "
             "was back (reach: <= 30 s)",
             flush=True,
         )
@@ -295,10 +326,13 @@ def _blame(world: Bench, run_ids: Sequence[int]) -> None:
     """Print how many runs failed for another reason than a stop."""
     marks = ", ".join("?" * len(run_ids))
     rows = world.query(
-        f"SELECT status, outcome, COUNT(*) FROM run_history WHERE run_id IN ({marks}) GROUP BY status, outcome",
+        f"SELECT status, outcome, COUNT(*) FROM run_history WHERE run_id IN ({marks}) GROUP BY "
+        "status, outcome",
         *run_ids,
     )
-    failed = sum(count for status, outcome, count in rows if status == "FAILED" and outcome != "cancelled")
+    failed = sum(
+        count for status, outcome, count in rows if status == "FAILED" and outcome != "cancelled"
+    )
     print(f"failed because of it: {failed} (reach: 0); {rows}", flush=True)
 
 
@@ -321,12 +355,17 @@ async def rest() -> None:
         cores = (_cpu(worker.pid) - before) / (time.monotonic() - began)
         print(f"{OPEN_RUNS} open runs for {minutes:g} min: {cores:.3f} core (reach: <= 0.1)")
         series = " ".join(f"{size:.0f}" for size in sizes[::5])
-        print(f"memory: {sizes[0]:.0f} MiB at first, {sizes[-1]:.0f} at the end (reach: flat); every 5 min: {series}")
+        print(
+            f"memory: {sizes[0]:.0f} MiB at first, {sizes[-1]:.0f} at the end (reach: flat); every "
+            f"5 min: {series}"
+        )
 
 
 async def _open(client: Client, number: int) -> None:
     request = {"crawler": "books", "poll_minutes": [15], "limits": {"start_check_s": 0}}
-    await client.start_workflow(names.LIFECYCLE_WORKFLOW, request, id=f"rest/{number}", task_queue=names.QUEUE_MAIN)
+    await client.start_workflow(
+        names.LIFECYCLE_WORKFLOW, request, id=f"rest/{number}", task_queue=names.QUEUE_MAIN
+    )
 
 
 async def _all_executing(client: Client) -> None:

@@ -1,8 +1,10 @@
-"""How late a status is: from the start or end of a process, by its own clock, to the commit of the row that says so.
+"""How late a status is: from the start or end of a process, by its own clock, to the commit of the
+row that says so.
 
-On the real stack with real processes. The crawler writes down the time as the first and the last thing it does, and
-waits for a word in a pipe, so that a hundred of them cost nothing while they wait and end exactly when they are told.
-With ``BENCHMARK_BEFORE``, a commit, everything is measured twice: first of that build, then of this one.
+On the real stack with real processes. The crawler writes down the time as the first and the last
+thing it does, and waits for a word in a pipe, so that a hundred of them cost nothing while they
+wait and end exactly when they are told. With ``BENCHMARK_BEFORE``, a commit, everything is measured
+twice: first of that build, then of this one.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ LADDER_S = 5.0
 UNWATCHED = size(20, 2)
 #: Processes that do nothing but keep the processors busy.
 BUSY = 4
-#: Tasks of a wide run, how many of them execute at a time, and changes a second, of which each task has two.
+#: Tasks of a wide run, how many of them execute at a time, and changes a second, of which each task
+#: has two.
 WIDE, AT_ONCE, CHANGES = size(2000, 6, "BENCHMARK_WIDE"), size(200, 3), size(20.0, 3.0)
 BEFORE = os.environ.get("BENCHMARK_BEFORE", "")
 #: Beyond anything here, so that nothing is found by the ladder.
@@ -79,10 +82,19 @@ class Steps:
 
     def show(self) -> None:
         """One line of medians."""
-        parts = (("end on file", self.written), ("signal", self.signalled), ("look begins", self.looked))
-        text = ", ".join(f"{name} {statistics.median(values):.3f}" for name, values in parts if values)
+        parts = (
+            ("end on file", self.written),
+            ("signal", self.signalled),
+            ("look begins", self.looked),
+        )
+        text = ", ".join(
+            f"{name} {statistics.median(values):.3f}" for name, values in parts if values
+        )
         print(f"    where it goes, medians from the end of the process: {text}, commit", end=" ")
-        print(f"{statistics.median(self.committed):.3f} s; load average {os.getloadavg()[0]:.1f}", flush=True)
+        print(
+            f"{statistics.median(self.committed):.3f} s; load average {os.getloadavg()[0]:.1f}",
+            flush=True,
+        )
 
 
 class World(Bench):
@@ -98,7 +110,13 @@ class World(Bench):
         run_ids = sorted({run_id for run_id, _ in tasks})
         # A wide run is verified by its first poll, which never comes here.
         self.until(lambda: self._count(run_ids, "status = 'PROCESSING'") == len(run_ids))
-        self.until(lambda: not self.query("SELECT 1 FROM task_history WHERE status IN ('QUEUED', 'PENDING') LIMIT 1"))
+        self.until(
+            lambda: (
+                not self.query(
+                    "SELECT 1 FROM task_history WHERE status IN ('QUEUED', 'PENDING') LIMIT 1"
+                )
+            )
+        )
         time.sleep(2.0)
 
     def end(self, task: Task) -> None:
@@ -138,11 +156,14 @@ class World(Bench):
         return [(run_id, 0) for run_id in run_ids]
 
     def starts(self, tasks: Sequence[Task]) -> list[float]:
-        """Seconds from the first command of each process to the commit of RUNNING, or of what came in its place."""
+        """Seconds from the first command of each process to the commit of RUNNING, or of what came
+        in its place.
+        """
         rows: dict[Task, float] = {}
         for run, index, committed in self.query(
             "SELECT t.run_id, h.task_index, MIN(t.committed_at) FROM status_transition t "
-            "JOIN task_history h ON h.task_id = t.task_id WHERE t.to_status NOT IN ('QUEUED', 'PENDING') "
+            "JOIN task_history h ON h.task_id = t.task_id WHERE t.to_status NOT IN ('QUEUED', "
+            "'PENDING') "
             "GROUP BY t.run_id, h.task_index"
         ):
             rows[run, index] = _epoch(committed)
@@ -154,7 +175,8 @@ class World(Bench):
 
         def known() -> bool:
             for run, index, at, committed in self.query(
-                "SELECT t.run_id, h.task_index, t.cluster_time, t.committed_at FROM status_transition t "
+                "SELECT t.run_id, h.task_index, t.cluster_time, t.committed_at FROM "
+                "status_transition t "
                 "JOIN task_history h ON h.task_id = t.task_id WHERE t.to_status = 'SUCCEEDED'"
             ):
                 rows[run, index] = (_epoch(at), _epoch(committed))
@@ -168,11 +190,15 @@ class World(Bench):
         return steps
 
     async def trace(self, tasks: Sequence[Task], steps: Steps) -> None:
-        """Add what Temporal's histories say: the first signal after the end, and the look that followed."""
+        """Add what Temporal's histories say: the first signal after the end, and the look that
+        followed.
+        """
         client = await Client.connect(str(self.stack.addresses["temporal"]))
         for task in tasks[:30]:
             own = self.ended(task)
-            ((workflow_id,),) = self.query("SELECT owner_workflow_id FROM run_history WHERE run_id = ?", task[0])
+            ((workflow_id,),) = self.query(
+                "SELECT owner_workflow_id FROM run_history WHERE run_id = ?", task[0]
+            )
             history = await client.get_workflow_handle(str(workflow_id)).fetch_history()
             signals, looks = [], []
             for event in history.events:
@@ -204,11 +230,15 @@ def world(build: str = "", *, wake_ups: bool) -> Iterator[World]:
         script = folder / "held.sh"
         script.write_text(_CRAWLER)
         seconds = 2 * AT_ONCE / CHANGES
-        (folder / "crawlers.yaml").write_text(_CATALOGUE.format(script=script, pipes=pipes, seconds=seconds))
+        (folder / "crawlers.yaml").write_text(
+            _CATALOGUE.format(script=script, pipes=pipes, seconds=seconds)
+        )
         patch.setenv("LIFECYCLE_CLUSTER__SLOTS", "256")
         patch.setenv("LIFECYCLE_GATEWAY__WRITES_PER_S", "1000")
         patch.setenv("LIFECYCLE_WORKER__WAKE_UPS", str(wake_ups).lower())
-        stack = Stack(Layout(folder / "state", only_free_ports=True, crawlers=folder / "crawlers.yaml"))
+        stack = Stack(
+            Layout(folder / "state", only_free_ports=True, crawlers=folder / "crawlers.yaml")
+        )
         stack.start()
         try:
             yield World(stack, pipes)
@@ -220,7 +250,8 @@ def _line(what: str, values: Sequence[float], reach: str) -> None:
     ordered = sorted(values)
     p99 = ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))]
     print(
-        f"{what}: p50 {statistics.median(ordered):.2f} s, p99 {p99:.2f} s, worst {ordered[-1]:.2f} s "
+        f"{what}: p50 {statistics.median(ordered):.2f} s, p99 {p99:.2f} s, worst "
+        f"{ordered[-1]:.2f} s "
         f"of {len(ordered)} (reach: {reach})",
         flush=True,
     )
@@ -229,7 +260,9 @@ def _line(what: str, values: Sequence[float], reach: str) -> None:
 @contextlib.contextmanager
 def busy(count: int) -> Iterator[None]:
     """So many processes that do nothing but keep the processors busy."""
-    spinning = [subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) for _ in range(count)]
+    spinning = [
+        subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) for _ in range(count)
+    ]
     try:
         yield
     finally:
@@ -239,14 +272,18 @@ def busy(count: int) -> Iterator[None]:
 
 
 def single_runs(build: str = "") -> None:
-    """Runs of one process that start and end at random moments, beside others that go on: quiet, and beside others."""
+    """Runs of one process that start and end at random moments, beside others that go on: quiet,
+    and beside others.
+    """
     with world(build, wake_ups=True) as bench:
         bench.ready([(run_id, 0) for run_id in bench.start(IDLE, "held", **NEVER)])
         for beside, reach in ((0, "p50 0.15, p99 0.5 s"), (BUSY, "p99 2 s")):
             with busy(beside):
                 tasks = bench.start_all(RUNS, SECONDS)
                 bench.ready(tasks)
-                what = f"{RUNS} runs beside {IDLE}" + (f" and {beside} busy processes" if beside else "")
+                what = f"{RUNS} runs beside {IDLE}" + (
+                    f" and {beside} busy processes" if beside else ""
+                )
                 _line(f"start of a process -> row RUNNING, {what}", bench.starts(tasks), reach)
                 bench.end_all(tasks, SECONDS)
                 steps = bench.steps(tasks)
@@ -260,7 +297,10 @@ def _verdicts(bench: World, tasks: Sequence[Task]) -> list[float]:
     found = dict[int, float]()
 
     def known() -> bool:
-        sql = "SELECT run_id, committed_at FROM status_transition WHERE task_id IS NULL AND to_status = 'COMPLETED'"
+        sql = (
+            "SELECT run_id, committed_at FROM status_transition WHERE task_id IS NULL AND "
+            "to_status = 'COMPLETED'"
+        )
         found.update((int(run_id), _epoch(at)) for run_id, at in bench.query(sql))
         return {run_id for run_id, _ in tasks} <= set(found)
 
@@ -277,7 +317,9 @@ def one_run(build: str = "", count: int = TASKS, seconds: float = SECONDS) -> No
         bench.end_all(tasks, seconds)
         steps = bench.steps(tasks)
         _line(f"the same within one run of {count} tasks", steps.committed, "p99 3 s")
-        ((workflow_id,),) = bench.query("SELECT owner_workflow_id FROM run_history WHERE run_id = ?", run_id)
+        ((workflow_id,),) = bench.query(
+            "SELECT owner_workflow_id FROM run_history WHERE run_id = ?", run_id
+        )
         asyncio.run(_signals(str(bench.stack.addresses["temporal"]), str(workflow_id)))
 
 
@@ -292,9 +334,13 @@ async def _signals(address: str, workflow_id: str) -> None:
 
 
 def wide(build: str = "") -> None:
-    """One run of very many tasks, some of which execute at a time: starts and ends come all the time."""
+    """One run of very many tasks, some of which execute at a time: starts and ends come all the
+    time.
+    """
     with world(build, wake_ups=True) as bench:
-        (run_id,) = bench.start(1, "brief", tasks=[{"args": {}}] * WIDE, max_parallel_tasks=AT_ONCE, **NEVER)
+        (run_id,) = bench.start(
+            1, "brief", tasks=[{"args": {}}] * WIDE, max_parallel_tasks=AT_ONCE, **NEVER
+        )
         began = time.monotonic()
         while bench.query("SELECT 1 FROM run_history WHERE ended_at IS NULL LIMIT 1"):
             if time.monotonic() - began > 120 + 20 * WIDE / CHANGES:
@@ -302,8 +348,15 @@ def wide(build: str = "") -> None:
             time.sleep(1.0)
         tasks = [(run_id, index) for index in range(WIDE)]
         moments = [*map(bench.began, tasks), *map(bench.ended, tasks)]
-        what = f"one run of {WIDE} tasks, {len(moments) / (max(moments) - min(moments)):.1f} changes a second"
-        _line(f"start of a process -> row RUNNING, {what} ({CHANGES:g} wanted)", bench.starts(tasks), "p99 2 s")
+        what = (
+            f"one run of {WIDE} tasks, {len(moments) / (max(moments) - min(moments)):.1f} "
+            "changes a second"
+        )
+        _line(
+            f"start of a process -> row RUNNING, {what} ({CHANGES:g} wanted)",
+            bench.starts(tasks),
+            "p99 2 s",
+        )
         steps = bench.steps(tasks)
         _line("the same, end of a process -> row and event", steps.committed, "p99 2 s")
         steps.show()
@@ -316,7 +369,11 @@ def unwatched(build: str = "", count: int = UNWATCHED, seconds: float = 4 * LADD
         bench.ready(held)
         bench.end_all(held, seconds)
         steps = bench.steps(held)
-        _line(f"observer off, a look every {LADDER_S:g} s", steps.committed, f"never later than {LADDER_S + 2:g} s")
+        _line(
+            f"observer off, a look every {LADDER_S:g} s",
+            steps.committed,
+            f"never later than {LADDER_S + 2:g} s",
+        )
 
 
 async def in_turns(*measures: Callable[[str], None]) -> None:

@@ -31,11 +31,19 @@ ONE_BY_ONE = size(40, 3)
 
 
 async def main() -> None:
-    """Print every figure: of many runs, of one run (whose events come one after the other), and of single events."""
+    """Print every figure: of many runs, of one run (whose events come one after the other), and of
+    single events.
+    """
     for runs in (RUNS, 1):
-        print(f"{EVENTS} waiting events of {runs} runs: {await asyncio.to_thread(_waiting, runs):.0f} a second")
+        print(
+            f"{EVENTS} waiting events of {runs} runs: "
+            f"{await asyncio.to_thread(_waiting, runs):.0f} a second"
+        )
     late = sorted(await asyncio.to_thread(_one_by_one))
-    print(f"an event, from its commit to the receiver: p50 {statistics.median(late):.2f} s, most {late[-1]:.2f} s")
+    print(
+        f"an event, from its commit to the receiver: p50 {statistics.median(late):.2f} s, most "
+        f"{late[-1]:.2f} s"
+    )
 
 
 def _waiting(count: int) -> float:
@@ -89,7 +97,9 @@ def _hook(store: Store, receiver: Receiver) -> None:
 
 def _tell(store: Store, fences: list[Fence], count: int) -> None:
     for number in range(count):
-        store.events.append_event(fences[number % len(fences)], "run.changed", f"many/{number}", {"n": number})
+        store.events.append_event(
+            fences[number % len(fences)], "run.changed", f"many/{number}", {"n": number}
+        )
 
 
 def _follow(store: Store, shift_s: float) -> threading.Thread:

@@ -1,8 +1,9 @@
 """The worker process of benchmarks: ``python -m benchmarks.worker KIND ADDRESS FOLDER``.
 
-``lifecycle`` serves the real workflow and activities over SQLite and an instant cluster; ``executing`` the same over
-one whose tasks go on for an hour; ``managers`` and ``resting`` are these two over ``state.db`` in the folder; ``bare``
-serves a workflow that only executes as many activities, which do nothing, by the SDK as it comes.
+``lifecycle`` serves the real workflow and activities over SQLite and an instant cluster;
+``executing`` the same over one whose tasks go on for an hour; ``managers`` and ``resting`` are
+these two over ``state.db`` in the folder; ``bare`` serves a workflow that only executes as many
+activities, which do nothing, by the SDK as it comes.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ def nothing(_: int) -> int:
 
 @workflow.defn
 class Bare:
-    """A workflow that executes ``count`` activities, one after the other, and then stays open if it is to."""
+    """A workflow that executes ``count`` activities, one after the other, and then stays open if it
+    is to.
+    """
 
     done = 0
 
@@ -54,7 +57,9 @@ class Bare:
     async def run(self, count: int, stays: bool = False) -> int:
         """Execute them."""
         for number in range(count):
-            await workflow.execute_activity(nothing, number, start_to_close_timeout=timedelta(seconds=20))
+            await workflow.execute_activity(
+                nothing, number, start_to_close_timeout=timedelta(seconds=20)
+            )
             self.done += 1
         await workflow.wait_condition(lambda: not stays)
         return count
@@ -67,7 +72,9 @@ class Bare:
 
 @workflow.defn
 class Beating:
-    """A workflow that executes two activities every so often; three, of which the last is told, for a signal."""
+    """A workflow that executes two activities every so often; three, of which the last is told, for
+    a signal.
+    """
 
     stop = False
 
@@ -79,10 +86,14 @@ class Beating:
             with contextlib.suppress(TimeoutError):
                 await workflow.wait_condition(lambda: self.stop, timeout=timedelta(seconds=left))
             for number in range(2):
-                await workflow.execute_activity(nothing, number, start_to_close_timeout=timedelta(seconds=20))
+                await workflow.execute_activity(
+                    nothing, number, start_to_close_timeout=timedelta(seconds=20)
+                )
             left = every_s
         await workflow.execute_activity(
-            "tell", int(workflow.info().workflow_id.rpartition("/")[2]), start_to_close_timeout=timedelta(seconds=20)
+            "tell",
+            int(workflow.info().workflow_id.rpartition("/")[2]),
+            start_to_close_timeout=timedelta(seconds=20),
         )
 
     @workflow.signal(name="stop")
@@ -103,13 +114,17 @@ class Telling:
         os.write(self._log, f"stop {number} {time.time()} {time.process_time()}\n".encode())
 
 
-async def production_workers(stack: AsyncExitStack, lab: Lab, roles: Sequence[str], settings: WorkerSettings) -> None:
+async def production_workers(
+    stack: AsyncExitStack, lab: Lab, roles: Sequence[str], settings: WorkerSettings
+) -> None:
     """Poll the queues of these roles with the workers of production."""
     from crawler_lifecycle.worker.polling import worker
 
     for role in roles:
         threads = stack.enter_context(ThreadPoolExecutor(settings.threads))
-        await stack.enter_async_context(worker(lab.client, role, lab.parts, settings, threads, None))
+        await stack.enter_async_context(
+            worker(lab.client, role, lab.parts, settings, threads, None)
+        )
 
 
 async def main(kind: str, address: str, folder: str) -> None:
@@ -140,7 +155,9 @@ async def main(kind: str, address: str, folder: str) -> None:
             await stack.enter_async_context(bare)
         else:
             database = f"sqlite:///{folder}/state.db" if kind in ("managers", "resting") else None
-            opened = laboratory(client, Path(folder), workers=False, clock=utc_now, database=database)
+            opened = laboratory(
+                client, Path(folder), workers=False, clock=utc_now, database=database
+            )
             lab = await stack.enter_async_context(opened)
             await production_workers(stack, lab, tuple(ROLES), WorkerSettings())
             executes = 3600.0 if kind in ("executing", "resting") else 0.0

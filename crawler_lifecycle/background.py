@@ -1,7 +1,8 @@
-"""Loops that repeat work in the background, with jitter and back-off, and one log line for a series of failures.
+"""Loops that repeat work in the background, with jitter and back-off, and one log line for a series
+of failures.
 
-A failure never ends a loop. A loop in a thread ends when its event is set. A loop in an event loop ends when it is
-cancelled. Both end at once, even during a pause.
+A failure never ends a loop. A loop in a thread ends when its event is set. A loop in an event loop
+ends when it is cancelled. Both end at once, even during a pause.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from crawler_lifecycle.domain.errors import LifecycleError
 
 log = logging.getLogger(__name__)
 
-#: Random numbers for all threads. The generator of ``random`` itself can be seeded by others, such as property tests.
+#: Random numbers for all threads. The generator of ``random`` itself can be seeded by others, such
+#: as property tests.
 CHANCE = random.SystemRandom()
 #: A turn returns this value to end its loop.
 DONE = math.inf
-#: The shortest pause, as a fraction of the requested pause. Processes that start together must not stay in step.
+#: The shortest pause, as a fraction of the requested pause. Processes that start together must not
+#: stay in step.
 JITTER = 0.8
 #: Seconds to wait after the first failure of a series, unless a loop sets its own.
 RETRY_S = 1.0
@@ -33,14 +36,17 @@ RETRY_S = 1.0
 class Failures:
     """Counts and logs the failures of one kind of work.
 
-    In each series it logs the first failure, the first failure of each other error class, and the end of the series.
+    In each series it logs the first failure, the first failure of each other error class, and the
+    end of the series.
     """
 
-    def __init__(self, what: str, meanwhile: str = "", *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, what: str, meanwhile: str = "", *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         """Take the texts for log lines.
 
-        ``what`` is the subject of the sentence, such as "the release". ``meanwhile`` says what users notice until the
-        work succeeds again.
+        ``what`` is the subject of the sentence, such as "the release". ``meanwhile`` says what
+        users notice until the work succeeds again.
         """
         self._what = what
         self._meanwhile = f"; {meanwhile}" if meanwhile else ""
@@ -53,7 +59,10 @@ class Failures:
         """The text of the newest failure; ``None`` after a success."""
 
     def failed(self, error: Exception) -> None:
-        """Record a failure. An error that is no ``LifecycleError`` and no ``OSError`` is logged with its stack."""
+        """Record a failure.
+
+        An error that is no ``LifecycleError`` and no ``OSError`` is logged with its stack.
+        """
         if not self.count:
             self._since = self._clock()
         self.count += 1
@@ -62,7 +71,11 @@ class Failures:
             self._kinds.add(type(error))
             unexpected = None if isinstance(error, LifecycleError | OSError) else error
             log.warning(
-                "%s failed and is tried again%s: %s", self._what, self._meanwhile, self.problem, exc_info=unexpected
+                "%s failed and is tried again%s: %s",
+                self._what,
+                self._meanwhile,
+                self.problem,
+                exc_info=unexpected,
             )
 
     def worked(self) -> None:
@@ -79,15 +92,17 @@ class Failures:
 
 
 class Loop:
-    """Executes one turn after another, in a thread (``run_in_thread``) or in an event loop (``run``).
+    """Executes one turn after another, in a thread (``run_in_thread``) or in an event loop
+    (``run``).
 
-    A turn returns the seconds until the next turn: ``None`` means ``every_s``, and ``DONE`` ends the loop. ``first_s``
-    is the pause before the first turn.
+    A turn returns the seconds until the next turn: ``None`` means ``every_s``, and ``DONE`` ends
+    the loop. ``first_s`` is the pause before the first turn.
 
-    After a turn that raised, the pause is the first number of ``retry_s``. Each further failure doubles it, up to the
-    second number. The pause is longer if the error has a greater ``retry_after_s``. Without ``retry_s`` the back-off
-    never exceeds ``every_s``. An error that costs the other side little has ``retry_within_s``: the pause after it, and
-    what it doubles, is no longer than that.
+    After a turn that raised, the pause is the first number of ``retry_s``. Each further failure
+    doubles it, up to the second number. The pause is longer if the error has a greater
+    ``retry_after_s``. Without ``retry_s`` the back-off never exceeds ``every_s``. An error that
+    costs the other side little has ``retry_within_s``: the pause after it, and what it doubles, is
+    no longer than that.
     """
 
     def __init__(
@@ -131,7 +146,9 @@ class Loop:
 
     def _failed(self, error: Exception) -> float:
         most = min(self._retry_max_s, getattr(error, "retry_within_s", math.inf))
-        self._pause = min(2 * self._pause, most) if self.failures.count else min(self._retry_s, most)
+        self._pause = (
+            min(2 * self._pause, most) if self.failures.count else min(self._retry_s, most)
+        )
         self.failures.failed(error)
         asked = getattr(error, "retry_after_s", None) or 0.0
         return max(self._pause, asked / JITTER)
@@ -157,7 +174,8 @@ class Beside:
     def leave(self) -> None:
         """Cancel each task, but only once: a second cancellation would interrupt its cleanup.
 
-        ``cancelling()`` cannot say which tasks were cancelled here: it also counts a time limit that expires in a task.
+        ``cancelling()`` cannot say which tasks were cancelled here: it also counts a time limit
+        that expires in a task.
         """
         for task in self._tasks:
             if task not in self._asked:
@@ -168,7 +186,10 @@ class Beside:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         """Cancel all tasks and wait until they have ended."""
         self.leave()

@@ -1,4 +1,5 @@
-"""Events as CloudEvents 1.0 documents, for the event bus, the event file and pushes (docs/events.md).
+"""Events as CloudEvents 1.0 documents, for the event bus, the event file and pushes
+(docs/events.md).
 
 Every receiver gets the same document.
 """
@@ -14,20 +15,33 @@ from crawler_lifecycle.ports.runs import Event
 
 SOURCE = "crawler-lifecycle"
 
-#: An EventBridge entry must be smaller: 256 KiB (docs.aws.amazon.com, "Calculating PutEvents event entry size").
+#: An EventBridge entry must be smaller: 256 KiB (docs.aws.amazon.com, "Calculating PutEvents event
+#: entry size").
 ENTRY_MAX = 256 * 1024
 #: Bytes that the field ``Time`` adds to the size of an entry.
 ENTRY_TIME = 14
 
-#: A document that is too large is cut in these steps until it fits. 1. ``cause`` is cut to ``CAUSE_MAX`` characters.
-#: 2. Every text is cut to ``TEXT_MAX`` characters. 3. Fields outside of ``CORE`` are removed, the largest first.
+#: A document that is too large is cut in these steps until it fits. 1. ``cause`` is cut to
+#: ``CAUSE_MAX`` characters.
+#: 2. Every text is cut to ``TEXT_MAX`` characters. 3. Fields outside of ``CORE`` are removed, the
+#:    largest first.
 #: 4. The texts of the ``CORE`` fields are cut to ``CORE_MAX`` characters.
 CAUSE_MAX = 2000
 TEXT_MAX = 500
 CORE_MAX = 100
 #: Fields that are never removed: they name the run or manager and its result.
 CORE = (
-    *("run_id", "run_uid", "attempt", "crawler", "trigger", "status", "outcome", "ended_by", "started"),
+    *(
+        "run_id",
+        "run_uid",
+        "attempt",
+        "crawler",
+        "trigger",
+        "status",
+        "outcome",
+        "ended_by",
+        "started",
+    ),
     *("manager_id", "manager_uid", "name", "flow_id", "project"),
 )
 #: The field of ``data`` that marks a cut document.
@@ -39,8 +53,8 @@ _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 def event_id(event: Event) -> str:
     """Return the id by which receivers recognise a repeated delivery.
 
-    Types in ``EVENTS_ONCE`` happen once in an attempt: their id is the event's key. Other ids end with the event's
-    sequence number.
+    Types in ``EVENTS_ONCE`` happen once in an attempt: their id is the event's key. Other ids end
+    with the event's sequence number.
     """
     return event.key if event.type in EVENTS_ONCE else f"{event.key}/{event.seq}"
 
@@ -66,9 +80,9 @@ def cloud_event(event: Event) -> dict[str, object]:
 def event_text(event: Event, limit: int) -> str:
     """Return the document as ASCII JSON of at most ``limit`` bytes.
 
-    A longer document is cut and gets ``truncated: true`` in its ``data``. The same event is always cut in the same way.
-    Raises ``TypeError`` or ``ValueError`` if the body cannot be written as JSON, and ``ValueError`` if even the cut
-    document is too long.
+    A longer document is cut and gets ``truncated: true`` in its ``data``. The same event is always
+    cut in the same way. Raises ``TypeError`` or ``ValueError`` if the body cannot be written as
+    JSON, and ``ValueError`` if even the cut document is too long.
     """
     document = cloud_event(event)
     text = _json(document)
@@ -84,8 +98,8 @@ def event_text(event: Event, limit: int) -> str:
 def bus_text(event: Event) -> str:
     """Return the document for an EventBridge entry, cut if the entry would be too large.
 
-    The event file gets the same text: cut documents then appear in development too, not only in production. Raises
-    ``TypeError`` and ``ValueError`` as ``event_text`` does.
+    The event file gets the same text: cut documents then appear in development too, not only in
+    production. Raises ``TypeError`` and ``ValueError`` as ``event_text`` does.
     """
     around = ENTRY_TIME + sum(len(part.encode()) for part in (SOURCE, event.type, event.subject))
     return event_text(event, ENTRY_MAX - 1 - around)
@@ -96,7 +110,9 @@ def _json(value: object) -> str:
 
 
 def _clean(body: Mapping[str, object]) -> dict[str, object]:
-    """Return a copy without lone surrogates: many JSON readers refuse a document that contains one."""
+    """Return a copy without lone surrogates: many JSON readers refuse a document that contains
+    one.
+    """
     return {str(_cleaned(key)): _cleaned(value) for key, value in body.items()}
 
 
@@ -120,7 +136,11 @@ def _ever_smaller(data: dict[str, object]) -> Iterator[dict[str, object]]:
     for key in sorted(data.keys() - set(CORE), key=lambda key: (-len(_json(data[key])), key)):
         data = {name: value for name, value in data.items() if name != key}
         yield data
-    yield {k: _shortened(v, CORE_MAX) for k, v in data.items() if v is None or isinstance(v, str | int | float)}
+    yield {
+        k: _shortened(v, CORE_MAX)
+        for k, v in data.items()
+        if v is None or isinstance(v, str | int | float)
+    }
 
 
 def _shortened(value: object, most: int) -> object:

@@ -89,25 +89,35 @@ ROLES: dict[str, str] = {
     "webhooks": names.QUEUE_WEBHOOKS,
 }
 
-#: The role that executes users' code in separate processes. Each of its workers also serves a queue of its own.
+#: The role that executes users' code in separate processes. Each of its workers also serves a queue
+#: of its own.
 PLANS = "plans"
 
 #: The role that delivers to webhooks. No other role calls addresses that users name.
 WEBHOOKS = "webhooks"
 
 #: Task queue -> role that serves it.
-SERVED_BY: dict[str, str] = {**{queue: role for role, queue in ROLES.items()}, names.QUEUE_FUNCTIONS: PLANS}
+SERVED_BY: dict[str, str] = {
+    **{queue: role for role, queue in ROLES.items()},
+    names.QUEUE_FUNCTIONS: PLANS,
+}
 
 #: A role without a task queue: it notices a change on the cluster and wakes the run concerned.
 OBSERVER = "observer"
 
-#: Roles whose activities call the cluster. Other roles get no cluster client, and no cluster token in ``deploy/``.
+#: Roles whose activities call the cluster. Other roles get no cluster client, and no cluster token
+#: in ``deploy/``.
 ASKING = frozenset({"cluster", "control", "audit"})
 
-#: Activities of other queues that the control queue serves too. After a stop, looks and the verdict use it until the
-#: end is proved. It also ends managers and graphs.
+#: Activities of other queues that the control queue serves too. After a stop, looks and the verdict
+#: use it until the end is proved. It also ends managers and graphs.
 ON_CONTROL_TOO = (
-    *("get_active_running_tasks", "get_history_statuses_to_sync", "get_bulk_task_history_data", "reconcile_tasks"),
+    *(
+        "get_active_running_tasks",
+        "get_history_statuses_to_sync",
+        "get_bulk_task_history_data",
+        "reconcile_tasks",
+    ),
     *("sync_statuses", "count_alive_tasks", "update_run_status"),
     *("open_manager", "end_manager", "advance_graph", "end_graph"),
 )
@@ -115,7 +125,10 @@ ON_CONTROL_TOO = (
 
 @dataclass
 class Parts:
-    """External systems that the activities of one role use. Each role has its own database connections."""
+    """External systems that the activities of one role use.
+
+    Each role has its own database connections.
+    """
 
     store: Store
     cluster: Cluster
@@ -150,13 +163,19 @@ class Parts:
     def children(self) -> ChildRuns:
         """Begins and stops runs of managers, graphs and schedules."""
         s = self.store
-        return ChildRuns(s.initiation, s.stops, s.runs, self.directory, self.catalogue, self.scheduler)
+        return ChildRuns(
+            s.initiation, s.stops, s.runs, self.directory, self.catalogue, self.scheduler
+        )
 
     def reading(self, parent: str) -> FileReading:
-        """Return a reader that users' code in this manager or graph can use (``FileReading.parent``)."""
+        """Return a reader that users' code in this manager or graph can use
+        (``FileReading.parent``).
+        """
         s = self.store
         archived = ArchivedFiles(self.archive)
-        files = RunFiles(s.tasks, s.exports, self.live_files, archived, "this worker cannot read them")
+        files = RunFiles(
+            s.tasks, s.exports, self.live_files, archived, "this worker cannot read them"
+        )
         return FileReading(s.runs, files, parent)
 
 
@@ -176,7 +195,9 @@ def build_parts(settings: Settings, directory: WorkflowDirectory, role: str) -> 
         sink=build_sink(settings),
         archive=build_archive(settings),
         directory=directory,
-        audit=AuditRules(settings.audit.grace_s, settings.audit.orphan_grace_s, settings.audit.start_grace_s),
+        audit=AuditRules(
+            settings.audit.grace_s, settings.audit.orphan_grace_s, settings.audit.start_grace_s
+        ),
         cloud=settings.plans.cloud(),
         buffer=settings.plans.buffer,
         live_files=kind.live_files() if role == PLANS else None,
@@ -195,7 +216,10 @@ def build_webhooks(settings: Settings) -> WebhookSenders:
 
 
 def build_store(settings: Settings, told: Told | None = meters.committed) -> Store:
-    """Open the database with new connections. ``told``: see ``open_store``. Raises ``InvalidRequest``."""
+    """Open the database with new connections.
+
+    ``told``: see ``open_store``. Raises ``InvalidRequest``.
+    """
     url = settings.database.url
     pool_size = settings.database.pool_size
     most = settings.limits.model_dump()
@@ -212,7 +236,10 @@ def build_pools(settings: Settings) -> Pools:
 
 
 def build_scheduler(settings: Settings, most_s: float = math.inf) -> HttpSchedulerClient:
-    """Return a client of the scheduler service. It waits at most ``most_s`` seconds for an answer."""
+    """Return a client of the scheduler service.
+
+    It waits at most ``most_s`` seconds for an answer.
+    """
     of = settings.scheduler
     token = of.token.get_secret_value() if of.token else None
     return HttpSchedulerClient(of.url, min(of.timeout_s, most_s), token=token)
@@ -221,8 +248,9 @@ def build_scheduler(settings: Settings, most_s: float = math.inf) -> HttpSchedul
 def build_catalogue(settings: Settings) -> Catalogue:
     """Return the catalogue. A worker reads limits and ``partial_ok`` of crawlers from it.
 
-    An installation with its own scheduler service needs no catalogue: without the default file the catalogue is empty.
-    A file that the settings name must exist and be valid. Raises ``CatalogueError``.
+    An installation with its own scheduler service needs no catalogue: without the default file the
+    catalogue is empty. A file that the settings name must exist and be valid. Raises
+    ``CatalogueError``.
     """
     if not settings.crawlers.exists() and "crawlers" not in settings.model_fields_set:
         return EmptyCatalogue()
@@ -254,7 +282,10 @@ def build_bundles_place(url: str, *, probing: bool = False) -> BundlesPlace:
 
 
 def build_places(settings: Settings) -> list[FilesPlace]:
-    """Return the locations where tasks leave files: bucket, volume, both or neither. Raises ``InvalidRequest``."""
+    """Return the locations where tasks leave files: bucket, volume, both or neither.
+
+    Raises ``InvalidRequest``.
+    """
     c = settings.cluster
     kind = kind_of(c)
     volume = kind.volume()
@@ -275,19 +306,25 @@ def build_sink(settings: Settings) -> EventSink:
     )
 
 
-#: Section of the settings -> class that pushes to front ends; the class takes the options of the section.
+#: Section of the settings -> class that pushes to front ends; the class takes the options of the
+#: section.
 NOTIFIERS: Mapping[str, Callable[..., Notifier]] = {"pusher": PusherNotifier}
 
 
 def build_notifiers(settings: Settings) -> list[Notifier]:
-    """Return all notifiers of front ends. Each delivers and retries independently. Raises ``InvalidRequest``."""
+    """Return all notifiers of front ends.
+
+    Each delivers and retries independently. Raises ``InvalidRequest``.
+    """
     options = {name: getattr(settings, name).options() for name in NOTIFIERS}
     found = [make(**options[name]) for name, make in NOTIFIERS.items() if options[name] is not None]
     return found or [OutboxNotifier()]
 
 
 class _NoCluster:
-    """Replaces the cluster for roles outside of ``ASKING``. A call is a bug and raises ``RuntimeError``.
+    """Replaces the cluster for roles outside of ``ASKING``.
+
+    A call is a bug and raises ``RuntimeError``.
 
     On Kubernetes such a role has no account and no network access to the API.
     """
@@ -304,11 +341,13 @@ class _NoCluster:
     place = look = details = stop = kill = inventory = task_records = _refuse
 
 
-def build_numbers(settings: Settings, directory: KnowsRuns | None, roles: Collection[str]) -> dict[str, KnowsRuns]:
+def build_numbers(
+    settings: Settings, directory: KnowsRuns | None, roles: Collection[str]
+) -> dict[str, KnowsRuns]:
     """Return the systems that can report which run numbers they contain, for these roles.
 
-    These are Temporal and, for roles in ``ASKING``, the cluster. The keys are names for people. Raises
-    ``InvalidRequest``.
+    These are Temporal and, for roles in ``ASKING``, the cluster. The keys are names for people.
+    Raises ``InvalidRequest``.
     """
     found = {} if directory is None else {"Temporal": directory}
     if ASKING & set(roles):
@@ -324,7 +363,9 @@ def build_audit(p: Parts) -> AuditActivities:
 
 def build_parent_audit(p: Parts) -> ParentAudit:
     """Return the audit activity for rows of features that have workflows."""
-    kinds: list[ParentKind] = [feature.load(feature.recover)(p) for feature in FEATURES if feature.recover]
+    kinds: list[ParentKind] = [
+        feature.load(feature.recover)(p) for feature in FEATURES if feature.recover
+    ]
     return ParentAudit(p.store, p.directory, {kind.what: kind for kind in kinds}, p.audit)
 
 
@@ -335,10 +376,16 @@ def all_activities(parts: Parts) -> dict[str, Callable[..., Any]]:
     owners = (
         InitiationActivities(s.initiation, s.additions, s.runs, p.directory, p.catalogue),
         DeploymentActivities(
-            *(s.deployment, s.looks, s.runs, s.tasks, s.events), p.cluster, p.scheduler, p.notifiers, p.policies
+            *(s.deployment, s.looks, s.runs, s.tasks, s.events),
+            p.cluster,
+            p.scheduler,
+            p.notifiers,
+            p.policies,
         ),
         RetryActivities(s.retries, s.deployment, s.runs, s.tasks, p.policies),
-        ReconciliationActivities(s.looks, s.tasks, s.events, p.cluster, p.notifiers, s.retries, policies=p.policies),
+        ReconciliationActivities(
+            s.looks, s.tasks, s.events, p.cluster, p.notifiers, s.retries, policies=p.policies
+        ),
         CancellationActivities(s.stops, s.looks, s.tasks, s.events, p.cluster, p.notifiers),
         CompletionActivities(
             *(s.completion, s.exports, s.deployment, s.runs, s.tasks, s.events),
@@ -347,7 +394,12 @@ def all_activities(parts: Parts) -> dict[str, Callable[..., Any]]:
         DeletionActivities(s.deletion, s.runs, p.directory, p.archive, p.places),
         build_audit(p),
         build_parent_audit(p),
-        *(owner for feature in FEATURES if feature.activities for owner in feature.load(feature.activities)(p)),
+        *(
+            owner
+            for feature in FEATURES
+            if feature.activities
+            for owner in feature.load(feature.activities)(p)
+        ),
     )
     return {name: method for owner in owners for name, method in activities_in(owner).items()}
 

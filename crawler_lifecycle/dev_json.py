@@ -1,8 +1,10 @@
-"""Reads ``.crawl/dev.json``, the addresses of a ``crawlctl dev`` stack, and checks that the file can be trusted.
+"""Reads ``.crawl/dev.json``, the addresses of a ``crawlctl dev`` stack, and checks that the file
+can be trusted.
 
-Another user may be able to write into a folder above ours. They could put such a file there and make us call their
-addresses. Therefore file and folder must belong to us, nobody else may write to them, and every service must be on this
-machine. No token is sent to such an address: the gateway of ``crawlctl dev`` needs none.
+Another user may be able to write into a folder above ours. They could put such a file there and
+make us call their addresses. Therefore file and folder must belong to us, nobody else may write to
+them, and every service must be on this machine. No token is sent to such an address: the gateway of
+``crawlctl dev`` needs none.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from crawler_lifecycle.domain.names import STACK_HEADER
 FOLDER = ".crawl"
 NAME = "dev.json"
 DEV_JSON = Path(FOLDER, NAME)
-#: Services that we call; they must be on this machine. A database (`--database`) may be on another machine.
+#: Services that we call; they must be on this machine. A database (`--database`) may be on another
+#: machine.
 CALLED = ("gateway", "scheduler", "temporal", "worker", "metrics")
 SIZE_MAX = 1024 * 1024
 
@@ -50,12 +53,19 @@ VARIABLES = {
     "stack": "LIFECYCLE_STACK",
 }
 
-#: Allows webhooks that call this machine. In a stack it is true unless the environment sets another value.
+#: Allows webhooks that call this machine. In a stack it is true unless the environment sets another
+#: value.
 LOOPBACK_WEBHOOKS = "LIFECYCLE_WEBHOOKS__LOOPBACK"
 
-#: If one of these variables is set, the environment names its own services and no stack is searched.
+#: If one of these variables is set, the environment names its own services and no stack is
+#: searched.
 NAMING = (
-    *("LIFECYCLE_CONFIG", "LIFECYCLE_DATABASE__URL", "LIFECYCLE_CLUSTER__KIND", "LIFECYCLE_CLUSTER__STATE_DIR"),
+    *(
+        "LIFECYCLE_CONFIG",
+        "LIFECYCLE_DATABASE__URL",
+        "LIFECYCLE_CLUSTER__KIND",
+        "LIFECYCLE_CLUSTER__STATE_DIR",
+    ),
     *("LIFECYCLE_SCHEDULER__URL", "TEMPORAL_ADDRESS", "TEMPORAL_PROFILE", "TEMPORAL_CONFIG_FILE"),
 )
 
@@ -76,11 +86,15 @@ def folder_of(stack: str) -> str:
 
 
 class OtherStack(Exception):
-    """Raised if the gateway at the address of a stack is not its own; the text names both folders, and the cure."""
+    """Raised if the gateway at the address of a stack is not its own; the text names both folders,
+    and the cure.
+    """
 
 
 class SetAside(Exception):
-    """Raised if the file exists but is not trusted; the text names the file, the reason and the cure."""
+    """Raised if the file exists but is not trusted; the text names the file, the reason and the
+    cure.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,25 +105,32 @@ class Stack:
     known: Mapping[str, Any]
 
     def check(self, answer: Any) -> None:
-        """Check that an answer (of ``httpx``) is from the stack of this file. Raises ``OtherStack``.
+        """Check that an answer (of ``httpx``) is from the stack of this file.
 
-        A stack that ended leaves its file, and another stack may have got its port. The file of a copied folder names
-        the stack of the original.
+        Raises ``OtherStack``.
+
+        A stack that ended leaves its file, and another stack may have got its port. The file of a
+        copied folder names the stack of the original.
         """
         answered = answer.headers.get(STACK_HEADER)
         folder = os.path.realpath(self.file.parent)
-        if answered == self.known.get("stack") and (answered is None or folder_of(answered) == folder):
+        if answered == self.known.get("stack") and (
+            answered is None or folder_of(answered) == folder
+        ):
             return
         other = f"the stack of {folder_of(answered)}" if answered else "another program"
         raise OtherStack(
-            f"the stack of {folder} does not run: its former address {self.known.get('gateway')} belongs to {other}; "
-            f"start it: crawlctl dev --state-dir {shlex.quote(folder)}, or name a gateway: crawlctl --gateway URL"
+            f"the stack of {folder} does not run: its former address {self.known.get('gateway')} "
+            f"belongs to {other}; "
+            f"start it: crawlctl dev --state-dir {shlex.quote(folder)}, or name a gateway: "
+            "crawlctl --gateway URL"
         )
 
     def guard(self, http: Any) -> None:
         """Let this ``httpx.Client`` call this stack alone: anything else raises ``OtherStack``.
 
-        A call that may change something is preceded by one that does not, so that another stack does not begin with it.
+        A call that may change something is preceded by one that does not, so that another stack
+        does not begin with it.
         """
 
         def ask_first(request: Any) -> None:
@@ -123,7 +144,11 @@ class Stack:
 
     def variables(self) -> dict[str, str]:
         """Return the environment variables with the settings of the stack."""
-        given = {variable: str(self.known[name]) for name, variable in VARIABLES.items() if self.known.get(name)}
+        given = {
+            variable: str(self.known[name])
+            for name, variable in VARIABLES.items()
+            if self.known.get(name)
+        }
         return {LOOPBACK_WEBHOOKS: os.environ.get(LOOPBACK_WEBHOOKS) or "true", **given}
 
 
@@ -136,15 +161,17 @@ def read(file: Path) -> Stack | None:
     except OSError as error:
         raise _set_aside(file, f"its folder cannot be opened ({error.strerror})") from None
     try:
-        opened = os.open(file.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+        opened = os.open(
+            file.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder
+        )
     except FileNotFoundError:
         return None
     except OSError as error:
         raise _set_aside(file, f"it cannot be opened ({error.strerror})") from None
     else:
         with os.fdopen(opened, "rb") as content:
-            # Both descriptors stay open, so we read the same file that we checked. The folder may be a link that
-            # belongs to us.
+            # Both descriptors stay open, so we read the same file that we checked. The folder may
+            # be a link that belongs to us.
             link = os.lstat(file.parent)
             if stat.S_ISLNK(link.st_mode) and link.st_uid != os.geteuid():
                 raise _set_aside(file, f"its folder is a link that belongs to uid {link.st_uid}")
@@ -181,13 +208,15 @@ def _not_ours(what: str, found: os.stat_result) -> str | None:
 
 def _set_aside(file: Path, why: str) -> SetAside:
     return SetAside(
-        f"{file} is ignored: {why}; if the file is not yours, remove it; if it is yours, start crawlctl dev again in "
+        f"{file} is ignored: {why}; if the file is not yours, remove it; if it is yours, start "
+        "crawlctl dev again in "
         "the same folder; or name the gateway: crawlctl --gateway URL"
     )
 
 
 def nearest(say: Callable[[str], None]) -> Stack | None:
-    """Return the stack of the working directory, or of its nearest parent that has one; ``None`` if there is none.
+    """Return the stack of the working directory, or of its nearest parent that has one; ``None`` if
+    there is none.
 
     ``say`` gets a message about every file that is not trusted.
     """
@@ -210,7 +239,8 @@ class ConfigUnreadable(Exception):
 def gateway_setting(name: str) -> str | None:
     """Return a setting of the gateway, ``url`` or ``token``; ``None`` if it is not set.
 
-    The environment is read first, the file that ``LIFECYCLE_CONFIG`` names second. Raises ``ConfigUnreadable``.
+    The environment is read first, the file that ``LIFECYCLE_CONFIG`` names second. Raises
+    ``ConfigUnreadable``.
     """
     path = os.environ.get("LIFECYCLE_CONFIG")
     if found := os.environ.get(f"LIFECYCLE_GATEWAY__{name.upper()}"):

@@ -1,4 +1,6 @@
-"""The process contract: the environment variables of a task's process on every cluster (docs/contract.md)."""
+"""The process contract: the environment variables of a task's process on every cluster
+(docs/contract.md).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from crawler_lifecycle.domain.due_ids import due_text
 from crawler_lifecycle.ports.runs import Deployment, QueuedTask
 
 
-def contract_of(deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask) -> dict[str, str]:
+def contract_of(
+    deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask
+) -> dict[str, str]:
     """Return the variables that do not depend on the cluster.
 
     Raises ``InvalidRequest`` for wrong arguments and settings.
@@ -30,6 +34,12 @@ def contract_of(deployment: Deployment, crawler: CrawlerDefinition, task: Queued
         "CRAWL_STOP_SIGNAL": crawler.stop_signal,
         "CRAWL_STOP_GRACE_S": f"{deployment.limits.stop_grace_s:.15g}",
         **({} if deployment.due_at is None else {"CRAWL_DUE_AT": due_text(deployment.due_at)}),
-        **({} if crawler.items is True else {"CRAWL_ITEMS": json.dumps(crawler.items) if crawler.items else "off"}),
-        **({"CRAWL_FIELDS": json.dumps(list(fields))} if (fields := crawler.expected.parts) else {}),
+        **(
+            {}
+            if crawler.items is True
+            else {"CRAWL_ITEMS": json.dumps(crawler.items) if crawler.items else "off"}
+        ),
+        **(
+            {"CRAWL_FIELDS": json.dumps(list(fields))} if (fields := crawler.expected.parts) else {}
+        ),
     }

@@ -1,8 +1,8 @@
 """Redaction: removes secrets and control characters from logs, traces and workflow histories.
 
-There are three filters. The first masks known secrets: values collected once from settings and environment, in every
-usual encoding. The second masks credentials in URLs. The third masks values next to a name such as "password". No
-filter raises an error, and the limits below bound their cost.
+There are three filters. The first masks known secrets: values collected once from settings and
+environment, in every usual encoding. The second masks credentials in URLs. The third masks values
+next to a name such as "password". No filter raises an error, and the limits below bound their cost.
 """
 
 from __future__ import annotations
@@ -32,11 +32,13 @@ _NAMES = (
 _HARMLESS = re.compile(
     r"(?i)^(?:task_token_sha256|tokens?_(?:file|count|max)|secrets?_(?:file|count|name)|[\w.-]*tokens?\.toml)$"
 )
-#: Variables that hold a path or an address. In the shell's variables "pwd" means the working directory.
+#: Variables that hold a path or an address. In the shell's variables "pwd" means the working
+#: directory.
 _FOLDERS = ("PWD", "OLDPWD")
 _PLACES = ("_FILE", "_PATH", "_URL")
 _SECRET_NAME = re.compile(rf"(?i)(?:^|[^a-z])(?:{_NAMES})s?(?:$|[^a-z])|(?:{_NAMES})s?$")
-#: Matches ``password=x``, ``"token": "x"`` and ``Authorization: Bearer x``; the name may contain other words too.
+#: Matches ``password=x``, ``"token": "x"`` and ``Authorization: Bearer x``; the name may contain
+#: other words too.
 _PAIR = re.compile(
     rf"""(?ix)
     (?P<name>\b[\w.-]{{0,40}}?(?:{_NAMES})s?(?:[_.-][\w.-]{{0,40}})?)
@@ -48,12 +50,16 @@ _PAIR = re.compile(
       | (?P<bare>\[redacted\] | [^\s"',;&}}\])]+)
     )"""
 )
-#: A reference to a secret, used in a catalogue or webhook. It is not masked: people need its name to correct it.
+#: A reference to a secret, used in a catalogue or webhook. It is not masked: people need its name
+#: to correct it.
 _REFERENCE = re.compile(r"env:[A-Za-z_]\w*|secret:[\w.-]+/[\w.-]+", re.ASCII)
 _BEARER = re.compile(r"(?i)\b(?P<scheme>bearer)\s+(?P<value>[A-Za-z0-9._~+/=-]{8,})")
-_URL = re.compile(r"(?i)(?P<scheme>\b[a-z][a-z0-9+.-]{0,30}://)(?P<user>[^\s/@:\"']{0,200}):[^\s/\"']{1,400}@")
+_URL = re.compile(
+    r"(?i)(?P<scheme>\b[a-z][a-z0-9+.-]{0,30}://)(?P<user>[^\s/@:\"']{0,200}):[^\s/\"']{1,400}@"
+)
 
-#: Control characters, line and paragraph separators, marks that change the direction of text, and lone surrogates.
+#: Control characters, line and paragraph separators, marks that change the direction of text, and
+#: lone surrogates.
 _STEERING = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff]"
 )
@@ -66,7 +72,8 @@ def is_secret_name(name: str) -> bool:
 
 
 def printable(text: str, *, lines: bool = False) -> str:
-    r"""Return the text with escapes such as ``\n`` for characters that control a terminal or end a line.
+    r"""Return the text with escapes such as ``\n`` for characters that control a terminal or end a
+    line.
 
     With ``lines`` line breaks and tabs stay as they are.
     """
@@ -75,14 +82,22 @@ def printable(text: str, *, lines: bool = False) -> str:
 
 
 def forms(secret: str) -> set[str]:
-    """Return the encodings in which a secret may appear: plain, JSON, URL, hexadecimal, and base64 at any offset."""
-    found = {secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1], repr(secret)[1:-1]}
+    """Return the encodings in which a secret may appear: plain, JSON, URL, hexadecimal, and base64
+    at any offset.
+    """
+    found = {
+        secret,
+        json.dumps(secret)[1:-1],
+        json.dumps(secret, ensure_ascii=False)[1:-1],
+        repr(secret)[1:-1],
+    }
     if len(secret) < ANYWHERE_MIN:
         return found
     raw = secret.encode("utf-8", "surrogatepass")
     found |= {quote(raw), quote(raw, safe=""), quote_plus(raw), raw.hex(), raw.hex().upper()}
     for offset in range(3):
-        # The base64 characters at both ends may also hold bits of the text before and after the secret.
+        # The base64 characters at both ends may also hold bits of the text before and after the
+        # secret.
         whole = base64.b64encode(b"\0" * offset + raw).decode()
         first = -(-offset * 8 // 6)
         inner = whole[first : (offset + len(raw)) * 8 // 6]
@@ -95,8 +110,13 @@ class Redactor:
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         self.secrets = frozenset(secret for secret in secrets if len(secret.strip()) >= SECRET_MIN)
-        wanted = sorted({form for secret in self.secrets for form in forms(secret)}, key=len, reverse=True)
-        parts = [re.escape(f) if len(f) >= ANYWHERE_MIN else rf"(?<!\w){re.escape(f)}(?!\w)" for f in wanted]
+        wanted = sorted(
+            {form for secret in self.secrets for form in forms(secret)}, key=len, reverse=True
+        )
+        parts = [
+            re.escape(f) if len(f) >= ANYWHERE_MIN else rf"(?<!\w){re.escape(f)}(?!\w)"
+            for f in wanted
+        ]
         self._known = re.compile("|".join(parts)) if parts else None
         self._longest = max(map(len, wanted), default=0)
 
@@ -104,7 +124,8 @@ class Redactor:
         """Return the text without secrets, cut to about ``limit`` characters."""
         cut = len(text) > limit
         if cut:
-            # A secret may lie across the cut, and half of a secret is still secret. So some more text is checked.
+            # A secret may lie across the cut, and half of a secret is still secret. So some more
+            # text is checked.
             text = text[: limit + self._longest]
         if self._known is not None:
             text = self._known.sub(MASK, text)
@@ -117,7 +138,11 @@ class Redactor:
     def value(self, value: object, name: str = "", depth: int = 0, limit: int = TEXT_MAX) -> object:
         """Return the value without secrets, limited in size, and made of JSON types only."""
         if value is None or isinstance(value, bool | int | float):
-            return MASK if name and is_secret_name(name) and isinstance(value, int | float) and value else value
+            return (
+                MASK
+                if name and is_secret_name(name) and isinstance(value, int | float) and value
+                else value
+            )
         if name and is_secret_name(name):
             return MASK
         if isinstance(value, str):
@@ -128,8 +153,15 @@ class Redactor:
             if isinstance(value, Mapping):
                 return self._mapping(value, depth, limit)
             if isinstance(value, list | tuple | set | frozenset):
-                members = [self.value(member, name, depth + 1, limit) for member in list(value)[:MEMBERS_MAX]]
-                return [*members, f"… {len(value) - MEMBERS_MAX} more"] if len(value) > MEMBERS_MAX else members
+                members = [
+                    self.value(member, name, depth + 1, limit)
+                    for member in list(value)[:MEMBERS_MAX]
+                ]
+                return (
+                    [*members, f"… {len(value) - MEMBERS_MAX} more"]
+                    if len(value) > MEMBERS_MAX
+                    else members
+                )
         return self.text(_words(value), limit)
 
     def _mapping(self, value: Mapping[object, object], depth: int, limit: int) -> dict[str, object]:
@@ -141,7 +173,8 @@ class Redactor:
                     break
                 words = _words(key)
                 found[self.text(words, 200)] = self.value(member, words, depth + 1, limit)
-        except Exception as error:  # the mapping may be of another library, and logging must not fail
+        # The mapping may be of another library, and logging must not fail.
+        except Exception as error:
             found["…"] = f"unreadable: {type(error).__name__}"
         return found
 
@@ -164,13 +197,16 @@ def _mask_pair(found: re.Match[str]) -> str:
     return found.group()
 
 
-# --- secrets that this process knows ----------------------------------------------------------------------------------
+# --- secrets that this process knows --------------------------------------------------------------
 
 _current = Redactor()
 
 
 def learn(secrets: Iterable[str]) -> None:
-    """Add values that this process must never show. Each entry point calls this before it does anything else."""
+    """Add values that this process must never show.
+
+    Each entry point calls this before it does anything else.
+    """
     global _current
     _current = Redactor({*_current.secrets, *secrets})
 
@@ -187,10 +223,16 @@ def current() -> Redactor:
 
 
 def secrets_of_environment(environment: Mapping[str, str]) -> set[str]:
-    """Return the secrets in environment variables: values of variables with secret names, and credentials in URLs."""
+    """Return the secrets in environment variables: values of variables with secret names, and
+    credentials in URLs.
+    """
     found: set[str] = set()
     for name, value in environment.items():
-        if is_secret_name(name) and name.upper() not in _FOLDERS and not name.upper().endswith(_PLACES):
+        if (
+            is_secret_name(name)
+            and name.upper() not in _FOLDERS
+            and not name.upper().endswith(_PLACES)
+        ):
             found.add(value)
         elif name.upper().startswith("OTEL_") and name.upper().endswith("_HEADERS"):
             found |= {unquote(secret) for _, secret in parse_qsl(value, separator=",")}

@@ -1,8 +1,9 @@
 """All settings as one tree. Entry points read it once and pass the values on.
 
-There are three sources: the defaults, the TOML file that ``LIFECYCLE_CONFIG`` names, and environment variables. Later
-sources override earlier ones. Variables have the prefix ``LIFECYCLE_``, and ``__`` between levels
-(``LIFECYCLE_DATABASE__URL``). Temporal has its own variables (``TEMPORAL_*``).
+There are three sources: the defaults, the TOML file that ``LIFECYCLE_CONFIG`` names, and
+environment variables. Later sources override earlier ones. Variables have the prefix
+``LIFECYCLE_``, and ``__`` between levels (``LIFECYCLE_DATABASE__URL``). Temporal has its own
+variables (``TEMPORAL_*``).
 """
 
 from __future__ import annotations
@@ -30,7 +31,12 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
 
 from crawler_lifecycle.domain.bounds import MOST
 from crawler_lifecycle.domain.crawlers.crawler import check_retries
@@ -41,7 +47,14 @@ from crawler_lifecycle.domain.loopback import is_loopback
 from crawler_lifecycle.domain.names import CRAWLER_NAME, STACK_HEADER
 from crawler_lifecycle.domain.pools import POOL_NAME, POOLS_MAX
 from crawler_lifecycle.domain.projects import DEFAULT
-from crawler_lifecycle.domain.quotas import QUOTA_KEY, QUOTA_MAX, QUOTAS_MAX, Quotas, What, check_quota_keys
+from crawler_lifecycle.domain.quotas import (
+    QUOTA_KEY,
+    QUOTA_MAX,
+    QUOTAS_MAX,
+    Quotas,
+    What,
+    check_quota_keys,
+)
 from crawler_lifecycle.domain.resources import Resources, parse_cpu, parse_memory
 from crawler_lifecycle.domain.retries import Retries
 from crawler_lifecycle.domain.variables import OF_CRAWLERS, OF_WEBHOOKS
@@ -58,11 +71,23 @@ DEPLOYMENT = "crawler-lifecycle"
 
 
 #: Settings that decide the same thing in each process that uses the database.
-ALIKE = ("pools", "quotas", "limits", "retries", "ends", "payloads.keys", "cluster.kind", "cluster.slots")
+ALIKE = (
+    "pools",
+    "quotas",
+    "limits",
+    "retries",
+    "ends",
+    "payloads.keys",
+    "cluster.kind",
+    "cluster.slots",
+)
 
 
 def sqlite_url(file: Path) -> str:
-    """Return the database URL of a file. SQLAlchemy decodes it, so each character that means something is encoded."""
+    """Return the database URL of a file.
+
+    SQLAlchemy decodes it, so each character that means something is encoded.
+    """
     return f"sqlite:///{quote(os.fsencode(file))}"
 
 
@@ -76,7 +101,11 @@ EnvPrefix = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{2,49}$")]
 
 def _memory(least: str, most: str) -> AfterValidator:
     def check(value: str) -> str:
-        if not (parse_memory(least) or 0) <= (parse_memory(value) or 0) <= (parse_memory(most) or 0):
+        if (
+            not (parse_memory(least) or 0)
+            <= (parse_memory(value) or 0)
+            <= (parse_memory(most) or 0)
+        ):
             raise ValueError(f"{value!r:.80} is not allowed; give {least} to {most}")
         return value
 
@@ -84,7 +113,9 @@ def _memory(least: str, most: str) -> AfterValidator:
 
 
 #: Names of Kubernetes objects by the priority of a run.
-ByPriority = dict[Annotated[int, Field(ge=1, le=5)], Annotated[str, Field(min_length=1, max_length=253)]]
+ByPriority = dict[
+    Annotated[int, Field(ge=1, le=5)], Annotated[str, Field(min_length=1, max_length=253)]
+]
 
 
 class _Section(BaseModel):
@@ -95,7 +126,9 @@ class DatabaseSettings(_Section):
     """The database of runs."""
 
     url: str = Field(default_factory=lambda: sqlite_url(STATE_DIR.absolute() / "lifecycle.db"))
-    """`sqlite:////path/file.db`, or `mysql+pymysql://user:password@host/name` (MySQL 8, MariaDB 10.11+)"""
+    """`sqlite:////path/file.db`, or `mysql+pymysql://user:password@host/name` (MySQL 8, MariaDB
+    10.11+)
+    """
     pool_size: int = Field(default=10, ge=1, le=200)
     """connections per role of a worker, and of the gateway"""
 
@@ -142,8 +175,8 @@ class ClusterSettings(_Section):
     slots: int = Field(default=4, ge=1, le=1024)
     """local tasks at once; if set, also on Kubernetes with [pools](pools.md)"""
     cgroup: str = Field(default="auto", pattern=r"^(auto|off|/.*)$")
-    """[limits](local-cluster.md#limits-of-memory-and-processors) of local tasks: `auto`, `off`, or a folder of
-    cgroups"""
+    """[limits](local-cluster.md#limits-of-memory-and-processors) of local tasks: `auto`, `off`, or
+    a folder of cgroups"""
     run_as: str | None = Field(default=None, min_length=1, max_length=64)
     """[user](local-cluster.md#whose-user-a-crawler-is) of local crawlers"""
     keep_days: float = Field(default=14, ge=0)
@@ -153,7 +186,9 @@ class ClusterSettings(_Section):
 
 
 class SchedulerSettings(_Section):
-    """The scheduler service: its address for workers, and the host and port of our reference service."""
+    """The scheduler service: its address for workers, and the host and port of our reference
+    service.
+    """
 
     url: str = "http://127.0.0.1:8600"
     """where workers and gateway find it"""
@@ -224,7 +259,9 @@ class OidcGrant(_Section):
 class OidcSettings(_Section):
     """People who log in by an OpenID Connect provider, the issuer. Off without ``issuer``."""
 
-    issuer: str | None = Field(default=None, pattern=r"^(https://|http://localhost:|http://127\.0\.0\.1:)[^\s?#]+$")
+    issuer: str | None = Field(
+        default=None, pattern=r"^(https://|http://localhost:|http://127\.0\.0\.1:)[^\s?#]+$"
+    )
     """its address, as in its tokens"""
     client_id: str | None = Field(default=None, min_length=1, max_length=500)
     """our name there"""
@@ -244,7 +281,10 @@ class OidcSettings(_Section):
     @model_validator(mode="after")
     def _complete(self) -> Self:
         if self.issuer is not None and not (self.client_id and self.roles):
-            raise ValueError('issuer is set, so client_id and roles, such as {"GROUP": {"role": "read"}}, must be too')
+            raise ValueError(
+                'issuer is set, so client_id and roles, such as {"GROUP": {"role": "read"}}, '
+                "must be too"
+            )
         return self
 
 
@@ -285,7 +325,8 @@ class PusherSettings(_Section):
         return self
 
 
-#: Bytes of memory for one cached run: 180 KiB measured (``python -m benchmarks taking-up``), rounded up.
+#: Bytes of memory for one cached run: 180 KiB measured (``python -m benchmarks taking-up``),
+#: rounded up.
 CACHED_BYTES = 200 * 1024
 
 
@@ -297,7 +338,9 @@ class WorkerSettings(_Section):
     threads: int = Field(default=16, ge=1, le=512)
     """activities at once per role"""
     cache: Annotated[str, _memory("1Mi", "1Ti")] = "256Mi"
-    """memory for workflows that wait ([how much](operations-upgrades.md#how-large-must-a-worker-be))"""
+    """memory for workflows that wait ([how
+    much](operations-upgrades.md#how-large-must-a-worker-be))
+    """
     health_host: str = "127.0.0.1"
     """`/healthz` and `/readyz`"""
     health_port: int = Field(default=8700, ge=0, le=65535)
@@ -309,8 +352,12 @@ class WorkerSettings(_Section):
     wake_ups: bool = True
     """[wake-ups](truth.md#wake-ups) in the role `cluster`; `observer` always has them"""
     deployment: str | None = Field(default=None, max_length=60, pattern=r"^[A-Za-z0-9_-]+$")
-    """default with a build id: `crawler-lifecycle`; set alone, the build is `TEMPORAL_WORKER_BUILD_ID`"""
-    build_id: str | None = Field(default=None, max_length=100, pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$")
+    """default with a build id: `crawler-lifecycle`; set alone, the build is
+    `TEMPORAL_WORKER_BUILD_ID`
+    """
+    build_id: str | None = Field(
+        default=None, max_length=100, pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$"
+    )
     """for [worker versioning](deployment.md#worker-versions); none: off"""
 
     def cached(self) -> int:
@@ -328,8 +375,10 @@ class WorkerSettings(_Section):
         build = self.build_id or os.environ.get("TEMPORAL_WORKER_BUILD_ID")
         if not build:
             raise InvalidRequest(
-                f"LIFECYCLE_WORKER__BUILD_ID: missing for the deployment {deployment!r}; set it to a name that no "
-                "other build has, for example a commit; or unset LIFECYCLE_WORKER__DEPLOYMENT, TEMPORAL_DEPLOYMENT_NAME"
+                f"LIFECYCLE_WORKER__BUILD_ID: missing for the deployment {deployment!r}; set it to "
+                "a name that no "
+                "other build has, for example a commit; or unset LIFECYCLE_WORKER__DEPLOYMENT, "
+                "TEMPORAL_DEPLOYMENT_NAME"
             )
         return deployment or DEPLOYMENT, build
 
@@ -344,7 +393,9 @@ class PoolSettings(_Section):
     reserved: int = Field(default=0, ge=0, le=1_000_000)
     """Places that other pools leave free for it."""
     queue: str | None = Field(default=None, min_length=1, max_length=253)
-    """Kueue's LocalQueue for its Jobs, unless the crawler names one. Kueue then decides instead of max and reserved."""
+    """Kueue's LocalQueue for its Jobs, unless the crawler names one. Kueue then decides instead of
+    max and reserved.
+    """
 
     project: Annotated[str, Field(pattern=f"^{CRAWLER_NAME.pattern}$")] | None = None
     """The only project whose runs may be in it; none: every project's."""
@@ -352,20 +403,27 @@ class PoolSettings(_Section):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.max is not None and self.reserved > self.max:
-            raise ValueError(f"reserved: {self.reserved} is above max: {self.max}; reserve fewer, or raise max")
+            raise ValueError(
+                f"reserved: {self.reserved} is above max: {self.max}; reserve fewer, or raise max"
+            )
         if self.queue is not None and (self.max is not None or self.reserved):
-            raise ValueError("queue: Kueue decides in this pool; set max and reserved as quotas of its ClusterQueue")
+            raise ValueError(
+                "queue: Kueue decides in this pool; set max and reserved as quotas of its "
+                "ClusterQueue"
+            )
         return self
 
 
 class PlansSettings(_Section):
-    """Users' managers and functions: their modules and limits, and the meaning of units and projects."""
+    """Users' managers and functions: their modules and limits, and the meaning of units and
+    projects.
+    """
 
     modules: list[str] = Field(default_factory=list)
-    """modules with [managers](managers.md) and functions of [graphs](graphs.md) for the role `plans`, such as
-    `["shop.managers"]`. `"*"`: every module directly in the folder that imports `crawler_lifecycle.managers` or
-    `crawler_lifecycle.graphs`, or has nothing but imports, functions, classes and assignments. Whoever may start
-    graphs may call their functions"""
+    """modules with [managers](managers.md) and functions of [graphs](graphs.md) for the role
+    `plans`, such as `["shop.managers"]`. `"*"`: every module directly in the folder that imports
+    `crawler_lifecycle.managers` or `crawler_lifecycle.graphs`, or has nothing but imports,
+    functions, classes and assignments. Whoever may start graphs may call their functions"""
     folder: Path = Field(default_factory=Path.cwd)
     """where they are looked for first"""
     environment: list[str] = Field(default_factory=list)
@@ -387,7 +445,9 @@ class PlansSettings(_Section):
     buffer: int = Field(default=1000, ge=1, le=100_000)
     """items that wait for a slot; then the source pauses"""
     unit_cpu: str | None = None
-    """processors of one [unit](managers-scrapy-cloud.md#scrapy-clouds-words-in-ours), such as `500m`"""
+    """processors of one [unit](managers-scrapy-cloud.md#scrapy-clouds-words-in-ours), such as
+    `500m`
+    """
     unit_memory: str = "1Gi"
     """memory of one unit"""
     projects: dict[str, str] = Field(default_factory=dict)
@@ -397,8 +457,13 @@ class PlansSettings(_Section):
     @classmethod
     def _modules(cls, value: list[str]) -> list[str]:
         for name in value:
-            if (name != "*" and not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", name, re.ASCII)) or len(name) > 150:
-                raise ValueError(f"{name!r:.80} is no module name; write it as in an import, such as shop.managers")
+            if (
+                name != "*" and not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", name, re.ASCII)
+            ) or len(name) > 150:
+                raise ValueError(
+                    f"{name!r:.80} is no module name; write it as in an import, such as "
+                    "shop.managers"
+                )
         return list(dict.fromkeys(value))
 
     @field_validator("environment")
@@ -406,14 +471,21 @@ class PlansSettings(_Section):
     def _no_secrets(cls, value: list[str]) -> list[str]:
         for name in value:
             if name.upper().startswith((PREFIX, "TEMPORAL_")):
-                raise ValueError(f"{name!r:.80} is only for our own processes; remove it from this setting")
+                raise ValueError(
+                    f"{name!r:.80} is only for our own processes; remove it from this setting"
+                )
         return value
 
     @field_validator("queue")
     @classmethod
     def _queue(cls, value: str | None) -> str | None:
-        if value is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,49}", value, re.ASCII):
-            raise ValueError(f"{value!r:.80} is no pool name; give 1 to 50 letters, digits, dots, dashes, underscores")
+        if value is not None and not re.fullmatch(
+            r"[A-Za-z0-9][A-Za-z0-9._-]{0,49}", value, re.ASCII
+        ):
+            raise ValueError(
+                f"{value!r:.80} is no pool name; give 1 to 50 letters, digits, dots, dashes, "
+                "underscores"
+            )
         return value
 
     @field_validator("unit_cpu", "unit_memory", "memory")
@@ -427,7 +499,10 @@ class PlansSettings(_Section):
     def _prefixes(cls, value: dict[str, str]) -> dict[str, str]:
         for project, prefix in value.items():
             if not project or not re.fullmatch(r"[a-z0-9_.-]{0,62}", prefix):
-                raise ValueError(f"{project!r:.80}: {prefix!r:.80} can begin no crawler's name; use a-z, 0-9, _ . -")
+                raise ValueError(
+                    f"{project!r:.80}: {prefix!r:.80} can begin no crawler's name; use a-z, "
+                    "0-9, _ . -"
+                )
         return value
 
     def cloud(self) -> Cloud:
@@ -458,7 +533,9 @@ class WebhookSettings(_Section):
     def rules(self) -> WebhookRules:
         """The rules for addresses. They are checked when a webhook is made and at each delivery."""
         return WebhookRules(
-            [ipaddress.ip_network(network) for network in self.networks], self.loopback, self.env_prefix
+            [ipaddress.ip_network(network) for network in self.networks],
+            self.loopback,
+            self.env_prefix,
         )
 
 
@@ -485,7 +562,9 @@ class SmtpSettings(_Section):
     @model_validator(mode="after")
     def _private(self) -> Self:
         if self.tls == "none" and self.password is not None and not is_loopback(self.host or ""):
-            raise ValueError("tls: none sends the password readably; give starttls or tls, or no password")
+            raise ValueError(
+                "tls: none sends the password readably; give starttls or tls, or no password"
+            )
         return self
 
 
@@ -521,8 +600,8 @@ class PayloadSettings(_Section):
     """The data that we send through Temporal. It is readable there unless keys are set."""
 
     keys: SecretStr | None = None
-    """`NAME=KEY[,NAME=KEY]`, 32 bytes in base64 each; the first [encrypts](security.md#encrypted-histories), all
-    read"""
+    """`NAME=KEY[,NAME=KEY]`, 32 bytes in base64 each; the first
+    [encrypts](security.md#encrypted-histories), all read"""
 
 
 class LogSettings(_Section):
@@ -565,10 +644,13 @@ class Settings(BaseSettings):
         default_factory=dict, max_length=POOLS_MAX
     )
     """JSON: [pools](pools.md), the same for all services"""
-    quotas: dict[Annotated[str, Field(pattern=QUOTA_KEY)], dict[What, Annotated[int, Field(ge=0, le=QUOTA_MAX)]]] = (
-        Field(default_factory=dict, max_length=QUOTAS_MAX)
-    )
-    """JSON: what a token, pool or project [may start and have](access.md#quotas); the same for all services"""
+    quotas: dict[
+        Annotated[str, Field(pattern=QUOTA_KEY)],
+        dict[What, Annotated[int, Field(ge=0, le=QUOTA_MAX)]],
+    ] = Field(default_factory=dict, max_length=QUOTAS_MAX)
+    """JSON: what a token, pool or project [may start and have](access.md#quotas); the same for all
+    services
+    """
     retries: Retries = Field(default_factory=Retries)
     """JSON: [retries](retries.md) of all crawlers"""
     ends: Ends = Field(default_factory=Ends)
@@ -599,9 +681,13 @@ class Settings(BaseSettings):
 
     @property
     def owned(self) -> ReservedNames:
-        """The volume claim, pull secrets and prefixes of variables, for checks of catalogue entries."""
+        """The volume claim, pull secrets and prefixes of variables, for checks of catalogue
+        entries.
+        """
         of = self.cluster
-        return ReservedNames(of.volume_claim, frozenset(of.pull_secrets), of.env_prefix, self.webhooks.env_prefix)
+        return ReservedNames(
+            of.volume_claim, frozenset(of.pull_secrets), of.env_prefix, self.webhooks.env_prefix
+        )
 
     @classmethod
     def settings_customise_sources(
@@ -620,34 +706,51 @@ class Settings(BaseSettings):
 
     @classmethod
     def load(cls) -> Settings:
-        """Read all sources. Raises ``InvalidRequest`` that names the variable and value of each wrong setting."""
+        """Read all sources.
+
+        Raises ``InvalidRequest`` that names the variable and value of each wrong setting.
+        """
         path = os.environ.get("LIFECYCLE_CONFIG")
         if path and not Path(path).is_file():
-            raise InvalidRequest(f"LIFECYCLE_CONFIG: {path!r} is not a file; set it to a TOML file, or unset it")
+            raise InvalidRequest(
+                f"LIFECYCLE_CONFIG: {path!r} is not a file; set it to a TOML file, or unset it"
+            )
         try:
             return cls()
         except ValidationError as error:
             lines = []
             for item in error.errors():
-                name = "LIFECYCLE_" + "__".join(str(part).upper() for part in item["loc"] if part != "[key]")
+                name = "LIFECYCLE_" + "__".join(
+                    str(part).upper() for part in item["loc"] if part != "[key]"
+                )
                 if item["type"] == "extra_forbidden":
                     # The value of an unknown name may be a secret, so it is not shown.
                     lines.append(
-                        f"{name}: no setting has this name; see docs/settings.md, or let crawlctl doctor suggest one"
+                        f"{name}: no setting has this name; see docs/settings.md, or let crawlctl "
+                        "doctor suggest one"
                     )
                     continue
-                lines.append(f"{name}: {_masked(name, item.get('input'))} is not allowed; {item['msg']}")
+                lines.append(
+                    f"{name}: {_masked(name, item.get('input'))} is not allowed; {item['msg']}"
+                )
             raise InvalidRequest("; ".join(lines)) from None
         except ValueError as error:
-            cure = f"; give JSON: {error.__cause__}" if isinstance(error.__cause__, json.JSONDecodeError) else ""
-            raise InvalidRequest(f"{path or 'environment'}: the settings cannot be read: {error}{cure}") from None
+            cure = (
+                f"; give JSON: {error.__cause__}"
+                if isinstance(error.__cause__, json.JSONDecodeError)
+                else ""
+            )
+            raise InvalidRequest(
+                f"{path or 'environment'}: the settings cannot be read: {error}{cure}"
+            ) from None
 
 
 def fingerprints(settings: Settings, *more: str) -> dict[str, str]:
-    """Return a fingerprint of each setting in ``ALIKE``, and of ``more`` (``gateway.login_key``), by their variables.
+    """Return a fingerprint of each setting in ``ALIKE``, and of ``more`` (``gateway.login_key``),
+    by their variables.
 
-    The value itself is the key of the hash, of which 32 bits are left: enough to see that two values differ, and too
-    few to find a secret.
+    The value itself is the key of the hash, of which 32 bits are left: enough to see that two
+    values differ, and too few to find a secret.
     """
     found = {}
     for path in (*ALIKE, *more):
@@ -663,7 +766,8 @@ def _revealed(value: object) -> object:
 
 def _masked(name: str, value: object) -> str:
     if not isinstance(value, str | int | float | None):
-        return "the combination of its values"  # a section may contain secrets, so they are not shown
+        # A section may contain secrets, so they are not shown.
+        return "the combination of its values"
     secret = any(word in name for word in ("PASSWORD", "SECRET", "TOKEN", "KEY", "DATABASE__URL"))
     return "'…'" if secret else repr(value)[:120]
 
@@ -681,15 +785,23 @@ def variables(model: type[BaseModel] = Settings, prefix: str = PREFIX) -> Iterat
 def unread_variables(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield each variable with our prefix that no setting reads, with its cure.
 
-    Such a name is misspelt or belongs to another version. Inside a section pydantic refuses unknown names. At the top
-    level it ignores them, because it takes them for variables of other programs.
+    Such a name is misspelt or belongs to another version. Inside a section pydantic refuses unknown
+    names. At the top level it ignores them, because it takes them for variables of other programs.
     """
     known = list(variables())
     for name in sorted(name for name in environment if name.upper().startswith(PREFIX)):
         upper = name.upper()
-        # A section can be given as one JSON object. Our tests read variables that services must ignore.
-        if upper.startswith(f"{PREFIX}TEST_") or upper in known or any(name.startswith(f"{upper}__") for name in known):
+        # A section can be given as one JSON object. Our tests read variables that services must
+        # ignore.
+        if (
+            upper.startswith(f"{PREFIX}TEST_")
+            or upper in known
+            or any(name.startswith(f"{upper}__") for name in known)
+        ):
             continue
         same = [name for name in known if name.replace("_", "") == upper.replace("_", "")]
         near = same or difflib.get_close_matches(upper, known, n=1, cutoff=0.8)
-        yield name, f"did you mean {near[0]}?" if near else "unset it; docs/settings.md lists all settings"
+        yield (
+            name,
+            f"did you mean {near[0]}?" if near else "unset it; docs/settings.md lists all settings",
+        )

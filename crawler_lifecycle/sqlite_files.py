@@ -1,7 +1,7 @@
 """Files of SQLite databases: connections, damage, copies.
 
-Every program of ours opens such a file through ``connect``, with ``driver``. Two SQLite libraries in one process would
-remove each other's locks on a file.
+Every program of ours opens such a file through ``connect``, with ``driver``. Two SQLite libraries
+in one process would remove each other's locks on a file.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import Any
 from crawler_lifecycle.domain.errors import NotInThisState
 
 driver = sqlite3
-#: Suffixes of a database and of further files that SQLite may have for it. The journals come last, because a broken
-#: file without its journal might look usable.
+#: Suffixes of a database and of further files that SQLite may have for it. The journals come last,
+#: because a broken file without its journal might look usable.
 _FILES = ("", "-journal", "-wal", "-shm")
 #: Suffix of the mark beside a database that was restored, and for which nothing was adopted yet.
 RESTORED = ".restored"
@@ -34,7 +34,8 @@ _LOCKED = 510, 0x40000002
 def connect(file: Path | str, mode: str = "rwc", **options: Any) -> sqlite3.Connection:
     """Open a database file.
 
-    ``mode`` is ``ro``, ``rw``, or ``rwc`` to create a missing file. ``options`` are those of ``sqlite3.connect``.
+    ``mode`` is ``ro``, ``rw``, or ``rwc`` to create a missing file. ``options`` are those of
+    ``sqlite3.connect``.
     """
     uri = f"{Path(file).absolute().as_uri()}?mode={mode}"
     connection: sqlite3.Connection = driver.connect(uri, uri=True, **options)
@@ -42,7 +43,8 @@ def connect(file: Path | str, mode: str = "rwc", **options: Any) -> sqlite3.Conn
 
 
 def damage(file: Path, limit_s: float = math.inf) -> str | None:
-    """Return what is damaged in a file; ``None`` if nothing is, or if nothing was found within ``limit_s`` seconds.
+    """Return what is damaged in a file; ``None`` if nothing is, or if nothing was found within
+    ``limit_s`` seconds.
 
     It reads the whole file. A file that cannot be opened or is locked counts as undamaged.
     """
@@ -57,7 +59,8 @@ def damage(file: Path, limit_s: float = math.inf) -> str | None:
         return None
     except driver.DatabaseError as error:
         return str(error)
-    except UnicodeDecodeError:  # Python cannot decode SQLite's own error, which quotes the damaged schema
+    # Python cannot decode SQLite's own error, which quotes the damaged schema.
+    except UnicodeDecodeError:
         return "its schema is no text"
     return None if whole else "its pages do not fit together"
 
@@ -65,8 +68,8 @@ def damage(file: Path, limit_s: float = math.inf) -> str | None:
 def copy(source: Path, target: Path) -> None:
     """Write a whole copy of a database into the new file ``target``. Others may write meanwhile.
 
-    The copy has the state of one moment, and is one file. Raises ``NotInThisState`` if ``target`` exists, if the source
-    is damaged, or if a file cannot be used.
+    The copy has the state of one moment, and is one file. Raises ``NotInThisState`` if ``target``
+    exists, if the source is damaged, or if a file cannot be used.
     """
     draft = target.with_name(f"{target.name}.draft")
     try:
@@ -84,9 +87,12 @@ def copy(source: Path, target: Path) -> None:
 
 
 def set_aside(file: Path, word: str) -> Path:
-    """Rename a database and the files beside it. Return its new name, which contains ``word`` and the time.
+    """Rename a database and the files beside it.
 
-    A journal without its database, after a crash here, is renamed too: SQLite would apply it to the next file.
+    Return its new name, which contains ``word`` and the time.
+
+    A journal without its database, after a crash here, is renamed too: SQLite would apply it to the
+    next file.
     """
     aside = file.with_name(f"{file.name}.{word}-{datetime.now(UTC):%Y%m%dT%H%M%S%f}")
     for suffix in _FILES:
@@ -97,9 +103,12 @@ def set_aside(file: Path, word: str) -> Path:
 
 @contextmanager
 def unused(file: Path) -> Iterator[None]:
-    """Keep other processes from opening a database in WAL mode. Raises ``NotInThisState`` if one has it open.
+    """Keep other processes from opening a database in WAL mode.
 
-    This process must have no connection to the file: closing it here would remove the locks of that connection.
+    Raises ``NotInThisState`` if one has it open.
+
+    This process must have no connection to the file: closing it here would remove the locks of that
+    connection.
     """
     if not file.exists():
         yield
@@ -108,5 +117,7 @@ def unused(file: Path) -> Iterator[None]:
         try:
             fcntl.lockf(raw, fcntl.LOCK_EX | fcntl.LOCK_NB, *_LOCKED)
         except OSError:
-            raise NotInThisState(f"{file} is in use: end crawlctl dev, or each gateway and worker") from None
+            raise NotInThisState(
+                f"{file} is in use: end crawlctl dev, or each gateway and worker"
+            ) from None
         yield

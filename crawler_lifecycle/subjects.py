@@ -1,8 +1,10 @@
-"""Columns, facts and actions that people see for runs, managers, graphs, schedules, webhooks and pools.
+"""Columns, facts and actions that people see for runs, managers, graphs, schedules, webhooks and
+pools.
 
-A subject has the columns of its list, the facts of its detail view, and its actions. Columns and facts are functions.
-They read the JSON document of the HTTP API and return a ``Cell``. The page and ``crawlctl`` show the same cells, each
-in its own format. Every command imports this module, so it imports little.
+A subject has the columns of its list, the facts of its detail view, and its actions. Columns and
+facts are functions. They read the JSON document of the HTTP API and return a ``Cell``. The page and
+``crawlctl`` show the same cells, each in its own format. Every command imports this module, so it
+imports little.
 """
 
 from __future__ import annotations
@@ -22,7 +24,10 @@ Document = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """A time, shown as its age. ``exact``: a terminal shows the time itself, because people copy it into commands."""
+    """A time, shown as its age.
+
+    ``exact``: a terminal shows the time itself, because people copy it into commands.
+    """
 
     time: Any
     exact: bool = False
@@ -67,7 +72,21 @@ class Count:
     number: Any
 
 
-Cell = At | Took | Lag | Word | Link | Count | str | int | float | bool | Mapping[str, Any] | Sequence[Any] | None
+Cell = (
+    At
+    | Took
+    | Lag
+    | Word
+    | Link
+    | Count
+    | str
+    | int
+    | float
+    | bool
+    | Mapping[str, Any]
+    | Sequence[Any]
+    | None
+)
 Read = Callable[[Document], Cell]
 Facts = Sequence[tuple[str, Read]]
 
@@ -88,13 +107,18 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """An action on one object: ``POST`` to its address plus ``/path``. The action ``delete`` sends ``DELETE``."""
+    """An action on one object: ``POST`` to its address plus ``/path``.
+
+    The action ``delete`` sends ``DELETE``.
+    """
 
     name: str
     title: str
     """The text of its button."""
     done: str = ""
-    """The message of the page after success, with fields in braces; empty if it depends on the response."""
+    """The message of the page after success, with fields in braces; empty if it depends on the
+    response.
+    """
     offered: Callable[[Document], bool] = lambda row: True
     asks: Sequence[str] = ()
     """Fields of the request body that a person may fill in."""
@@ -143,7 +167,10 @@ class Subject:
     @property
     def state(self) -> list[Column]:
         """Return the columns that ``crawlctl`` shows after a command."""
-        return [*(column for column in self.columns if column.title in _BRIEF), Column("Cause", of("cause"))]
+        return [
+            *(column for column in self.columns if column.title in _BRIEF),
+            Column("Cause", of("cause")),
+        ]
 
     def action(self, name: str) -> Action:
         """Return the action with this name. Raises ``KeyError``."""
@@ -152,13 +179,26 @@ class Subject:
     def known(self, row: Document) -> list[tuple[str, Cell]]:
         """Return the facts of one object, without empty ones."""
         found = [(name, read(row)) for name, read in self.facts]
-        return [(name, cell) for name, cell in found if cell not in (None, "", [], (), {}, At(None))]
+        return [
+            (name, cell) for name, cell in found if cell not in (None, "", [], (), {}, At(None))
+        ]
 
 
 #: Columns of a run, manager or graph that ``crawlctl`` shows after a command.
-_BRIEF = ("Run", "Crawler", "Manager", "Graph", "Name", "Flow", "Status", "State", "Outcome", "Steps")
+_BRIEF = (
+    "Run",
+    "Crawler",
+    "Manager",
+    "Graph",
+    "Name",
+    "Flow",
+    "Status",
+    "State",
+    "Outcome",
+    "Steps",
+)
 
-# --- cells ------------------------------------------------------------------------------------------------------------
+# --- cells ----------------------------------------------------------------------------------------
 
 
 def of(name: str) -> Read:
@@ -182,7 +222,9 @@ def first(*names: str) -> Read:
 
 
 def _itself(plural: str, key: str) -> Read:
-    return lambda row: Link(row[key], f"/{plural}/{quote(str(row[key]), safe='')}") if row.get(key) else None
+    return lambda row: (
+        Link(row[key], f"/{plural}/{quote(str(row[key]), safe='')}") if row.get(key) else None
+    )
 
 
 def words(name: str) -> Read:
@@ -233,13 +275,17 @@ def _stop_of(row: Document) -> str | None:
     stop = row.get("stop")
     if not isinstance(stop, Mapping):
         return None
-    how = "by force" if stop.get("force") else "its runs continue" if row.get("leave") else "in order"
+    how = (
+        "by force" if stop.get("force") else "its runs continue" if row.get("leave") else "in order"
+    )
     by = f" by {stop['requested_by']}" if stop.get("requested_by") else ""
     return f"{how}{by}" + (f": {stop['reason']}" if stop.get("reason") else "")
 
 
 def project(row: Document) -> str | None:
-    """Return the project of an object, unless it is the one of everything for which nobody names another one."""
+    """Return the project of an object, unless it is the one of everything for which nobody names
+    another one.
+    """
     return None if row.get("project") == DEFAULT else row.get("project")
 
 
@@ -264,7 +310,7 @@ def _is(name: str, *values: object) -> Callable[[Document], bool]:
     return lambda row: row.get(name) in values
 
 
-# --- runs -------------------------------------------------------------------------------------------------------------
+# --- runs -----------------------------------------------------------------------------------------
 
 TERMINAL = ("COMPLETED", "FAILED")
 _FORCED_BEFORE = "This forced stop was recorded before."
@@ -278,18 +324,30 @@ def was_stopped(row: Document) -> bool:
 
 
 def status_word(row: Document) -> str:
-    """Return the status; a run that a person stopped is "stopped", because ``FAILED`` looks like an error."""
+    """Return the status; a run that a person stopped is "stopped", because ``FAILED`` looks like an
+    error.
+    """
     return "stopped" if was_stopped(row) else str(row.get("status"))
 
 
 def deletion_words(deleted: Document) -> str:
-    """Return one line about a deletion: who requested it, when, what was removed, and what was kept and why."""
+    """Return one line about a deletion: who requested it, when, what was removed, and what was kept
+    and why.
+    """
     by = f" by {deleted['requested_by']}" if deleted.get("requested_by") else ""
     done = f"done {deleted['ended_at']}" if deleted.get("ended_at") else "not done yet"
-    gone = [where if n is None else f"{n:,} {where}" for where, n in (deleted.get("gone") or {}).items() if n != 0]
+    gone = [
+        where if n is None else f"{n:,} {where}"
+        for where, n in (deleted.get("gone") or {}).items()
+        if n != 0
+    ]
     left = [f"{where}: {why}" for where, why in (deleted.get("left") or {}).items()]
     words = f"asked for {deleted.get('requested_at')}{by}, {done}"
-    return words + (f"; gone: {', '.join(gone)}" if gone else "") + (f"; left: {'; '.join(left)}" if left else "")
+    return (
+        words
+        + (f"; gone: {', '.join(gone)}" if gone else "")
+        + (f"; left: {'; '.join(left)}" if left else "")
+    )
 
 
 def _live(row: Document) -> bool:
@@ -303,8 +361,12 @@ def pace(row: Document) -> str | None:
 
 
 def _among(name: str) -> Read:
-    """Return a reader of a field's value, with a link to all runs that have it; ``None`` without a value."""
-    return lambda row: Link(row[name], f"/?{name}={quote(str(row[name]), safe='')}") if row.get(name) else None
+    """Return a reader of a field's value, with a link to all runs that have it; ``None`` without a
+    value.
+    """
+    return lambda row: (
+        Link(row[name], f"/?{name}={quote(str(row[name]), safe='')}") if row.get(name) else None
+    )
 
 
 RUN = Subject(
@@ -343,15 +405,25 @@ RUN = Subject(
     ),
     actions=(
         Action("stop", "Stop", _RECORDED, _live, _REASON, before="This stop was recorded before."),
-        Action(*("force", "Force stop", _FORCED, _live, _REASON, _FORCE, "stop"), before=_FORCED_BEFORE),
+        Action(
+            *("force", "Force stop", _FORCED, _live, _REASON, _FORCE, "stop"), before=_FORCED_BEFORE
+        ),
         Action("look", "Check now", "It is being checked.", _live),
         Action("resume", "Resume", _ATTEMPT, _is("status", "FAILED"), before=_ATTEMPT),
-        Action(*("rerun", "Run again", _ATTEMPT, _is("status", "COMPLETED"), (), _AGAIN, "resume"), before=_ATTEMPT),
-        Action("delete", "Delete", "Its deletion is recorded.", before="Its deletion was recorded before."),
+        Action(
+            *("rerun", "Run again", _ATTEMPT, _is("status", "COMPLETED"), (), _AGAIN, "resume"),
+            before=_ATTEMPT,
+        ),
+        Action(
+            "delete",
+            "Delete",
+            "Its deletion is recorded.",
+            before="Its deletion was recorded before.",
+        ),
     ),
 )
 
-# --- managers ---------------------------------------------------------------------------------------------------------
+# --- managers -------------------------------------------------------------------------------------
 
 #: States of a manager's jobs that wait for a slot.
 WAITING = ("buffered", "delayed", "queued")
@@ -361,7 +433,11 @@ JOB_STATES = (*WAITING, "starting", "started", "ended", "skipped")
 def jobs(row: Document) -> dict[str, int]:
     """Return the numbers of jobs by state and result, as far as the document contains them."""
     found = row.get("jobs")
-    return {name: value for name, value in found.items() if isinstance(value, int)} if isinstance(found, dict) else {}
+    return (
+        {name: value for name, value in found.items() if isinstance(value, int)}
+        if isinstance(found, dict)
+        else {}
+    )
 
 
 def _jobs_in(*names: str) -> Read:
@@ -369,8 +445,14 @@ def _jobs_in(*names: str) -> Read:
 
 
 def manager_state(row: Document) -> str:
-    """Return "paused" for a paused manager that still works, and the status of every other manager."""
-    return "paused" if row.get("paused") and row.get("status") not in (*TERMINAL, "STOPPING") else status_word(row)
+    """Return "paused" for a paused manager that still works, and the status of every other
+    manager.
+    """
+    return (
+        "paused"
+        if row.get("paused") and row.get("status") not in (*TERMINAL, "STOPPING")
+        else status_word(row)
+    )
 
 
 def _source(row: Document) -> str | None:
@@ -382,7 +464,11 @@ def _source(row: Document) -> str | None:
 
 
 def _jobs_said(row: Document, *, states: bool) -> str:
-    said = {name: number for name, number in jobs(row).items() if number and (name in JOB_STATES) is states}
+    said = {
+        name: number
+        for name, number in jobs(row).items()
+        if number and (name in JOB_STATES) is states
+    }
     names = [name for name in JOB_STATES if name in said] if states else list(said)
     return ", ".join(f"{name} {said[name]:,}" for name in names) or ("none yet" if states else "")
 
@@ -444,16 +530,30 @@ MANAGER = Subject(
     ),
     actions=(
         Action("stop", "Stop", _RECORDED, _live, _REASON),
-        Action("leave", "Stop, but let its runs continue", _RECORDED, _live, _REASON, {"leave": True}, "stop"),
+        Action(
+            "leave",
+            "Stop, but let its runs continue",
+            _RECORDED,
+            _live,
+            _REASON,
+            {"leave": True},
+            "stop",
+        ),
         Action("force", "Force stop", _FORCED, _live, _REASON, _FORCE, "stop"),
         Action("pause", "Pause", "It starts no more jobs; its runs continue.", _picks),
         Action("resume", "Resume", _GOES_ON, lambda row: not _picks(row)),
         Action(
-            "redo", "Resume, and redo what its stop cut off", _GOES_ON, was_stopped, body={"redo": True}, via="resume"
+            "redo",
+            "Resume, and redo what its stop cut off",
+            _GOES_ON,
+            was_stopped,
+            body={"redo": True},
+            via="resume",
         ),
         Action("cap", "Set", "The cap is {cap}.", _live, ("cap",)),
     ),
-    empty="There are no managers. A manager starts one run after another, with a limit for runs at once. Start it with "
+    empty="There are no managers. A manager starts one run after another, with a limit for runs at "
+    "once. Start it with "
     "crawlctl manager start, the API or a schedule.",
 )
 JOBS = (
@@ -470,7 +570,7 @@ JOBS = (
     Column("Why", first("error", "unreadable")),
 )
 
-# --- graphs -----------------------------------------------------------------------------------------------------------
+# --- graphs ---------------------------------------------------------------------------------------
 
 STEP_STATES = (
     *("suspended", "scheduled", "available", "executing", "retryable"),
@@ -485,7 +585,11 @@ def steps(row: Document) -> str:
 
 
 def _graph_name(row: Document) -> Link | None:
-    return Link(row["name"], f"/graphs/{quote(str(row.get('id')), safe='')}") if row.get("name") else None
+    return (
+        Link(row["name"], f"/graphs/{quote(str(row.get('id')), safe='')}")
+        if row.get("name")
+        else None
+    )
 
 
 def _open(row: Document) -> bool:
@@ -516,7 +620,12 @@ GRAPH = Subject(
         ("waiting", of("waiting")),
         ("steps", lambda row: f"{row.get('total') or 0:,}: {steps(row)}"),
         ("attempt", of("attempt")),
-        ("options", lambda row: plain({name: value for name, value in (row.get("options") or {}).items() if value})),
+        (
+            "options",
+            lambda row: plain(
+                {name: value for name, value in (row.get("options") or {}).items() if value}
+            ),
+        ),
         ("stop", _stop_of),
         *_ORIGIN,
         ("pruned", at("pruned_at")),
@@ -528,11 +637,12 @@ GRAPH = Subject(
         Action("stop", "Stop the graph", _RECORDED, _open, _REASON),
         Action("force", "Force stop the graph", _FORCED, _open, _REASON, _FORCE, "stop"),
     ),
-    empty="There are no graphs. A graph has runs and functions that depend on each other. Start it with crawlctl graph "
+    empty="There are no graphs. A graph has runs and functions that depend on each other. Start it "
+    "with crawlctl graph "
     "start, the API or a schedule.",
 )
 
-# --- schedules --------------------------------------------------------------------------------------------------------
+# --- schedules ------------------------------------------------------------------------------------
 
 #: Decisions about a due time that a person should check.
 UNDONE = ("missed", "failed")
@@ -545,11 +655,17 @@ def _target(row: Document) -> tuple[str, dict[str, Any]]:
 
 
 def begins(row: Document) -> Cell:
-    """Return the kind and name of the run, manager or graph that a schedule starts, with its crawler or its list."""
+    """Return the kind and name of the run, manager or graph that a schedule starts, with its
+    crawler or its list.
+    """
     kind, target = _target(row)
     name = str(target.get("crawler" if kind == "run" else "name") or "")
     said = f"{kind} {name or target.get('plan') or ''}".strip()
-    path = f"/crawlers/{quote(name, safe='')}" if kind == "run" else f"/{kind}s?name={quote(name, safe='')}"
+    path = (
+        f"/crawlers/{quote(name, safe='')}"
+        if kind == "run"
+        else f"/{kind}s?name={quote(name, safe='')}"
+    )
     return Link(said, path) if name else said
 
 
@@ -557,7 +673,9 @@ def due_times(row: Document) -> str:
     """Return the times at which a schedule is due, as text."""
     found = row.get("definition") or {}
     return (
-        f"{found['cron']} {found.get('time_zone', 'UTC')}" if found.get("cron") else f"every {found.get('every_s')} s"
+        f"{found['cron']} {found.get('time_zone', 'UTC')}"
+        if found.get("cron")
+        else f"every {found.get('every_s')} s"
     )
 
 
@@ -584,16 +702,20 @@ def _with(row: Document) -> str:
     kind, target = _target(row)
     steps = [str(step.get("path")) for step in target.pop("steps", ())]
     named = (
-        f"{len(steps):,} {'step' if len(steps) == 1 else 'steps'}: {', '.join(steps[:5])}{' …' if steps[5:] else ''}"
+        f"{len(steps):,} {'step' if len(steps) == 1 else 'steps'}: "
+        f"{', '.join(steps[:5])}{' …' if steps[5:] else ''}"
     )
     for name in ("crawler" if kind == "run" else "name", "options"):
         target.pop(name, None)
-    return "; ".join(filter(None, (named if steps else "", plain({k: v for k, v in target.items() if v}))))
+    return "; ".join(
+        filter(None, (named if steps else "", plain({k: v for k, v in target.items() if v})))
+    )
 
 
 def _clock_changes(row: Document) -> str:
     return ", ".join(
-        f"{change['day']} {change['local_time']} {change['effect']}" for change in row.get("clock_changes") or ()
+        f"{change['day']} {change['local_time']} {change['effect']}"
+        for change in row.get("clock_changes") or ()
     )
 
 
@@ -623,7 +745,9 @@ SCHEDULE = Subject(
         Column("Schedule", _itself("schedules", "name")),
         Column("Begins", begins),
         Column("Due", due_times),
-        Column("State", lambda row: Word(schedule_state(row), why=[*_why(row), *_not_in_temporal(row)])),
+        Column(
+            "State", lambda row: Word(schedule_state(row), why=[*_why(row), *_not_in_temporal(row)])
+        ),
         _page("Next", lambda row: None if row.get("paused") else At(row.get("next"))),
         _page("Last", lambda row: At((row.get("last") or {}).get("due_at"))),
         *(_page(column.title, _of_last(column), right=column.right) for column in DUE[1:5]),
@@ -642,16 +766,39 @@ SCHEDULE = Subject(
         ("trouble", of("trouble")),
         ("next", lambda row: None if row.get("paused") else ", ".join(row.get("next_due") or ())),
         ("clock change", _clock_changes),
-        *map(_option, ("catch_up_s", "end_at", "excluded", "jitter_s", "offset_s", "overlap", "pause_after_failures")),
+        *map(
+            _option,
+            (
+                "catch_up_s",
+                "end_at",
+                "excluded",
+                "jitter_s",
+                "offset_s",
+                "overlap",
+                "pause_after_failures",
+            ),
+        ),
         _option("start_at"),
         ("revision", of("revision")),
-        ("in Temporal", lambda row: None if row.get("in_temporal") else "not yet; a worker of the role audit adds it"),
+        (
+            "in Temporal",
+            lambda row: (
+                None if row.get("in_temporal") else "not yet; a worker of the role audit adds it"
+            ),
+        ),
         ("project", project),
         ("requested by", of("requested_by")),
         ("created", at("created_at")),
     ),
     actions=(
-        Action("pause", "Pause", "It is paused.", _is("paused", False), _REASON, before="It was paused before."),
+        Action(
+            "pause",
+            "Pause",
+            "It is paused.",
+            _is("paused", False),
+            _REASON,
+            before="It was paused before.",
+        ),
         Action("resume", "Resume", _GOES_ON, _is("paused", True), before="It was not paused."),
         Action("trigger", "Run now"),
         Action("backfill", "Backfill …", asks=("after", "until")),
@@ -660,7 +807,7 @@ SCHEDULE = Subject(
     empty="There are no schedules yet.",
 )
 
-# --- webhooks ---------------------------------------------------------------------------------------------------------
+# --- webhooks -------------------------------------------------------------------------------------
 
 
 def _definition(name: str, otherwise: str = "") -> Read:
@@ -681,7 +828,9 @@ def _webhook_why(row: Document) -> Any:
 def _webhook_cure(row: Document) -> str | None:
     if row.get("state") == "active":
         return None
-    return cure(str(row.get("name")), int(row.get("through_seq") or 0), fails=bool(row.get("failing_since")))
+    return cure(
+        str(row.get("name")), int(row.get("through_seq") or 0), fails=bool(row.get("failing_since"))
+    )
 
 
 WEBHOOK = Subject(
@@ -713,7 +862,10 @@ WEBHOOK = Subject(
         ("last error", of("error")),
         ("paused", of("pause_reason")),
         ("next", _webhook_cure),
-        ("delivered", lambda row: At(row["delivered_at"]) if row.get("delivered_at") else "nothing yet"),
+        (
+            "delivered",
+            lambda row: At(row["delivered_at"]) if row.get("delivered_at") else "nothing yet",
+        ),
         ("up to event", of("through_seq")),
         ("revision", of("revision")),
         ("project", project),
@@ -725,8 +877,12 @@ WEBHOOK = Subject(
         Action("pause", "Pause", "It is paused.", _is("state", "active", "failing"), _REASON),
         Action("resume", "Resume", _GOES_ON, _is("state", "paused")),
         Action("skip", _SKIP, _GOES_ON, _is("state", "paused"), body={"skip": True}, via="resume"),
-        Action("again", "Send again now", _GOES_ON, _is("state", "active", "failing"), via="resume"),
-        Action("skip_one", "Leave it out", _GOES_ON, lambda row: False, ("skip_seq",), via="resume"),
+        Action(
+            "again", "Send again now", _GOES_ON, _is("state", "active", "failing"), via="resume"
+        ),
+        Action(
+            "skip_one", "Leave it out", _GOES_ON, lambda row: False, ("skip_seq",), via="resume"
+        ),
         Action("delete", "Delete", "It is deleted. The records of its deliveries are kept."),
     ),
     empty="There are no webhooks yet.",
@@ -742,7 +898,7 @@ DELIVERIES = (
     Column("Why", of("error")),
 )
 
-# --- pools ------------------------------------------------------------------------------------------------------------
+# --- pools ----------------------------------------------------------------------------------------
 
 
 def _in_use(row: Document) -> str:
@@ -761,26 +917,41 @@ POOL = Subject(
         Column("Oldest wait", lambda row: Took(row.get("oldest_wait_at"), None)),
         Column("Weight", lambda row: f"{row.get('weight'):g}", right=True),
         Column("Reserved", count("reserved"), right=True),
-        Column("Last hour", lambda row: None if row.get("share") is None else f"{row['share']:.0%}", right=True),
+        Column(
+            "Last hour",
+            lambda row: None if row.get("share") is None else f"{row['share']:.0%}",
+            right=True,
+        ),
         _wide("Queue", of("queue"), page=True),
         Column("Problem", of("problem")),
     ),
 )
 
-# --- the access log ---------------------------------------------------------------------------------------------------
+# --- the access log -------------------------------------------------------------------------------
 
 
 def _about(row: Document) -> Cell:
     if not row.get("subject"):
         return None
     text = f"{row['kind']} {row['subject']}"
-    return text if row["kind"] == "token" else Link(text, f"/{row['kind']}s/{quote(str(row['subject']), safe='')}")
+    return (
+        text
+        if row["kind"] == "token"
+        else Link(text, f"/{row['kind']}s/{quote(str(row['subject']), safe='')}")
+    )
 
 
 ACCESS = (
     Column("When", lambda row: At(row.get("at"), exact=True)),
-    Column("Who", lambda row: row.get("caller") or ("anybody" if row.get("caller_project") else "nobody known")),
-    Column("Operation", lambda row: ": ".join(filter(None, (row.get("operation"), row.get("verb"))))),
+    Column(
+        "Who",
+        lambda row: (
+            row.get("caller") or ("anybody" if row.get("caller_project") else "nobody known")
+        ),
+    ),
+    Column(
+        "Operation", lambda row: ": ".join(filter(None, (row.get("operation"), row.get("verb"))))
+    ),
     Column("On", _about),
     Column("Outcome", lambda row: Word(row.get("outcome"), bad=row.get("outcome") != "done")),
     Column("Requests", count("requests"), right=True),

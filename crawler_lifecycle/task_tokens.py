@@ -1,11 +1,13 @@
 """Tokens of a task: a crawler's token and a files token.
 
 With ``task.<run>.<mac>`` a crawler adds tasks to its own run and reads its stop. With
-``files.<run>.<index>.<attempt>.<mac>`` a task's runner uploads files. Neither token allows anything else.
+``files.<run>.<index>.<attempt>.<mac>`` a task's runner uploads files. Neither token allows anything
+else.
 
-``<run>`` is the number and uid of the run (``RunRef``), because another run may get the same number later. ``<mac>`` is
-an HMAC-SHA256. Its input begins with a prefix for one purpose and version, so a signature for another purpose is not
-valid here. The scheduler service signs tokens and the gateway verifies them. Both know ``gateway.task_key``.
+``<run>`` is the number and uid of the run (``RunRef``), because another run may get the same number
+later. ``<mac>`` is an HMAC-SHA256. Its input begins with a prefix for one purpose and version, so a
+signature for another purpose is not valid here. The scheduler service signs tokens and the gateway
+verifies them. Both know ``gateway.task_key``.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ import re
 
 from crawler_lifecycle.domain.run_ref import RunRef
 
-#: Prefixes of the signed text. A new version of a token needs a new prefix, so old signatures are no longer valid.
+#: Prefixes of the signed text. A new version of a token needs a new prefix, so old signatures are
+#: no longer valid.
 _PURPOSE = b"crawler-lifecycle/task-token/v2\n"
 _FILES = b"crawler-lifecycle/files-token/v2\n"
 #: Fewest bytes of a key: the size of a SHA-256 digest. A shorter key would weaken the signature.
@@ -37,15 +40,17 @@ def sign(key: bytes, run: RunRef) -> str:
     Raises ``ValueError`` for a key of less than ``KEY_MIN`` bytes or an invalid run.
     """
     if RunRef.named(str(run)) is None:
-        raise ValueError(f"run: {run} is not valid; give a number and a uid of 32 hexadecimal digits")
+        raise ValueError(
+            f"run: {run} is not valid; give a number and a uid of 32 hexadecimal digits"
+        )
     return f"task.{run}.{_mac(key, str(run))}"
 
 
 def verify(key: bytes, token: str) -> RunRef | None:
     """Return the run of this crawler's token.
 
-    Return ``None`` if the token has another form or was signed with another key. Raises ``ValueError`` for a key of
-    less than ``KEY_MIN`` bytes.
+    Return ``None`` if the token has another form or was signed with another key. Raises
+    ``ValueError`` for a key of less than ``KEY_MIN`` bytes.
     """
     found = _SHAPE.fullmatch(token)
     right = found is not None and hmac.compare_digest(_mac(key, found[1]), found[2])
@@ -55,11 +60,15 @@ def verify(key: bytes, token: str) -> RunRef | None:
 def sign_files(key: bytes, run: RunRef, index: int, attempt: int) -> str:
     """Return the token for uploading this task's files.
 
-    The gateway accepts it until the database says that the task has ended. Raises ``ValueError`` for a key of less
-    than ``KEY_MIN`` bytes, an invalid run, or an index or attempt out of range.
+    The gateway accepts it until the database says that the task has ended. Raises ``ValueError``
+    for a key of less than ``KEY_MIN`` bytes, an invalid run, or an index or attempt out of range.
     """
-    if RunRef.named(str(run)) is None or not (0 <= index <= _NUMBER_MAX and 1 <= attempt <= _NUMBER_MAX):
-        raise ValueError(f"run {run}, index {index}, attempt {attempt}: no task can have these numbers")
+    if RunRef.named(str(run)) is None or not (
+        0 <= index <= _NUMBER_MAX and 1 <= attempt <= _NUMBER_MAX
+    ):
+        raise ValueError(
+            f"run {run}, index {index}, attempt {attempt}: no task can have these numbers"
+        )
     task = f"{run}.{index}.{attempt}"
     return f"files.{task}.{_mac(key, task, _FILES)}"
 
@@ -67,8 +76,8 @@ def sign_files(key: bytes, run: RunRef, index: int, attempt: int) -> str:
 def verify_files(key: bytes, token: str) -> tuple[RunRef, int, int] | None:
     """Return the run, index and attempt of this files token.
 
-    Return ``None`` if the token has another form or was signed with another key. Raises ``ValueError`` for a key of
-    less than ``KEY_MIN`` bytes.
+    Return ``None`` if the token has another form or was signed with another key. Raises
+    ``ValueError`` for a key of less than ``KEY_MIN`` bytes.
     """
     found = _FILES_SHAPE.fullmatch(token)
     if found is None or not hmac.compare_digest(_mac(key, found[1], _FILES), found[5]):
@@ -80,7 +89,8 @@ def verify_files(key: bytes, token: str) -> tuple[RunRef, int, int] | None:
 def _mac(key: bytes, named: str, purpose: bytes = _PURPOSE) -> str:
     if len(key) < KEY_MIN:
         raise ValueError(
-            f"LIFECYCLE_GATEWAY__TASK_KEY: {len(key)} bytes are too few; use {KEY_MIN} or more random bytes"
+            f"LIFECYCLE_GATEWAY__TASK_KEY: {len(key)} bytes are too few; use {KEY_MIN} or more "
+            "random bytes"
         )
     digest = hmac.digest(key, purpose + named.encode(), hashlib.sha256)
     return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()

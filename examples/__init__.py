@@ -1,1 +1,3 @@
-"""Things to try the service with: a website to crawl, crawlers for it, and the catalogue that declares them."""
+"""Things to try the service with: a website to crawl, crawlers for it, and the catalogue that
+declares them.
+"""

@@ -1,4 +1,6 @@
-"""Graphs over the demonstration site: docs/first-graph.md walks through them; the story proves what the second does."""
+"""Graphs over the demonstration site: docs/first-graph.md walks through them; the story proves what
+the second does.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,11 @@ WALKS = (2, 3)
 def report(context: dict[str, Any]) -> dict[str, Any]:
     """What the walks found: a cascade gets how its direct dependencies ended, by their names."""
     walks = context["walks"].values()
-    return {"day": datetime.now(UTC).date(), "pages": sum(one["pages"] or 0 for one in walks), "walks": len(walks)}
+    return {
+        "day": datetime.now(UTC).date(),
+        "pages": sum(one["pages"] or 0 for one in walks),
+        "walks": len(walks),
+    }
 
 
 def publish(context: dict[str, Any]) -> str:
@@ -29,7 +35,10 @@ def publish(context: dict[str, Any]) -> str:
 
 def nightly(mood: str = "calm") -> Workflow:
     """One look at the site, then two walks at once, then their report, which is published."""
-    walks = {str(pages): crawl("plain", args={"max_pages": str(pages), "delay": "0.1"}) for pages in WALKS}
+    walks = {
+        str(pages): crawl("plain", args={"max_pages": str(pages), "delay": "0.1"})
+        for pages in WALKS
+    }
     return (
         Workflow("nightly")
         .add_context({"mood": mood})
@@ -52,7 +61,9 @@ def _walk_from(page: dict[str, Any]) -> NewJob:
 
 def merge(context: dict[str, Any]) -> dict[str, str]:
     """The title of each page that any of these crawls has seen."""
-    return {item["url"]: item["title"] for item in current_job().items("pages", fields=["url", "title"])}
+    return {
+        item["url"]: item["title"] for item in current_job().items("pages", fields=["url", "title"])
+    }
 
 
 def shelve(context: dict[str, Any]) -> str:
@@ -61,7 +72,9 @@ def shelve(context: dict[str, Any]) -> str:
 
 
 def titles(pages: str = "3", site: str | None = None) -> Workflow:
-    """A look at some pages, one crawl for each of them, their items merged, and the result published."""
+    """A look at some pages, one crawl for each of them, their items merged, and the result
+    published.
+    """
     return (
         Workflow("titles")
         .add("look", crawl("plain", args={"site": site, "max_pages": pages, "delay": "0.1"}))

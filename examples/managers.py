@@ -1,4 +1,6 @@
-"""A crawl manager over the demonstration site: docs/first-manager.md walks through it; the story proves it."""
+"""A crawl manager over the demonstration site: docs/first-manager.md walks through it; the story
+proves it.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +31,12 @@ class Walks(GeneratorCrawlManager):
         """Called once for each end, and kept with it: pages by what the crawl wrote itself."""
         self.state["items"] = self.state.get("items", 0) + (metadata["items"] or 0)
 
-    def finished_ok_hook(self, spider: str, outcome: str, job_args_override: Any, jobkey: str) -> None:
-        """Called after it for an end without failure: the longest page of all walks, read from their items."""
+    def finished_ok_hook(
+        self, spider: str, outcome: str, job_args_override: Any, jobkey: str
+    ) -> None:
+        """Called after it for an end without failure: the longest page of all walks, read from
+        their items.
+        """
         words = (item["words"] for item in self.items(jobkey, fields=["words"]))
         self.state["longest"] = max([self.state.get("longest", 0), *words])
 

@@ -1,7 +1,9 @@
-"""``python -m examples.picture FILE``: the picture in the quickstart, taken of ``crawlctl watch`` during a real run.
+"""``python -m examples.picture FILE``: the picture in the quickstart, taken of ``crawlctl watch``
+during a real run.
 
-It brings up the embedded stack, starts a run of several tasks, runs ``crawlctl watch`` in a terminal of its own, and
-kills one of the crawlers. As soon as the screen shows the correction, it is written as an SVG. The SVG loads nothing.
+It brings up the embedded stack, starts a run of several tasks, runs ``crawlctl watch`` in a
+terminal of its own, and kills one of the crawlers. As soon as the screen shows the correction, it
+is written as an SVG. The SVG loads nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ from crawler_lifecycle.cli.stack.stack import Stack
 from examples.story_checks import Places, task_processes
 
 COLUMNS, LINES = 104, 30
-#: What every new frame of ``rich.live`` begins with: it goes back to the frame's first line and erases it.
+#: What every new frame of ``rich.live`` begins with: it goes back to the frame's first line and
+#: erases it.
 ERASE = re.compile(r"\r(?:\x1b\[1A)?\x1b\[2K(?:\x1b\[1A\x1b\[2K)*")
 #: Codes that only move or hide the cursor.
 CURSOR = re.compile(r"\x1b\[\?25[hl]")
@@ -42,14 +45,22 @@ PATIENCE_S = 180.0
 
 
 def frames(written: str) -> list[str]:
-    """The frames that a program which redraws its screen has completed, with their colours, oldest first."""
+    """The frames that a program which redraws its screen has completed, with their colours, oldest
+    first.
+    """
     whole = ERASE.split(written)[:-1]
     return [CURSOR.sub("", frame).replace("\r", "").strip("\n") for frame in whole if frame.strip()]
 
 
 def svg(frame: str, command: str) -> str:
     """One frame below the command that drew it, as an SVG."""
-    console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, color_system="truecolor")
+    console = Console(
+        record=True,
+        width=COLUMNS,
+        file=io.StringIO(),
+        force_terminal=True,
+        color_system="truecolor",
+    )
     console.print(Text(f"$ {command}", style="bold"))
     console.print(Text.from_ansi(frame))
     picture = FONT_FACE.sub("", console.export_svg(title=command, unique_id="watch"))
@@ -57,10 +68,14 @@ def svg(frame: str, command: str) -> str:
 
 
 def screen(command: list[str], env: dict[str, str]) -> Iterator[str]:
-    """What a command has written on a terminal of its own so far, again whenever it wrote something."""
+    """What a command has written on a terminal of its own so far, again whenever it wrote
+    something.
+    """
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
-    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=env, start_new_session=True)
+    process = subprocess.Popen(
+        command, stdin=theirs, stdout=theirs, stderr=theirs, env=env, start_new_session=True
+    )
     os.close(theirs)
     written, until = b"", time.monotonic() + PATIENCE_S
     try:
@@ -68,7 +83,9 @@ def screen(command: list[str], env: dict[str, str]) -> Iterator[str]:
             if select.select([ours], [], [], 1)[0]:
                 written += os.read(ours, 65536)
                 yield written.decode(errors="ignore")
-        raise TimeoutError(f"the screen showed no such frame within {PATIENCE_S:g} s:\n{written.decode()[-2000:]}")
+        raise TimeoutError(
+            f"the screen showed no such frame within {PATIENCE_S:g} s:\n{written.decode()[-2000:]}"
+        )
     finally:
         process.kill()
         process.wait()
@@ -85,7 +102,9 @@ def first(written: Iterator[str], fits: Callable[[str], object]) -> str:
 
 
 def take(stack: Stack) -> str:
-    """Start a run, kill one of its crawlers, and take the picture when the truth is on the screen."""
+    """Start a run, kill one of its crawlers, and take the picture when the truth is on the
+    screen.
+    """
     with Gateway(str(stack.addresses["gateway"]), timeout_s=60) as gateway:
         letters = ("a-b", "c-d", "e-i", "j-p", "q-s", "t-z")
         request = {
@@ -97,7 +116,11 @@ def take(stack: Stack) -> str:
             "requested_by": "picture",
         }
         run_id = int(gateway.start(request, f"picture-{time.time_ns()}")["run_id"])
-        env = {**os.environ, "LIFECYCLE_GATEWAY__URL": str(stack.addresses["gateway"]), "TERM": "xterm-256color"}
+        env = {
+            **os.environ,
+            "LIFECYCLE_GATEWAY__URL": str(stack.addresses["gateway"]),
+            "TERM": "xterm-256color",
+        }
         env.pop("NO_COLOR", None)
         command = ["crawlctl", "watch", str(run_id)]
         watched = screen([sys.executable, "-m", "crawler_lifecycle.cli", *command[1:]], env)
@@ -105,7 +128,10 @@ def take(stack: Stack) -> str:
             first(watched, lambda text: re.search(r"1  RUNNING +\d+ pages, [1-9]\d* items", text))
             places = Places(stack.state_dir, stack.addresses)
             os.killpg(task_processes(places, run_id)["1/1"][2], signal.SIGKILL)
-            frame = first(watched, lambda text: "correction:" in text and "RUNNING" in text and "QUEUED" in text)
+            frame = first(
+                watched,
+                lambda text: "correction:" in text and "RUNNING" in text and "QUEUED" in text,
+            )
         finally:
             watched.close()
             gateway.stop(run_id, force=True, reason="the picture is taken", requested_by="picture")

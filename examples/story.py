@@ -1,8 +1,10 @@
-"""``python -m examples.story``: real crawls on this machine, three accidents, and the proof that nothing is untrue.
+"""``python -m examples.story``: real crawls on this machine, three accidents, and the proof that
+nothing is untrue.
 
-It brings up the embedded stack (the real Temporal server, SQLite or the database of ``--database``, all services, a
-website to crawl), runs crawls over it, stops one, kills a crawler behind the service's back, kills the worker, and then
-checks database, processes, archives and events at their sources. It exits 0 only if every check holds.
+It brings up the embedded stack (the real Temporal server, SQLite or the database of ``--database``,
+all services, a website to crawl), runs crawls over it, stops one, kills a crawler behind the
+service's back, kills the worker, and then checks database, processes, archives and events at their
+sources. It exits 0 only if every check holds.
 """
 
 from __future__ import annotations
@@ -33,7 +35,16 @@ from crawler_lifecycle.graphs.asking import use
 from crawler_lifecycle.graphs.client import Gateway as GraphGateway
 from examples.graphs import titles
 from examples.managers import PAGES as WALKS
-from examples.story_checks import CHECKS, Places, Untrue, check_graph, check_manager, expect, run_folder, task_processes
+from examples.story_checks import (
+    CHECKS,
+    Places,
+    Untrue,
+    check_graph,
+    check_manager,
+    expect,
+    run_folder,
+    task_processes,
+)
 from examples.story_view import TERMINAL, View
 
 #: What are minutes in production are seconds here: looks are 1 to 3 s apart.
@@ -51,7 +62,10 @@ Run = dict[str, Any]
 
 
 class Story:
-    """The acts, in order. Each waits for what it has caused and raises ``Untrue`` when that does not come."""
+    """The acts, in order.
+
+    Each waits for what it has caused and raises ``Untrue`` when that does not come.
+    """
 
     def __init__(self, stack: Stack, gateway: Gateway, view: View) -> None:
         self.stack = stack
@@ -64,7 +78,7 @@ class Story:
         self.graph = titles()
         self._key = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
 
-    # --- the acts --------------------------------------------------------------------------------------------------
+    # --- the acts ---------------------------------------------------------------------------------
 
     def act_runs(self) -> None:
         """Three ways to crawl, and a fourth run for the next act."""
@@ -86,41 +100,68 @@ class Story:
         run_id = self.ids["stopped"]
         self.gateway.stop(run_id, reason="act 2", requested_by=STORYTELLER)
         self.view.say("stop", f"run {run_id} was asked to stop", "yellow")
-        self._wait("the end of the queued tasks", lambda: self._run("stopped")["tasks"].get("CANCELLED", 0) >= 3)
+        self._wait(
+            "the end of the queued tasks",
+            lambda: self._run("stopped")["tasks"].get("CANCELLED", 0) >= 3,
+        )
 
     def act_chaos(self) -> None:
-        """A crawler is killed behind the service's back: no event, no message, only the truth of the next look."""
+        """A crawler is killed behind the service's back: no event, no message, only the truth of
+        the next look.
+        """
         run_id = self.ids["multi"]
         self._wait("a first item", lambda: self._found_something(run_id))
-        # The site answers nobody meanwhile: what is on record as executing cannot come to its own end before the shot.
+        # The site answers nobody meanwhile: what is on record as executing cannot come to its own
+        # end before the shot.
         self.stack.supervisor.kill("site", signal.SIGSTOP)
         try:
             task = self._victim(datetime.now(UTC))
-            group = task_processes(self._places(), run_id)[f"{task['task_index']}/{task['attempt']}"][2]
+            group = task_processes(self._places(), run_id)[
+                f"{task['task_index']}/{task['attempt']}"
+            ][2]
             os.killpg(group, signal.SIGKILL)
         finally:
             self.stack.supervisor.kill("site", signal.SIGCONT)
         what = f"task {task['task_id']} of run {run_id}, process group {group}"
-        self.view.say("chaos", f"killed {what} behind the service's back; on record it is {task['status']}", "red")
+        self.view.say(
+            "chaos",
+            f"killed {what} behind the service's back; on record it is {task['status']}",
+            "red",
+        )
         self._wait("the correction", lambda: self._corrections_of(task))
         self.corrections = self._corrections_of(task)
         for found in self.corrections:
-            text = f"believed {found['believed']}, true was {found['truth']}, for {milliseconds(found['lag_ms'])}"
-            self.view.say("corrected", f"{found['kind']}: {text}, found by {found['found_by']}", "green")
-        expect(any(found["kind"] == "killed" for found in self.corrections), f"corrections: {self.corrections}")
+            text = (
+                f"believed {found['believed']}, true was {found['truth']}, for "
+                f"{milliseconds(found['lag_ms'])}"
+            )
+            self.view.say(
+                "corrected", f"{found['kind']}: {text}, found by {found['found_by']}", "green"
+            )
+        expect(
+            any(found["kind"] == "killed" for found in self.corrections),
+            f"corrections: {self.corrections}",
+        )
 
     def act_worker(self) -> None:
         """The worker is killed while runs go on; another one takes over."""
-        self._wait("a slot for the last task", lambda: not self._run("multi")["tasks"].get("QUEUED"))
+        self._wait(
+            "a slot for the last task", lambda: not self._run("multi")["tasks"].get("QUEUED")
+        )
         self._wait_between_looks()
         items = self._run("single")["items"] or 0
         pid = self.stack.supervisor.kill("worker")
-        self.view.say("worker", f"killed process {pid} while run {self.ids['single']} has {items} items", "red")
+        self.view.say(
+            "worker",
+            f"killed process {pid} while run {self.ids['single']} has {items} items",
+            "red",
+        )
         begun = time.monotonic()
         self.stack.supervisor.wait_healthy(["worker"])
         self.view.say(
             "worker",
-            f"process {self.stack.supervisor.pids()['worker']} took over after {span(time.monotonic() - begun)}",
+            f"process {self.stack.supervisor.pids()['worker']} took over after "
+            f"{span(time.monotonic() - begun)}",
         )
 
     def act_end(self) -> None:
@@ -130,18 +171,37 @@ class Story:
         self._wait("the exports", lambda: all(self._run(name)["exports"] for name in self.ids))
         verdicts = {name: (run["status"], run["outcome"]) for name, run in runs.items()}
         cancelled = runs["stopped"]["tasks"]
-        expect(verdicts["stopped"] == ("FAILED", "cancelled"), f"the stopped run is {verdicts['stopped']}")
+        expect(
+            verdicts["stopped"] == ("FAILED", "cancelled"),
+            f"the stopped run is {verdicts['stopped']}",
+        )
         expect(cancelled == {"CANCELLED": 4}, f"the stopped run has tasks {cancelled}")
-        expect(verdicts["single"] == ("COMPLETED", "finished"), f"the single-process run is {verdicts['single']}")
-        expect(runs["single"]["items"] == SERVICES, f"{runs['single']['items']} items of {SERVICES} services")
+        expect(
+            verdicts["single"] == ("COMPLETED", "finished"),
+            f"the single-process run is {verdicts['single']}",
+        )
+        expect(
+            runs["single"]["items"] == SERVICES,
+            f"{runs['single']['items']} items of {SERVICES} services",
+        )
         expect(verdicts["api"] == ("COMPLETED", "finished"), f"the API's run is {verdicts['api']}")
-        expect(verdicts["multi"] == ("COMPLETED", "partial"), f"the run that lost a task is {verdicts['multi']}")
-        expect(runs["multi"]["tasks"] == {"SUCCEEDED": 3, "FAILED": 1}, f"its tasks are {runs['multi']['tasks']}")
+        expect(
+            verdicts["multi"] == ("COMPLETED", "partial"),
+            f"the run that lost a task is {verdicts['multi']}",
+        )
+        expect(
+            runs["multi"]["tasks"] == {"SUCCEEDED": 3, "FAILED": 1},
+            f"its tasks are {runs['multi']['tasks']}",
+        )
 
     def give_up(self) -> None:
-        """Stop what the story itself has started and not finished; other runs of this directory are none of its."""
+        """Stop what the story itself has started and not finished; other runs of this directory are
+        none of its.
+        """
         for run_id in self.ids.values():
-            self.gateway.stop(run_id, force=True, reason="the story ends early", requested_by=STORYTELLER)
+            self.gateway.stop(
+                run_id, force=True, reason="the story ends early", requested_by=STORYTELLER
+            )
         if self.manager_id is not None:
             body = {"force": True, "requested_by": STORYTELLER}
             self.gateway.post(f"/v1/managers/{self.manager_id}/stop", body)
@@ -155,7 +215,9 @@ class Story:
             run = self._run(name)
             for title, check in CHECKS.items():
                 try:
-                    self.view.say("ok", f"run {run_id} {title}: {check(self._places(), run)}", "green")
+                    self.view.say(
+                        "ok", f"run {run_id} {title}: {check(self._places(), run)}", "green"
+                    )
                 except (Untrue, OSError, KeyError, ValueError) as error:
                     failed.append(f"run {run_id} {title}: {error or type(error).__name__}")
                     self.view.say("FAILED", failed[-1], "bold red")
@@ -171,7 +233,8 @@ class Story:
         say = self.view.plain
         say()
         say(
-            f"{len(runs)} runs: {completed} completed, {len(runs) - completed} stopped on request · {items:,} items · "
+            f"{len(runs)} runs: {completed} completed, {len(runs) - completed} stopped on request "
+            f"· {items:,} items · "
             f"{len(self.corrections)} corrected{slowest}"
         )
         for run in runs:
@@ -180,7 +243,7 @@ class Story:
         say(f"events    {self.stack.addresses['events']}")
         say(f"state     {self.stack.state_dir}")
 
-    # --- asking ----------------------------------------------------------------------------------------------------
+    # --- asking -----------------------------------------------------------------------------------
 
     def _start(self, name: str, crawler: str, **more: object) -> None:
         request: Run = {"crawler": crawler, "requested_by": STORYTELLER, "tags": ["story"], **more}
@@ -189,24 +252,38 @@ class Story:
         self.ids[name] = started["run_id"]
         tasks = more.get("tasks")
         kind = f"{len(tasks)} tasks" if isinstance(tasks, list) else "single process"
-        self.view.say("start", f"run {started['run_id']}: {crawler}, {kind}, trigger {started['trigger']}")
+        self.view.say(
+            "start", f"run {started['run_id']}: {crawler}, {kind}, trigger {started['trigger']}"
+        )
 
     def _start_plans(self, site: str | None = None) -> None:
         """A manager and a graph, which both read what their crawls brought."""
-        request: Run = {"plan": "examples.managers:Walks", "flow_id": f"story-{self._key}", "requested_by": STORYTELLER}
+        request: Run = {
+            "plan": "examples.managers:Walks",
+            "flow_id": f"story-{self._key}",
+            "requested_by": STORYTELLER,
+        }
         if site is not None:
             request["argv"] = ["--spider-args", json.dumps({"site": site})]
-        self.manager_id = int(self.gateway.start(request, f"story-{self._key}-walks", "manager")["manager_id"])
+        self.manager_id = int(
+            self.gateway.start(request, f"story-{self._key}-walks", "manager")["manager_id"]
+        )
         text = (
-            f"manager {self.manager_id}: {len(WALKS)} runs of plain, {len(set(WALKS))} of them different, 2 at a time"
+            f"manager {self.manager_id}: {len(WALKS)} runs of plain, {len(set(WALKS))} of them "
+            "different, 2 at a time"
         )
         self.view.say("manager", text)
         self.graph = titles(site=site).start()
-        self.view.say("graph", f"{self.graph.name}: one crawl for each page of a look, their items merged")
+        self.view.say(
+            "graph", f"{self.graph.name}: one crawl for each page of a look, their items merged"
+        )
 
     def _wait_for_plans(self) -> None:
         self._wait("the end of the manager", lambda: self._manager()["status"] in TERMINAL)
-        self._wait("the end of the graph", lambda: self.graph.status().state in ("completed", "discarded", "cancelled"))
+        self._wait(
+            "the end of the graph",
+            lambda: self.graph.status().state in ("completed", "discarded", "cancelled"),
+        )
 
     def _verify_plans(self) -> list[str]:
         plans: dict[str, Callable[[], str]] = {
@@ -255,7 +332,11 @@ class Story:
             if len(looks) < 2:
                 return False
             rows = self.gateway.tasks(self.ids["multi"])
-            found[:] = [row for row in rows if row["status"] == "RUNNING" and 0 < (row["items"] or 0) < PAGES]
+            found[:] = [
+                row
+                for row in rows
+                if row["status"] == "RUNNING" and 0 < (row["items"] or 0) < PAGES
+            ]
             return bool(found)
 
         self._wait("a task with items", look)
@@ -264,8 +345,8 @@ class Story:
     def _wait_between_looks(self) -> None:
         """Wait for a moment when no look is on its way, for 3 s at most.
 
-        A look that dies with its worker is tried again as well, but only when its heartbeat has been missing for 20 s;
-        that is right for a cluster and too long for a story.
+        A look that dies with its worker is tried again as well, but only when its heartbeat has
+        been missing for 20 s; that is right for a cluster and too long for a story.
         """
         until = time.monotonic() + 3
         while time.monotonic() < until:
@@ -282,10 +363,14 @@ class Story:
         return runs
 
     def _wait_for_end(self, name: str) -> Run:
-        self._wait(f"the end of run {self.ids[name]}", lambda: self._run(name)["status"] in TERMINAL)
+        self._wait(
+            f"the end of run {self.ids[name]}", lambda: self._run(name)["status"] in TERMINAL
+        )
         return self._run(name)
 
-    def _wait(self, what: str, condition: Callable[[], object], timeout_s: float = PATIENCE_S) -> None:
+    def _wait(
+        self, what: str, condition: Callable[[], object], timeout_s: float = PATIENCE_S
+    ) -> None:
         until = time.monotonic() + timeout_s
         while True:
             self._show()
@@ -300,7 +385,13 @@ def tell(story: Story) -> list[str]:
     """All acts and all checks; what failed."""
     failed: list[str] = []
     try:
-        for act in (story.act_runs, story.act_stop, story.act_chaos, story.act_worker, story.act_end):
+        for act in (
+            story.act_runs,
+            story.act_stop,
+            story.act_chaos,
+            story.act_worker,
+            story.act_end,
+        ):
             act()
     except Untrue as error:
         failed.append(str(error))
@@ -319,7 +410,9 @@ def main() -> int:
     """Tell the story; 0 if every check held."""
     parser = argparse.ArgumentParser(prog="python -m examples.story", description=__doc__)
     parser.add_argument("--state-dir", type=Path, default=Path(".crawl"), help="default: .crawl")
-    parser.add_argument("--free-ports", action="store_true", help="take any free ports instead of the usual ones")
+    parser.add_argument(
+        "--free-ports", action="store_true", help="take any free ports instead of the usual ones"
+    )
     parser.add_argument("--database", metavar="URL", help="default: SQLite in the state directory")
     options = parser.parse_args()
     # Room for all tasks at once: the story is about truth, not about waiting.
@@ -329,13 +422,25 @@ def main() -> int:
     begun = time.monotonic()
     with View() as view:
         stack = Stack(
-            Layout(options.state_dir, services=SERVICES, only_free_ports=options.free_ports, database=options.database),
+            Layout(
+                options.state_dir,
+                services=SERVICES,
+                only_free_ports=options.free_ports,
+                database=options.database,
+            ),
             say=lambda line: view.say("stack", line),
         )
         try:
-            view.say("stack", "starting Temporal, scheduler service, gateway, worker and a website of ours")
+            view.say(
+                "stack",
+                "starting Temporal, scheduler service, gateway, worker and a website of ours",
+            )
             stack.start()
-            view.say("stack", f"ready after {span(time.monotonic() - begun)}: gateway {stack.addresses['gateway']}")
+            view.say(
+                "stack",
+                f"ready after {span(time.monotonic() - begun)}: gateway "
+                f"{stack.addresses['gateway']}",
+            )
             failed = _over(stack, view)
         except (CommandFailed, PartFailed, PlatformUnavailable) as error:
             failed = [str(error)]
@@ -374,19 +479,28 @@ def farewell(state_dir: Path, failed: list[str], seconds: float) -> list[str]:
     known = shutil.which("crawlctl")
     program = "crawlctl"
     if known is None or Path(known).resolve() != ours.resolve():
-        program = shlex.quote(str(ours.relative_to(Path.cwd()) if ours.is_relative_to(Path.cwd()) else ours))
+        program = shlex.quote(
+            str(ours.relative_to(Path.cwd()) if ours.is_relative_to(Path.cwd()) else ours)
+        )
     elsewhere = state_dir != Path(".crawl")
     dev = f"{program} dev" + (f" --state-dir {shlex.quote(str(state_dir))}" if elsewhere else "")
     if failed:
         words = f"FAILED after {span(seconds)}: {'; '.join(failed)}"
         return [words, f"next      less {shlex.quote(f'{state_dir}/logs/worker.log')}"]
-    lines = [f"here      {dev}", "          keeps this stack up, with everything that was recorded, until Ctrl-C"]
+    lines = [
+        f"here      {dev}",
+        "          keeps this stack up, with everything that was recorded, until Ctrl-C",
+    ]
     if elsewhere:
         lines.append("then      the commands that it names, in a second terminal")
     else:
         then = f"{program} list · {program} corrections · {program} start services --wait"
         lines.append(f"then      in a second terminal, in {Path.cwd()}: {then}")
-    return [f"every check held, in {span(seconds)}", *lines, "page      the first address that it names"]
+    return [
+        f"every check held, in {span(seconds)}",
+        *lines,
+        "page      the first address that it names",
+    ]
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

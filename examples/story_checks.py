@@ -1,4 +1,6 @@
-"""Proofs that do not take the service's word: database, processes, archives and events, each read at its source."""
+"""Proofs that do not take the service's word: database, processes, archives and events, each read
+at its source.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ class Places:
     def path(self, name: str) -> Path:
         """The file behind one of the addresses."""
         parts = urlsplit(str(self.addresses[name]))
-        return Path(unquote(parts.path.removeprefix("/") if parts.scheme == "sqlite" else parts.path))
+        return Path(
+            unquote(parts.path.removeprefix("/") if parts.scheme == "sqlite" else parts.path)
+        )
 
 
 def expect(condition: object, text: str) -> None:
@@ -55,7 +59,9 @@ def query(places: Places, sql: str, *values: object) -> list[tuple[Any, ...]]:
         return db.execute(sql, values).fetchall()
 
 
-def _query_mysql(address: SplitResult, sql: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
+def _query_mysql(
+    address: SplitResult, sql: str, values: tuple[object, ...]
+) -> list[tuple[Any, ...]]:
     # Only who chose such a database has to have its driver.
     import pymysql
 
@@ -75,8 +81,8 @@ def _query_mysql(address: SplitResult, sql: str, values: tuple[object, ...]) -> 
 
 
 def run_folder(state_dir: Path, run_id: int) -> Path:
-    """The folder of a run's tasks on the local cluster, which has its uid in the name; as long as there is none, a path
-    where nothing is."""
+    """The folder of a run's tasks on the local cluster, which has its uid in the name; as long as
+    there is none, a path where nothing is."""
     tasks = state_dir / "cluster" / "tasks"
     return next(tasks.glob(f"{run_id}-*"), tasks / str(run_id))
 
@@ -92,19 +98,31 @@ def task_processes(places: Places, run_id: int) -> dict[str, tuple[int, int, int
 
 def check_database(places: Places, run: Run) -> str:
     """The row says what the gateway says, and no task of the run is alive."""
-    rows = query(places, "SELECT status, outcome, ended_at FROM run_history WHERE run_id = ?", run["run_id"])
+    rows = query(
+        places, "SELECT status, outcome, ended_at FROM run_history WHERE run_id = ?", run["run_id"]
+    )
     expect(rows, f"run {run['run_id']} has no row")
     status, outcome, ended_at = rows[0]
-    expect((status, outcome) == (run["status"], run["outcome"]), f"row: {status}/{outcome}, gateway: {run['status']}")
+    expect(
+        (status, outcome) == (run["status"], run["outcome"]),
+        f"row: {status}/{outcome}, gateway: {run['status']}",
+    )
     expect(ended_at, "the row has no end")
-    sql = "SELECT status, COUNT(*) FROM task_history WHERE run_id = ? AND superseded_by IS NULL GROUP BY status"
+    sql = (
+        "SELECT status, COUNT(*) FROM task_history WHERE run_id = ? AND superseded_by IS NULL "
+        "GROUP BY status"
+    )
     counts = dict(query(places, sql, run["run_id"]))
     expect(not set(counts) & set(ALIVE), f"an ended run has tasks {counts}")
-    return f"{status} ({outcome}), " + ", ".join(f"{n} {s.lower()}" for s, n in sorted(counts.items()))
+    return f"{status} ({outcome}), " + ", ".join(
+        f"{n} {s.lower()}" for s, n in sorted(counts.items())
+    )
 
 
 def check_processes(places: Places, run: Run) -> str:
-    """No process of the run exists: neither those on record nor any that carries its id in its environment."""
+    """No process of the run exists: neither those on record nor any that carries its id in its
+    environment.
+    """
     known = task_processes(places, run["run_id"])
     living = [name for name, (pid, start, _) in known.items() if processes.start_time(pid) == start]
     expect(not living, f"crawlers of tasks {', '.join(living)} still run")
@@ -127,7 +145,9 @@ def _belongs(pid: int, places: Places, run_id: int) -> bool:
 
 
 def check_archive(places: Places, run: Run) -> str:
-    """The zip of supporting files opens, every byte of it is right, and it holds the items that were counted."""
+    """The zip of supporting files opens, every byte of it is right, and it holds the items that
+    were counted.
+    """
     (export,) = [e for e in run["exports"] if e["attempt"] == run["attempt"]]
     if export["status"] == "empty":
         expect(not run["items"], f"{run['items']} items, but no supporting files")
@@ -169,27 +189,46 @@ CHECKS: dict[str, Callable[[Places, Run], str]] = {
 
 
 def check_manager(places: Places, manager: Run) -> str:
-    """What the crawlers of a manager wrote themselves: each walk once, in the order of the class, two at a time."""
-    expect((manager["status"], manager["outcome"]) == ("COMPLETED", "finished"), f"it is {manager['cause']}")
+    """What the crawlers of a manager wrote themselves: each walk once, in the order of the class,
+    two at a time.
+    """
+    expect(
+        (manager["status"], manager["outcome"]) == ("COMPLETED", "finished"),
+        f"it is {manager['cause']}",
+    )
     name = f"manager/{manager['name']}/{manager['flow_id']}"
-    runs = [row[0] for row in query(places, "SELECT run_id FROM run_history WHERE parent = ? ORDER BY run_id", name)]
+    runs = [
+        row[0]
+        for row in query(
+            places, "SELECT run_id FROM run_history WHERE parent = ? ORDER BY run_id", name
+        )
+    ]
     ledger = [json.loads(text) for run in runs for text in _left(places, run, "summary.json")]
     walks = [summary["max_pages"] for summary in ledger]
-    expect(walks == list(dict.fromkeys(PAGES)), f"the crawlers walked {walks}, the class said {PAGES}")
-    steps = [(summary["started_at"], 1) for summary in ledger] + [(summary["finished_at"], -1) for summary in ledger]
+    expect(
+        walks == list(dict.fromkeys(PAGES)), f"the crawlers walked {walks}, the class said {PAGES}"
+    )
+    steps = [(summary["started_at"], 1) for summary in ledger] + [
+        (summary["finished_at"], -1) for summary in ledger
+    ]
     live = list(accumulate(step for _, step in sorted(steps)))
     expect(max(live) <= 2, f"{max(live)} crawlers executed at once")
     items = sum(summary["items"] for summary in ledger)
     longest = max(item["words"] for run in runs for item in _items(places, run))
     found = {"items": items, "longest": longest}
-    expect(manager["state"] == found, f"its hooks found {manager['state']}, the crawlers wrote {found}")
+    expect(
+        manager["state"] == found, f"its hooks found {manager['state']}, the crawlers wrote {found}"
+    )
     return (
-        f"{len(walks)} runs in their order, at most {max(live)} at once, {len(PAGES) - len(walks)} known ones left out"
+        f"{len(walks)} runs in their order, at most {max(live)} at once, "
+        f"{len(PAGES) - len(walks)} known ones left out"
     )
 
 
 def check_graph(places: Places, graph: Workflow) -> str:
-    """One crawl for each page that the look wrote, and recorded what these crawls wrote, read from their own files."""
+    """One crawl for each page that the look wrote, and recorded what these crawls wrote, read from
+    their own files.
+    """
     state = graph.status().state
     expect(state == "completed", f"it is {state}")
     sql = "SELECT run_id FROM run_history WHERE parent = ? ORDER BY run_id"
@@ -205,14 +244,22 @@ def check_graph(places: Places, graph: Workflow) -> str:
 
 def _items(places: Places, run_id: int) -> list[Run]:
     """The items of a run, as its crawler wrote them."""
-    return [json.loads(line) for text in _left(places, run_id, "items.jsonl") for line in text.splitlines()]
+    return [
+        json.loads(line)
+        for text in _left(places, run_id, "items.jsonl")
+        for line in text.splitlines()
+    ]
 
 
 def _left(places: Places, run_id: int, name: str) -> list[str]:
-    """The files of this name that the tasks of a run wrote: in their folders; where there are none, in the archive."""
+    """The files of this name that the tasks of a run wrote: in their folders; where there are none,
+    in the archive.
+    """
     folder = run_folder(places.state_dir, run_id)
     if folder.exists():
         return [file.read_text(encoding="utf-8") for file in folder.glob(f"*/*/files/{name}")]
     [(url,)] = query(places, "SELECT url FROM export_record WHERE run_id = ?", run_id)
     with zipfile.ZipFile(unquote(urlsplit(url).path)) as archive:
-        return [archive.read(one).decode() for one in archive.namelist() if one.endswith(f"/{name}")]
+        return [
+            archive.read(one).decode() for one in archive.namelist() if one.endswith(f"/{name}")
+        ]

@@ -1,10 +1,12 @@
-"""``python -m examples.story_kubernetes``: the story with real pods, and the proof against the cluster that it is true.
+"""``python -m examples.story_kubernetes``: the story with real pods, and the proof against the
+cluster that it is true.
 
-It brings up a Kubernetes of its own on this machine (the test cluster: API server, controllers, kubelet, containerd),
-the embedded stack over it, and crawls the demonstration site from Scrapy pods. One run is stopped, one is killed for
-its memory, the image of one does not exist, and the pod of one is deleted behind the service's back. A manager and a
-graph read items of their crawls out of archives. Database, archive, events and the cluster's own objects are then
-compared. It exits 0 only if every check holds. It needs root, and ``make kube-binaries`` before.
+It brings up a Kubernetes of its own on this machine (the test cluster: API server, controllers,
+kubelet, containerd), the embedded stack over it, and crawls the demonstration site from Scrapy
+pods. One run is stopped, one is killed for its memory, the image of one does not exist, and the pod
+of one is deleted behind the service's back. A manager and a graph read items of their crawls out of
+archives. Database, archive, events and the cluster's own objects are then compared. It exits 0 only
+if every check holds. It needs root, and ``make kube-binaries`` before.
 """
 
 from __future__ import annotations
@@ -31,7 +33,15 @@ from crawler_lifecycle.cli.stack.stack import Stack
 from crawler_lifecycle.cli.stack.supervise import PartFailed
 from crawler_lifecycle.clusters.kubernetes import labels
 from examples.story import STORYTELLER, Run, Story, _leave, offer_plans
-from examples.story_checks import Places, Untrue, check_archive, check_database, check_events, expect, query
+from examples.story_checks import (
+    Places,
+    Untrue,
+    check_archive,
+    check_database,
+    check_events,
+    expect,
+    query,
+)
 from examples.story_view import View
 from tests.kubernetes.cluster import binaries, node
 from tests.kubernetes.cluster.cluster import Cluster
@@ -43,7 +53,8 @@ LETTERS = ("a-h", "i-p", "q-z")
 #: A port that nobody listens on: no registry answers, and none is asked by name.
 NO_IMAGE = "127.0.0.1:1/nobody:1"
 CLAIM = "supporting-files"
-#: Real containers on a machine with few processors: generous, and reached only when something does not come.
+#: Real containers on a machine with few processors: generous, and reached only when something does
+#: not come.
 PATIENCE_S = 600.0
 
 
@@ -52,7 +63,11 @@ def catalogue() -> list[dict[str, Any]]:
     entry: dict[str, Any] = {
         "kind": "scrapy",
         "image": REFERENCE,
-        "args": {"site": {"required": True}, "letters": {"required": False}, "max_pages": {"required": False}},
+        "args": {
+            "site": {"required": True},
+            "letters": {"required": False},
+            "max_pages": {"required": False},
+        },
         "resources": {"cpu": "500m", "memory": "256Mi"},
         "resumable": True,
         "kubernetes": {"project": "/opt/crawlers"},
@@ -60,7 +75,8 @@ def catalogue() -> list[dict[str, Any]]:
     services = entry | {"spider": "services", "args": {"site": {"required": True}}}
     return [
         services | {"name": "services"},
-        entry | {"name": "operations", "spider": "operations", "settings": {"DOWNLOAD_DELAY": "0.1"}},
+        entry
+        | {"name": "operations", "spider": "operations", "settings": {"DOWNLOAD_DELAY": "0.1"}},
         services | {"name": "hungry", "resources": {"cpu": "500m", "memory": "48Mi"}},
         services | {"name": "nowhere", "image": NO_IMAGE},
         {
@@ -68,7 +84,11 @@ def catalogue() -> list[dict[str, Any]]:
             "kind": "command",
             "image": REFERENCE,
             "command": ["python3", "/opt/crawlers/plain_crawler.py"],
-            "args": {"site": {"required": True}, "max_pages": {"required": False}, "delay": {"required": False}},
+            "args": {
+                "site": {"required": True},
+                "max_pages": {"required": False},
+                "delay": {"required": False},
+            },
             "resources": {"cpu": "100m", "memory": "64Mi"},
         },
     ]
@@ -77,11 +97,13 @@ def catalogue() -> list[dict[str, Any]]:
 class ClusterStory(Story):
     """The acts on a cluster. What the first story tells of processes, this one tells of pods."""
 
-    def __init__(self, stack: Stack, gateway: Gateway, view: View, cluster: Cluster, namespace: str) -> None:
+    def __init__(
+        self, stack: Stack, gateway: Gateway, view: View, cluster: Cluster, namespace: str
+    ) -> None:
         super().__init__(stack, gateway, view)
         self.cluster, self.namespace = cluster, namespace
 
-    # --- the acts ----------------------------------------------------------------------------------------------------
+    # --- the acts ---------------------------------------------------------------------------------
 
     def act_runs(self) -> None:
         """Two that may finish, and four that will not."""
@@ -89,10 +111,13 @@ class ClusterStory(Story):
         slow = {"DOWNLOAD_DELAY": "1", "CONCURRENT_REQUESTS": "2"}
         self._start("single", "services", args=site)
         self._start(
-            "multi", "operations", tasks=[{"args": {**site, "letters": part, "max_pages": "15"}} for part in LETTERS]
+            "multi",
+            "operations",
+            tasks=[{"args": {**site, "letters": part, "max_pages": "15"}} for part in LETTERS],
         )
         self._start("stopped", "operations", args=site, settings=slow)
-        # By default what the cluster took is tried again. This run shall end, so that its correction can be compared.
+        # By default what the cluster took is tried again. This run shall end, so that its
+        # correction can be compared.
         self._start("taken", "operations", args=site, settings=slow, retries={"max": 0})
         self._start("hungry", "hungry", args=site)
         self._start("nowhere", "nowhere", args=site, limits={"start_timeout_s": 60})
@@ -100,8 +125,13 @@ class ClusterStory(Story):
 
     def act_image(self) -> None:
         """The image that does not exist is named while the run waits for it."""
-        self._wait("words about the image", lambda: NO_IMAGE in str(self._run("nowhere").get("waiting_for")))
-        self.view.say("waiting", f"run {self.ids['nowhere']}: {self._run('nowhere')['waiting_for']}", "yellow")
+        self._wait(
+            "words about the image",
+            lambda: NO_IMAGE in str(self._run("nowhere").get("waiting_for")),
+        )
+        self.view.say(
+            "waiting", f"run {self.ids['nowhere']}: {self._run('nowhere')['waiting_for']}", "yellow"
+        )
 
     def act_stop(self) -> None:
         """A crawl that works is stopped through the gateway."""
@@ -116,12 +146,22 @@ class ClusterStory(Story):
         name = pod["metadata"]["name"]
         self.cluster.admin.delete(f"/api/v1/namespaces/{self.namespace}/pods/{name}")
         self.view.say("chaos", f"deleted pod {name} behind the service's back", "red")
-        self._wait("the correction", lambda: self.gateway.rows(f"/v1/runs/{self.ids['taken']}/corrections"))
+        self._wait(
+            "the correction", lambda: self.gateway.rows(f"/v1/runs/{self.ids['taken']}/corrections")
+        )
         self.corrections = self.gateway.rows(f"/v1/runs/{self.ids['taken']}/corrections")
         for found in self.corrections:
-            text = f"believed {found['believed']}, true was {found['truth']}, for {milliseconds(found['lag_ms'])}"
-            self.view.say("corrected", f"{found['kind']}: {text}, found by {found['found_by']}", "green")
-        expect(any(found["kind"] == "killed" for found in self.corrections), f"corrections: {self.corrections}")
+            text = (
+                f"believed {found['believed']}, true was {found['truth']}, for "
+                f"{milliseconds(found['lag_ms'])}"
+            )
+            self.view.say(
+                "corrected", f"{found['kind']}: {text}, found by {found['found_by']}", "green"
+            )
+        expect(
+            any(found["kind"] == "killed" for found in self.corrections),
+            f"corrections: {self.corrections}",
+        )
 
     def act_end(self) -> None:
         """Every run ends with the verdict that is true for it."""
@@ -139,23 +179,33 @@ class ClusterStory(Story):
         for name, verdict in wanted.items():
             found = (runs[name]["status"], runs[name]["outcome"])
             expect(found == verdict, f"run {name} is {found}, not {verdict}: {runs[name]['cause']}")
-        expect(runs["single"]["items"] == SERVICES, f"{runs['single']['items']} items of {SERVICES} services")
-        expect(runs["multi"]["tasks"] == {"SUCCEEDED": 3}, f"the tasks of the run of three: {runs['multi']['tasks']}")
+        expect(
+            runs["single"]["items"] == SERVICES,
+            f"{runs['single']['items']} items of {SERVICES} services",
+        )
+        expect(
+            runs["multi"]["tasks"] == {"SUCCEEDED": 3},
+            f"the tasks of the run of three: {runs['multi']['tasks']}",
+        )
 
     def summary(self) -> None:
         """What there is to look at."""
         runs = [self._run(name) for name in self.ids]
-        outcomes = ", ".join(f"{name} {run['outcome']}" for name, run in zip(self.ids, runs, strict=True))
+        outcomes = ", ".join(
+            f"{name} {run['outcome']}" for name, run in zip(self.ids, runs, strict=True)
+        )
         items = sum(run["items"] or 0 for run in runs)
         self.view.plain()
-        self.view.plain(f"{len(runs)} runs · {items:,} items · {len(self.corrections)} corrected · {outcomes}")
+        self.view.plain(
+            f"{len(runs)} runs · {items:,} items · {len(self.corrections)} corrected · {outcomes}"
+        )
         for run in runs:
             for export in run["exports"]:
                 self.view.plain(f"archive   {export['url'] or export['status']}")
         self.view.plain(f"events    {self.stack.addresses['events']}")
         self.view.plain(f"state     {self.stack.state_dir}")
 
-    # --- proof -------------------------------------------------------------------------------------------------------
+    # --- proof ------------------------------------------------------------------------------------
 
     def verify(self) -> list[str]:
         """Check every run at every source, the cluster among them; what is untrue."""
@@ -169,17 +219,27 @@ class ClusterStory(Story):
         for name, run_id in self.ids.items():
             for title, check in checks.items():
                 try:
-                    self.view.say("ok", f"run {run_id} {title}: {check(self._places(), self._run(name))}", "green")
+                    self.view.say(
+                        "ok",
+                        f"run {run_id} {title}: {check(self._places(), self._run(name))}",
+                        "green",
+                    )
                 except (Untrue, OSError, KeyError, ValueError) as error:
                     failed.append(f"run {run_id} {title}: {error or type(error).__name__}")
                     self.view.say("FAILED", failed[-1], "bold red")
         return failed + self._verify_plans()
 
     def _check_cluster(self, places: Places, run: Run) -> str:
-        """Rows and Jobs are the same tasks, the kubelet's exit codes are those on record, and nothing executes."""
+        """Rows and Jobs are the same tasks, the kubelet's exit codes are those on record, and
+        nothing executes.
+        """
         name = next(name for name, run_id in self.ids.items() if run_id == run["run_id"])
         self._wait("the cluster let go of", lambda: self._let_go(name))
-        rows = query(places, "SELECT cluster_uid, exit_code FROM task_history WHERE run_id = ?", run["run_id"])
+        rows = query(
+            places,
+            "SELECT cluster_uid, exit_code FROM task_history WHERE run_id = ?",
+            run["run_id"],
+        )
         codes = dict(rows)
         jobs = {job["metadata"]["uid"] for job in self._objects(name, "jobs")}
         expect(jobs <= set(codes), f"Jobs that no row knows: {jobs - set(codes)}")
@@ -189,12 +249,21 @@ class ClusterStory(Story):
             ended = status["state"].get("terminated")
             expect(ended, f"pod {pod['metadata']['name']} has not ended: {status['state']}")
             code = codes[pod["metadata"]["ownerReferences"][0]["uid"]]
-            expect(code == ended["exitCode"], f"on record is exit {code}, the kubelet says {ended['exitCode']}")
+            expect(
+                code == ended["exitCode"],
+                f"on record is exit {code}, the kubelet says {ended['exitCode']}",
+            )
             compared += 1
-        return f"{len(rows)} rows, {len(jobs)} Jobs left, exit codes of {compared} pods compared, nothing executes"
+        return (
+            f"{len(rows)} rows, {len(jobs)} Jobs left, exit codes of {compared} pods compared, "
+            "nothing executes"
+        )
 
     def _let_go(self, name: str) -> bool:
-        return not any(labels.FINALIZER in p["metadata"].get("finalizers", ()) for p in self._objects(name, "pods"))
+        return not any(
+            labels.FINALIZER in p["metadata"].get("finalizers", ())
+            for p in self._objects(name, "pods")
+        )
 
     def _objects(self, name: str, kind: str) -> list[dict[str, Any]]:
         group = "/apis/batch/v1" if kind == "jobs" else "/api/v1"
@@ -202,10 +271,14 @@ class ClusterStory(Story):
         found: list[dict[str, Any]] = self.cluster.admin.get(path)["items"]
         return found
 
-    # --- asking ------------------------------------------------------------------------------------------------------
+    # --- asking -----------------------------------------------------------------------------------
 
     def _start(self, name: str, crawler: str, **more: object) -> None:
-        limits = {"start_check_s": 0.5, "stop_grace_s": 20, **dict(_mapping(more.pop("limits", {})))}
+        limits = {
+            "start_check_s": 0.5,
+            "stop_grace_s": 20,
+            **dict(_mapping(more.pop("limits", {}))),
+        }
         request: Run = {"crawler": crawler, "requested_by": STORYTELLER, "tags": ["story"], **more}
         request |= {"poll_minutes": [0.05, 0.1], "limits": limits}
         started = self.gateway.start(request, f"story-{self._key}-{name}")
@@ -214,7 +287,9 @@ class ClusterStory(Story):
         kind = f"{len(tasks)} tasks" if isinstance(tasks, list) else "single process"
         self.view.say("start", f"run {started['run_id']}: {crawler}, {kind}")
 
-    def _wait(self, what: str, condition: Callable[[], object], timeout_s: float = PATIENCE_S) -> None:
+    def _wait(
+        self, what: str, condition: Callable[[], object], timeout_s: float = PATIENCE_S
+    ) -> None:
         super()._wait(what, condition, max(timeout_s, PATIENCE_S))
 
 
@@ -222,36 +297,53 @@ def _mapping(value: object) -> Mapping[str, object]:
     return value if isinstance(value, Mapping) else {}
 
 
-# --- the stage -------------------------------------------------------------------------------------------------------
+# --- the stage ------------------------------------------------------------------------------------
 
 
 def prepare(cluster: Cluster, folder: Path, view: View) -> tuple[str, ClusterAccess]:
-    """The crawler image on the node, a namespace that enforces Pod Security "restricted", a volume for files."""
+    """The crawler image on the node, a namespace that enforces Pod Security "restricted", a volume
+    for files.
+    """
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as work:
         cluster.nodes[0].load(assemble(Path(work) / "crawler.tar"))
     view.say("cluster", f"the crawler image is on the node after {span(time.monotonic() - began)}")
-    namespace = cluster.namespace("crawls", labels={"pod-security.kubernetes.io/enforce": "restricted"})
+    namespace = cluster.namespace(
+        "crawls", labels={"pod-security.kubernetes.io/enforce": "restricted"}
+    )
     path = f"/api/v1/namespaces/{namespace}"
     cluster.admin.ensure(f"{path}/serviceaccounts", {"metadata": {"name": "crawl"}})
     files = (folder / "files").absolute()
     files.mkdir(parents=True)
     files.chmod(0o777)  # pods are user 1000, and a path of this machine knows no fsGroup
     room: dict[str, Any] = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
-    volume = room | {"capacity": {"storage": "1Gi"}, "hostPath": {"path": str(files), "type": "Directory"}}
+    volume = room | {
+        "capacity": {"storage": "1Gi"},
+        "hostPath": {"path": str(files), "type": "Directory"},
+    }
     cluster.admin.post("/api/v1/persistentvolumes", {"metadata": {"name": CLAIM}, "spec": volume})
     claim = room | {"volumeName": CLAIM, "resources": {"requests": {"storage": "1Gi"}}}
-    cluster.admin.post(f"{path}/persistentvolumeclaims", {"metadata": {"name": CLAIM}, "spec": claim})
+    cluster.admin.post(
+        f"{path}/persistentvolumeclaims", {"metadata": {"name": CLAIM}, "spec": claim}
+    )
     os.environ["LIFECYCLE_CLUSTER__VOLUME_CLAIM"] = CLAIM
     os.environ["LIFECYCLE_CLUSTER__VOLUME_PATH"] = str(files)
-    return namespace, ClusterAccess(cluster.kubeconfig, None, namespace, REFERENCE, cluster.places.gateway)
+    return namespace, ClusterAccess(
+        cluster.kubeconfig, None, namespace, REFERENCE, cluster.places.gateway
+    )
 
 
 def tell(story: ClusterStory) -> list[str]:
     """All acts and all checks; what failed."""
     failed: list[str] = []
     try:
-        for act in (story.act_runs, story.act_image, story.act_chaos, story.act_stop, story.act_end):
+        for act in (
+            story.act_runs,
+            story.act_image,
+            story.act_chaos,
+            story.act_stop,
+            story.act_end,
+        ):
             act()
     except Untrue as error:
         failed.append(str(error))
@@ -265,7 +357,9 @@ def tell(story: ClusterStory) -> list[str]:
 def perform(view: View, folder: Path) -> list[str]:
     """Cluster, stack, story, and the end of all three; what failed."""
     with ExitStack() as after:
-        view.say("cluster", "starting etcd, API server, controllers, scheduler, containerd and kubelet")
+        view.say(
+            "cluster", "starting etcd, API server, controllers, scheduler, containerd and kubelet"
+        )
         begun = time.monotonic()
         cluster = after.enter_context(Cluster(nodes=1))
         view.say("cluster", f"a node is ready after {span(time.monotonic() - begun)}")
@@ -274,12 +368,16 @@ def perform(view: View, folder: Path) -> list[str]:
         crawlers.write_text(json.dumps(catalogue(), indent=1))
         offer_plans()
         stack = Stack(
-            Layout(folder, services=SERVICES, only_free_ports=True, crawlers=crawlers, kubernetes=place),
+            Layout(
+                folder, services=SERVICES, only_free_ports=True, crawlers=crawlers, kubernetes=place
+            ),
             say=lambda line: view.say("stack", line),
         )
         stack.start()
         after.callback(stack.stop)
-        view.say("stack", f"ready: gateway {stack.addresses['gateway']}, site {stack.addresses['site']}")
+        view.say(
+            "stack", f"ready: gateway {stack.addresses['gateway']}, site {stack.addresses['site']}"
+        )
         gateway = after.enter_context(Gateway(str(stack.addresses["gateway"]), timeout_s=60))
         story = ClusterStory(stack, gateway, view, cluster, namespace)
         failed = tell(story)
@@ -290,9 +388,14 @@ def perform(view: View, folder: Path) -> list[str]:
 
 def main() -> int:
     """Tell the story; 0 if every check held."""
-    parser = argparse.ArgumentParser(prog="python -m examples.story_kubernetes", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.story_kubernetes", description=__doc__
+    )
     parser.add_argument(
-        "--state-dir", type=Path, default=Path(".crawl-kubernetes"), help="made anew; default: %(default)s"
+        "--state-dir",
+        type=Path,
+        default=Path(".crawl-kubernetes"),
+        help="made anew; default: %(default)s",
     )
     options = parser.parse_args()
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -317,7 +420,11 @@ def main() -> int:
             return 130
         view.freeze()
         took = span(time.monotonic() - begun)
-        view.plain(f"FAILED after {took}: {'; '.join(failed)}" if failed else f"every check held, in {took}")
+        view.plain(
+            f"FAILED after {took}: {'; '.join(failed)}"
+            if failed
+            else f"every check held, in {took}"
+        )
     return 1 if failed else 0
 
 

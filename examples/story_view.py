@@ -14,7 +14,18 @@ from rich.text import Text
 
 from crawler_lifecycle.cli.output import STYLES, ago, clean, number
 
-TITLES = ("RUN", "CRAWLER", "TRIGGER", "STATUS", "STAGE", "TASKS", "PAGES", "ITEMS", "VERIFIED", "NEXT LOOK")
+TITLES = (
+    "RUN",
+    "CRAWLER",
+    "TRIGGER",
+    "STATUS",
+    "STAGE",
+    "TASKS",
+    "PAGES",
+    "ITEMS",
+    "VERIFIED",
+    "NEXT LOOK",
+)
 TERMINAL = ("COMPLETED", "FAILED")
 
 Run = Mapping[str, Any]
@@ -25,7 +36,9 @@ class View:
 
     def __init__(self) -> None:
         self.console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
-        self._live = Live(console=self.console, auto_refresh=False) if self.console.is_terminal else None
+        self._live = (
+            Live(console=self.console, auto_refresh=False) if self.console.is_terminal else None
+        )
         self._begun = time.monotonic()
         self._told: dict[int, str] = {}
 
@@ -33,7 +46,10 @@ class View:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.freeze()
 
@@ -45,7 +61,11 @@ class View:
     def say(self, topic: str, text: str, style: str = "") -> None:
         """One event, with the seconds since the beginning."""
         line = Text(f"{time.monotonic() - self._begun:5.1f} s  ", style="dim")
-        self.console.print(line.append(topic.ljust(11), style="bold").append(clean(text), style=style or "not bold"))
+        self.console.print(
+            line.append(topic.ljust(11), style="bold").append(
+                clean(text), style=style or "not bold"
+            )
+        )
 
     def plain(self, text: str = "") -> None:
         """A line without anything around it."""
@@ -67,7 +87,9 @@ class View:
 
 def tasks_text(run: Run) -> str:
     """Task counts in one short line."""
-    return ", ".join(f"{count} {status.lower()}" for status, count in sorted((run.get("tasks") or {}).items()))
+    return ", ".join(
+        f"{count} {status.lower()}" for status, count in sorted((run.get("tasks") or {}).items())
+    )
 
 
 def _state(run: Run) -> str:
@@ -78,11 +100,21 @@ def _state(run: Run) -> str:
 def _table(runs: Sequence[Run]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", title=None)
     for title in TITLES:
-        table.add_column(title, justify="right" if title in ("RUN", "PAGES", "ITEMS") else "left", no_wrap=True)
+        table.add_column(
+            title, justify="right" if title in ("RUN", "PAGES", "ITEMS") else "left", no_wrap=True
+        )
     for run in runs:
-        status = clean(run["status"]) + (f" ({clean(run['outcome'])})" if run.get("outcome") else "")
+        status = clean(run["status"]) + (
+            f" ({clean(run['outcome'])})" if run.get("outcome") else ""
+        )
         next_look = "-" if run["status"] in TERMINAL else ago(run.get("next_look_at"))
-        texts = [str(run["run_id"]), clean(run["crawler"]), clean(run["trigger"]), status, clean(run["stage"])]
+        texts = [
+            str(run["run_id"]),
+            clean(run["crawler"]),
+            clean(run["trigger"]),
+            status,
+            clean(run["stage"]),
+        ]
         texts += [tasks_text(run), number(run.get("pages")), number(run.get("items"))]
         texts += [ago(run.get("verified_at")), next_look]
         table.add_row(*(Text(text, style=STYLES.get(text.partition(" ")[0], "")) for text in texts))

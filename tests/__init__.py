@@ -4,4 +4,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.register_assert_rewrite(*(f"tests.{room.name}" for room in Path(__file__).parent.iterdir() if room.is_dir()))
+pytest.register_assert_rewrite(
+    *(f"tests.{room.name}" for room in Path(__file__).parent.iterdir() if room.is_dir())
+)

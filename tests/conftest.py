@@ -1,4 +1,6 @@
-"""What holds for every test: an example of Hypothesis may take its time, on a machine that is slow or stands still."""
+"""What holds for every test: an example of Hypothesis may take its time, on a machine that is slow
+or stands still.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,13 @@ __all__ = ["mariadb"]
 TESTS = Path(__file__).parent
 CONTRACT = TESTS / "contracts/store"
 #: Where `make test-more` reads tests, and what other commands play as a whole.
-MORE = re.findall("^MORE := (.*)$", (TESTS.parent / "Makefile").read_text(), re.MULTILINE)[0].split()
-READ = [TESTS.parent / one for one in (*MORE, "tests/e2e", "tests/dev", "tests/kubernetes", "tests/page", "tests/soak")]
+MORE = re.findall("^MORE := (.*)$", (TESTS.parent / "Makefile").read_text(), re.MULTILINE)[
+    0
+].split()
+READ = [
+    TESTS.parent / one
+    for one in (*MORE, "tests/e2e", "tests/dev", "tests/kubernetes", "tests/page", "tests/soak")
+]
 #: Set by pytest itself, anew for each part of a test.
 CURRENT = "PYTEST_CURRENT_TEST"
 
@@ -30,7 +37,8 @@ load_profile()
 # Most tests are about the end of a task. Those about what follows it choose a policy of retries.
 os.environ.setdefault("LIFECYCLE_RETRIES", '{"max": 0}')
 make_databases_cheap()
-# Until the tests are collected nothing becomes garbage; it would walk through 10,000 of them again and again.
+# Until the tests are collected nothing becomes garbage; it would walk through 10,000 of them again
+# and again.
 gc.disable()
 
 
@@ -43,18 +51,24 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whatever needs a database server has the marker ``servers``.
 
-    The contract of the store is played on MariaDB, and on MySQL before a release; what is about a database, on both.
+    The contract of the store is played on MariaDB, and on MySQL before a release; what is about a
+    database, on both.
     """
     for item in items:
         values = item.callspec.params.values() if hasattr(item, "callspec") else ()
-        named = {*getattr(item, "fixturenames", ()), *(value for value in values if isinstance(value, str))}
+        named = {
+            *getattr(item, "fixturenames", ()),
+            *(value for value in values if isinstance(value, str)),
+        }
         if named & set(SERVERS):
             item.add_marker(pytest.mark.servers)
         if "mysql" in named and item.path.is_relative_to(CONTRACT):
             item.add_marker(pytest.mark.slow)
         more = [name for name in ("troubles", "servers") if item.get_closest_marker(name)]
         if more and not item.get_closest_marker("slow") and not _is_read(item.path):
-            raise pytest.UsageError(f"{item.nodeid} is {more[0]}: name its folder in MORE of the Makefile")
+            raise pytest.UsageError(
+                f"{item.nodeid} is {more[0]}: name its folder in MORE of the Makefile"
+            )
 
 
 @functools.cache
@@ -64,8 +78,9 @@ def _is_read(file: Path) -> bool:
 
 
 def pytest_collection_finish() -> None:
-    """The garbage collector leaves out what is there by now, and looks less often for what comes: few rings of objects
-    are made, and to look for them at the usual pace takes a twentieth of the time of what asks databases."""
+    """The garbage collector leaves out what is there by now, and looks less often for what comes:
+    few rings of objects are made, and to look for them at the usual pace takes a twentieth of the
+    time of what asks databases."""
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
     gc.enable()
@@ -73,7 +88,9 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True)
 def process_as_it_was() -> Iterator[None]:
-    """Entry points that a test calls in this process change its environment and umask; the next test has them back."""
+    """Entry points that a test calls in this process change its environment and umask; the next
+    test has them back.
+    """
     environment, mask = os.environ.copy(), os.umask(0o022)
     os.umask(mask)
     yield

@@ -31,7 +31,13 @@ OUTCOMES = st.one_of(
     st.none(),
     st.floats(0, 100),
     st.sampled_from(
-        [ClusterUnavailable("away"), StoreUnavailable("locked"), OSError("no disk"), KeyError("ours"), GONE]
+        [
+            ClusterUnavailable("away"),
+            StoreUnavailable("locked"),
+            OSError("no disk"),
+            KeyError("ours"),
+            GONE,
+        ]
     ),
 )
 
@@ -103,7 +109,9 @@ def logged() -> Iterator[list[logging.LogRecord]]:
         log.setLevel(level)
 
 
-def expected(outcomes: list[Outcome], every: float, first: float, retry: tuple[float, float]) -> list[float]:
+def expected(
+    outcomes: list[Outcome], every: float, first: float, retry: tuple[float, float]
+) -> list[float]:
     """The pauses as the documentation has them, before the jitter."""
     pauses, row = [first], 0.0
     for outcome in outcomes:
@@ -130,7 +138,9 @@ def rows(outcomes: list[Outcome]) -> tuple[int, int]:
     return told, ends
 
 
-@given(st.lists(OUTCOMES, max_size=40), st.sampled_from([None, (0.5, 3.0), (5.0, 60.0)]), st.booleans())
+@given(
+    st.lists(OUTCOMES, max_size=40), st.sampled_from([None, (0.5, 3.0), (5.0, 60.0)]), st.booleans()
+)
 def test_pauses_and_log_lines_are_those_of_the_rules(
     outcomes: list[Outcome], retry: tuple[float, float] | None, in_thread: bool
 ) -> None:
@@ -185,7 +195,9 @@ def test_a_row_is_told_at_its_beginning_and_at_its_end(caplog: pytest.LogCapture
         "reading works again after 3 failures in 12.0 s; the last one: 'ours'",
         "reading failed and is tried again; what was read last holds: StoreUnavailable",
     ]
-    assert [bool(record.exc_info) for record in caplog.records] == [False, True, False, False], "a flaw shows its stack"
+    assert [bool(record.exc_info) for record in caplog.records] == [False, True, False, False], (
+        "a flaw shows its stack"
+    )
 
 
 def test_a_set_event_ends_a_loop_before_its_next_turn() -> None:
@@ -213,10 +225,15 @@ async def test_a_cancellation_ends_a_loop_at_once(while_it: str) -> None:
     async with Beside() as beside:
         beside.start(Loop("work", 1.0).run(turn))
         await began.wait()
-    assert not any("run" in str(task.get_coro()) and "Loop" in str(task.get_coro()) for task in asyncio.all_tasks())
+    assert not any(
+        "run" in str(task.get_coro()) and "Loop" in str(task.get_coro())
+        for task in asyncio.all_tasks()
+    )
 
 
-async def test_what_is_beside_ends_with_it_and_an_error_of_it_is_told(caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_is_beside_ends_with_it_and_an_error_of_it_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     ended = []
 
     async def for_ever() -> None:
@@ -253,7 +270,7 @@ async def test_what_is_beside_ends_also_where_a_time_limit_in_it_runs_out_at_tha
     async with asyncio.timeout(60), Beside() as beside:
         beside.start(work())
         task = await working
-        while not task.cancelling():  # noqa: ASYNC110 - the limit has run out, and its task does not know it yet
+        while not task.cancelling():  # noqa: ASYNC110
             await asyncio.sleep(0)
     assert task.cancelled()
 

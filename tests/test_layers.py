@@ -1,4 +1,6 @@
-"""The import rule of docs/architecture.md: imports point downwards only, in no circle, and a workflow stays light."""
+"""The import rule of docs/architecture.md: imports point downwards only, in no circle, and a
+workflow stays light.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ from tools.package_map import mapped
 
 ROOT = Path(__file__).parent.parent / "crawler_lifecycle"
 
-#: The layers of modules of a feature that have another name, and features that are a layer of their own.
+#: The layers of modules of a feature that have another name, and features that are a layer of their
+#: own.
 ROLES = {"feature": "features", "__init__": "features", "compose": "compose"}
 OWN_LAYER = ("user_code",)
 
@@ -39,7 +42,8 @@ BETWEEN: dict[str, set[str]] = {
 #: What speaks with outside systems: each package or module with one of them.
 OUTSIDE = ("adapters", "clusters", "store")
 
-#: Modules of the runner that stand alone: every part may import them, so that there is one definition.
+#: Modules of the runner that stand alone: every part may import them, so that there is one
+#: definition.
 SHARED = ("runner.held", "runner.item_files", "runner.item_reader", "runner.reported")
 
 #: What each part of the house may import of ours. A part that is not listed may not exist.
@@ -59,17 +63,54 @@ MAY_IMPORT: dict[str, set[str]] = {
     "observability": {"domain", "settings", "redaction"},
     "web": {"domain", "observability"},
     "adapters": {"domain", "ports", "cloudevents", "runner", "background", "redaction"},
-    "clusters": {"domain", "ports", "settings", "process_contract", "runner", "background", "clock"},
+    "clusters": {
+        "domain",
+        "ports",
+        "settings",
+        "process_contract",
+        "runner",
+        "background",
+        "clock",
+    },
     "store": {"domain", "ports", "background", "redaction", "sqlite_files", "clock", "features"},
     "workflows": {"domain", "ports", "activities", "features"},
-    "temporal": {"domain", "ports", "activities", "workflows", "observability", "background", "redaction", "clock"},
+    "temporal": {
+        "domain",
+        "ports",
+        "activities",
+        "workflows",
+        "observability",
+        "background",
+        "redaction",
+        "clock",
+    },
     "compose": {"domain", "ports", "activities", *OUTSIDE, "workflows", "settings", "features"},
     "scheduler": {
-        *("domain", "ports", *OUTSIDE, "settings", "compose", "web", "task_tokens", "observability", "background"),
+        *(
+            "domain",
+            "ports",
+            *OUTSIDE,
+            "settings",
+            "compose",
+            "web",
+            "task_tokens",
+            "observability",
+            "background",
+        ),
         "redaction",
     },
     "gateway": {
-        *("domain", "ports", "activities", *OUTSIDE, "settings", "compose", "temporal", "web", "task_tokens"),
+        *(
+            "domain",
+            "ports",
+            "activities",
+            *OUTSIDE,
+            "settings",
+            "compose",
+            "temporal",
+            "web",
+            "task_tokens",
+        ),
         *("observability", "background", "subjects", "clock", "features"),
     },
     "features": set(),
@@ -86,12 +127,31 @@ MAY_IMPORT: dict[str, set[str]] = {
         "redaction",
     },
     "worker": {
-        *("domain", "ports", "activities", *OUTSIDE, "workflows", "settings", "compose", "temporal", "web"),
+        *(
+            "domain",
+            "ports",
+            "activities",
+            *OUTSIDE,
+            "workflows",
+            "settings",
+            "compose",
+            "temporal",
+            "web",
+        ),
         *("observability", "background", "user_code", "clock", "features"),
     },
     "cli": {
         *("domain", "ports", *OUTSIDE, "settings", "compose", "temporal", "observability", "web"),
-        *("worker", "scheduler", "gateway", "dev_json", "subjects", "runner", "redaction", "sqlite_files"),
+        *(
+            "worker",
+            "scheduler",
+            "gateway",
+            "dev_json",
+            "subjects",
+            "runner",
+            "redaction",
+            "sqlite_files",
+        ),
         *("clock", "features"),
     },
     "dev_json": {"domain"},
@@ -121,7 +181,12 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "scrapy": ("generic", "runner/inject", "template"),
     "mcp": ("cli/mcp.py",),
     "httpx": (
-        *("adapters/oidc.py", "adapters/scheduler.py", "adapters/pusher.py", "adapters/webhooks.py"),
+        *(
+            "adapters/oidc.py",
+            "adapters/scheduler.py",
+            "adapters/pusher.py",
+            "adapters/webhooks.py",
+        ),
         *("cli", "graphs/client.py"),
     ),
     "jwt": ("gateway/access/oidc.py",),
@@ -145,11 +210,17 @@ def _layer(dotted: str) -> str:
 
 
 def _place(path: Path) -> str:
-    """The path of a module by its layer: of ``features/graphs/store/rows.py`` it is ``store/graphs/rows.py``."""
+    """The path of a module by its layer: of ``features/graphs/store/rows.py`` it is
+    ``store/graphs/rows.py``.
+    """
     parts = path.relative_to(ROOT).parts
     if parts[0] != "features" or len(parts) < 3:
         return "/".join(parts)
-    return "/".join((_part(path), parts[1], *parts[3:])) if parts[3:] else f"{_part(path)}/{parts[1]}.py"
+    return (
+        "/".join((_part(path), parts[1], *parts[3:]))
+        if parts[3:]
+        else f"{_part(path)}/{parts[1]}.py"
+    )
 
 
 def _feature(dotted: str) -> str | None:
@@ -164,7 +235,9 @@ def _part(path: Path) -> str:
 
 @functools.cache
 def _imports(path: Path) -> list[tuple[int, str]]:
-    """Line and dotted name of everything that a module imports; of ours down to the name in the module."""
+    """Line and dotted name of everything that a module imports; of ours down to the name in the
+    module.
+    """
     package = ("crawler_lifecycle", *path.relative_to(ROOT).parts)[:-1]
     found = []
     for node in _nodes(path):
@@ -190,7 +263,9 @@ def _nodes(path: Path) -> list[ast.AST]:
 @functools.cache
 def _for_types(path: Path) -> set[int]:
     """Lines of what is imported for types alone."""
-    guards = [n for n in _nodes(path) if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
+    guards = [
+        n for n in _nodes(path) if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"
+    ]
     return {line for guard in guards for line in range(guard.lineno, (guard.end_lineno or 0) + 1)}
 
 
@@ -206,7 +281,9 @@ def test_imports_point_downwards() -> None:
 
 def _point_downwards(path: Path) -> None:
     part = _part(path)
-    assert part in MAY_IMPORT, f"{part} has no place in the house: docs/architecture.md and MAY_IMPORT decide"
+    assert part in MAY_IMPORT, (
+        f"{part} has no place in the house: docs/architecture.md and MAY_IMPORT decide"
+    )
     relative, mine = _place(path), _feature(".".join(path.relative_to(ROOT).with_suffix("").parts))
     for line, module in _imports(path):
         head, _, rest = module.partition(".")
@@ -222,26 +299,39 @@ def _point_downwards(path: Path) -> None:
             )
             if part == target and part in ("adapters", "clusters") and theirs is None:
                 own, other = relative.split("/")[1].removesuffix(".py"), rest.split(".")[1]
-                # The record of a kind is a class that each of them derives, and some leave files in folders alike.
-                assert other in (own, "kind", "volume"), f"{relative}:{line}: {part} do not know each other"
+                # The record of a kind is a class that each of them derives, and some leave files in
+                # folders alike.
+                assert other in (own, "kind", "volume"), (
+                    f"{relative}:{line}: {part} do not know each other"
+                )
         elif head in ONLY_IN:
             assert relative.startswith(ONLY_IN[head]), f"{relative}:{line}: {head} is not used here"
 
 
 def _floors() -> dict[str, int]:
     """Part of the house -> its floor in the picture of docs/architecture.md; 0 is the lowest."""
-    names = {path.name: path.stem for path in ROOT.iterdir()} | {f"features/{name}": name for name in OWN_LAYER}
+    names = {path.name: path.stem for path in ROOT.iterdir()} | {
+        f"features/{name}": name for name in OWN_LAYER
+    }
     picture = (ROOT.parent / "docs/architecture.md").read_text().split("```")[1]
     rows = [row.partition("#")[0].split() for row in picture.strip().split("\n")]
     return {names[name]: floor for floor, row in enumerate(reversed(rows)) for name in row}
 
 
 def test_the_picture_of_the_house_is_true() -> None:
-    """Every part stands in it, above everything that it may import. A user's folder imports what users import."""
+    """Every part stands in it, above everything that it may import.
+
+    A user's folder imports what users import.
+    """
     floors = _floors()
     assert {*floors, "features"} == set(MAY_IMPORT)
     drawn = MAY_IMPORT.keys() - {"features", "template"}
-    wrong = {(part, below) for part in drawn for below in MAY_IMPORT[part] & drawn if floors[part] <= floors[below]}
+    wrong = {
+        (part, below)
+        for part in drawn
+        for below in MAY_IMPORT[part] & drawn
+        if floors[part] <= floors[below]
+    }
     assert wrong == set()
 
 
@@ -251,16 +341,27 @@ def test_the_map_of_packages_is_that_of_their_docstrings() -> None:
 
 
 def test_sqlite_is_opened_in_one_place() -> None:
-    """Two SQLite libraries in one process would undo each other's locks on a file, in programs around the house too."""
-    around = [path for folder in ("tests", "tools", "benchmarks", "examples") for path in _python(folder)]
+    """Two SQLite libraries in one process would undo each other's locks on a file, in programs
+    around the house too.
+    """
+    around = [
+        path for folder in ("tests", "tools", "benchmarks", "examples") for path in _python(folder)
+    ]
     assert len(around) > 500
     imported = re.compile(r"^\s*(import|from) (sqlite3|pysqlite3|apsw)\b", re.MULTILINE)
     engines = re.compile(r"\bcreate_engine\((?!\"sqlite)")
     for path in around:
         text = path.read_text()
-        assert not imported.search(text), f"{path}: open the file with crawler_lifecycle.sqlite_files.connect"
-        ours = path.relative_to(ROOT.parent).as_posix() in ("tests/support/databases.py", "tests/test_layers.py")
-        assert ours or not engines.search(text), f"{path}: take tests.support.filling.patient_engine"
+        assert not imported.search(text), (
+            f"{path}: open the file with crawler_lifecycle.sqlite_files.connect"
+        )
+        ours = path.relative_to(ROOT.parent).as_posix() in (
+            "tests/support/databases.py",
+            "tests/test_layers.py",
+        )
+        assert ours or not engines.search(text), (
+            f"{path}: take tests.support.filling.patient_engine"
+        )
 
 
 def _python(folder: str) -> list[Path]:
@@ -268,13 +369,17 @@ def _python(folder: str) -> list[Path]:
 
 
 def test_what_stands_side_by_side_imports_in_no_circle() -> None:
-    """Modules and rooms of one folder, a room with everything in it; imports for types count like any other."""
+    """Modules and rooms of one folder, a room with everything in it; imports for types count like
+    any other.
+    """
     for room in ROOMS:
         _no_circle(room)
 
 
 def _beside(dotted: str, room: Path) -> str:
-    """The module or room of ``room`` in which a module is; a feature's modules belong to their layers."""
+    """The module or room of ``room`` in which a module is; a feature's modules belong to their
+    layers.
+    """
     return _layer(dotted) if room == ROOT else dotted.split(".")[0]
 
 
@@ -287,7 +392,9 @@ def _no_circle(room: Path) -> None:
         if mine == "__init__":
             continue
         imported = (
-            module.removeprefix(dotted + ".") for _, module in _imports(path) if module.startswith(dotted + ".")
+            module.removeprefix(dotted + ".")
+            for _, module in _imports(path)
+            if module.startswith(dotted + ".")
         )
         before[mine] |= {_beside(name, room) for name in imported} & beside - {mine}
     try:
@@ -306,17 +413,30 @@ LOADS: dict[str, Callable[[Feature], tuple[str, ...]]] = {
 
 
 def test_any_module_can_be_imported_first() -> None:
-    """No module needs, while it is imported, a module that is still being imported: also not by way of a package."""
+    """No module needs, while it is imported, a module that is still being imported: also not by way
+    of a package.
+    """
     dotted = {_dotted(path): path for path in [ROOT / "__init__.py", *MODULES]}
     needs: dict[str, set[str]] = {}
     for name, path in dotted.items():
         functions = [node for node in _nodes(path) if isinstance(node, FUNCTIONS)]
         lazy = _for_types(path).union(*(_lines(node) for node in functions))
         own = {*_packages(name), name}
-        found = {module for line, module in _imports(path) if module.startswith(ROOT.name) and line not in lazy}
-        modules = {known for module in found for known in (module, module.rpartition(".")[0]) if known in dotted}
+        found = {
+            module
+            for line, module in _imports(path)
+            if module.startswith(ROOT.name) and line not in lazy
+        }
+        modules = {
+            known
+            for module in found
+            for known in (module, module.rpartition(".")[0])
+            if known in dotted
+        }
         if name in LOADS:
-            names = [feature.function(one) for feature in FEATURES for one in LOADS[name](feature) if one]
+            names = [
+                feature.function(one) for feature in FEATURES for one in LOADS[name](feature) if one
+            ]
             modules |= {one.partition(":")[0] for one in names}
         needs[name] = {each for module in modules for each in (*_packages(module), module)} - own
     try:
@@ -351,13 +471,24 @@ def test_domain_and_runner_need_the_standard_library_alone() -> None:
 
 #: What a process imports, one after the other, and what it has not loaded then.
 NOT_LOADED: list[tuple[str, tuple[str, ...]]] = [
-    (  # every process with users' code has these, and a user's laptop needs no more to try that code
+    # Every process with users' code has these, and a user's laptop needs no more to try that code.
+    (
         """
 import crawler_lifecycle.features.user_code.host, crawler_lifecycle.features.user_code.caller
 import crawler_lifecycle.managers, crawler_lifecycle.managers.testing
 import crawler_lifecycle.graphs.oban, crawler_lifecycle.graphs.chancy, crawler_lifecycle.graphs.testing
 """,
-        ("temporalio", "sqlalchemy", "pydantic", "httpx", "rich", "cyclopts", "asyncio", "urllib.request", "ssl"),
+        (
+            "temporalio",
+            "sqlalchemy",
+            "pydantic",
+            "httpx",
+            "rich",
+            "cyclopts",
+            "asyncio",
+            "urllib.request",
+            "ssl",
+        ),
     ),
     (
         "import crawler_lifecycle.workflows.lifecycle",
@@ -365,9 +496,19 @@ import crawler_lifecycle.graphs.oban, crawler_lifecycle.graphs.chancy, crawler_l
     ),
     (
         "from crawler_lifecycle.compose import open_archive; open_archive('s3://bucket/prefix')",
-        ("boto3", "botocore", "pusher", "kubernetes", "msgspec", "crawler_lifecycle.clusters.kubernetes"),
+        (
+            "boto3",
+            "botocore",
+            "pusher",
+            "kubernetes",
+            "msgspec",
+            "crawler_lifecycle.clusters.kubernetes",
+        ),
     ),
-    ("import crawler_lifecycle.worker.process as w; w.tracing.start('x').close()", ("opentelemetry",)),
+    (
+        "import crawler_lifecycle.worker.process as w; w.tracing.start('x').close()",
+        ("opentelemetry",),
+    ),
 ]
 
 
@@ -378,12 +519,14 @@ def test_nobody_loads_what_only_others_use() -> None:
         found = f"sorted(m for m in sys.modules if (m + '.').startswith({tuple(f'{one}.' for one in heavy)}))"
         code += f"{imports}\nfound.append({found})\n"
     command = [sys.executable, "-c", code + "print(json.dumps(found))"]
-    done = subprocess.run(command, capture_output=True, text=True, env={"PATH": "/usr/bin"}, check=True)
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={"PATH": "/usr/bin"}, check=True
+    )
     assert json.loads(done.stdout) == [[]] * len(NOT_LOADED)
 
 
-#: Modules of the core, and of what users import, that still name a feature. Only ever fewer: the core shall loop over
-#: ``FEATURES`` and name none.
+#: Modules of the core, and of what users import, that still name a feature. Only ever fewer: the
+#: core shall loop over ``FEATURES`` and name none.
 STILL_NAMED = 36
 
 
@@ -392,6 +535,10 @@ def test_the_core_names_no_more_features_than_before() -> None:
         _place(path)
         for path in MODULES
         if path.relative_to(ROOT).parts[0] != "features"
-        and any(_feature(module.partition(".")[2]) for _, module in _imports(path) if module.startswith(ROOT.name))
+        and any(
+            _feature(module.partition(".")[2])
+            for _, module in _imports(path)
+            if module.startswith(ROOT.name)
+        )
     ]
     assert len(naming) <= STILL_NAMED, sorted(naming)

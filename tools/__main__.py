@@ -1,4 +1,6 @@
-"""Tasks beyond the targets of make, from ``tasks.toml``: ``python3 -m tools NAME ARGUMENTS``. It lists them without.
+"""Tasks beyond the targets of make, from ``tasks.toml``: ``python3 -m tools NAME ARGUMENTS``.
+
+It lists them without.
 
 Standard library only, because most tasks begin with ``make env``.
 """
@@ -16,7 +18,10 @@ FIRST = {"image-deps"}
 
 
 def main(arguments: list[str]) -> int:
-    """Run the named task in the root of the checkout. The exit code is the task's, or 2 where there is none."""
+    """Run the named task in the root of the checkout.
+
+    The exit code is the task's, or 2 where there is none.
+    """
     name = arguments[0] if arguments else "--help"
     if name not in TASKS:
         print("\n".join(f"python3 -m tools {task:20}{TASKS[task]['help']}" for task in TASKS))

@@ -1,4 +1,6 @@
-"""An extension of griffe, for `make site`: examples in docstrings become code, which Markdown takes for quotations."""
+"""An extension of griffe, for `make site`: examples in docstrings become code, which Markdown takes
+for quotations.
+"""
 
 from __future__ import annotations
 

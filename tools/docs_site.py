@@ -1,7 +1,9 @@
-"""A hook of MkDocs: what the site has beyond the files of ``docs/``, and what it cannot show as they are.
+"""A hook of MkDocs: what the site has beyond the files of ``docs/``, and what it cannot show as
+they are.
 
-``openapi.md`` is made of ``openapi.json``. A link to a file of the project outside of ``docs/`` becomes its path, as
-the site does not have it; a link to one that does not exist is told, and ``--strict`` refuses it.
+``openapi.md`` is made of ``openapi.json``. A link to a file of the project outside of ``docs/``
+becomes its path, as the site does not have it; a link to one that does not exist is told, and
+``--strict`` refuses it.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from typing import Any
 LOG = logging.getLogger("mkdocs.hooks.site")
 ROOT = Path(__file__).resolve().parents[1]
 OUTSIDE = re.compile(r"\[([^\]]+)\]\(\.\./([^)#]+)(?:#[^)]*)?\)")
-LOADED = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*?(?:src|href)=\"?((?:https?:)?//[^\" >]+)")
+LOADED = re.compile(
+    r"<(?:script|link|img|iframe|source)\b[^>]*?(?:src|href)=\"?((?:https?:)?//[^\" >]+)"
+)
 ROLES = {"read": 1, "operate": 2, "admin": 3}
 
 
@@ -47,20 +51,32 @@ def outside(markdown: str, name: str) -> str:
     def path(link: re.Match[str]) -> str:
         if not (ROOT / link[2]).exists():
             LOG.warning("%s links to %s, which does not exist", name, link[2])
-        return f"`{link[2]}`" if Path(link[1]).name == Path(link[2]).name else f"{link[1]} (`{link[2]}`)"
+        return (
+            f"`{link[2]}`"
+            if Path(link[1]).name == Path(link[2]).name
+            else f"{link[1]} (`{link[2]}`)"
+        )
 
     return OUTSIDE.sub(path, markdown)
 
 
 def parted(markdown: str) -> Iterator[str]:
-    """The lines, as Python's Markdown wants them: an empty one before a list or a table, and a fence with one word."""
+    """The lines, as Python's Markdown wants them: an empty one before a list or a table, and a
+    fence with one word.
+    """
     before, fence = "", False
     for line in markdown.splitlines():
         if line.lstrip().startswith("```"):
             # A second word there is for our tests.
             fence, line = not fence, re.sub(r"^(```\w+) .*", r"\1", line)
         new = re.match(r"[-*] |\d+\. |\|", line)
-        if new and not fence and before and before[0] not in " |-*" and not re.match(r"\d+\. ", before):
+        if (
+            new
+            and not fence
+            and before
+            and before[0] not in " |-*"
+            and not re.match(r"\d+\. ", before)
+        ):
             yield ""
         yield line
         before = line
@@ -69,8 +85,14 @@ def parted(markdown: str) -> Iterator[str]:
 def api(document: Mapping[str, Any]) -> Iterator[str]:
     """The page of every route and of every value that goes over it."""
     yield "# Every route of the HTTP API\n"
-    yield f"Made of [openapi.json](openapi.json), for generators of clients. {document['info']['description']}"
-    yield "How to use it is in [the gateway](gateway.md), every error code in [problem documents](problems.md).\n"
+    yield (
+        "Made of [openapi.json](openapi.json), for generators of clients. "
+        f"{document['info']['description']}"
+    )
+    yield (
+        "How to use it is in [the gateway](gateway.md), every error code in [problem "
+        "documents](problems.md).\n"
+    )
     for path, methods in document["paths"].items():
         yield f"\n## {path}\n"
         for method, said in methods.items():
@@ -85,14 +107,19 @@ def operation(method: str, said: Mapping[str, Any]) -> Iterator[str]:
     """One operation: what it does, who may call it, its parameters, body and answers."""
     yield f"\n### {method.upper()}: {said['operationId']}\n"
     yield f"\n{said.get('description', said.get('summary', ''))}\n"
-    roles = {role for one in said.get("security", []) for role in one.get("bearer", []) if role in ROLES}
+    roles = {
+        role for one in said.get("security", []) for role in one.get("bearer", []) if role in ROLES
+    }
     if roles:
         yield f"\nRole: `{min(roles, key=ROLES.__getitem__)}`\n"
     if rows := said.get("parameters"):
         yield "\n| parameter | in | type | meaning |\n|---|---|---|---|"
         for one in rows:
             need = ", required" if one.get("required") else ""
-            yield f"| `{one['name']}` | {one['in']}{need} | {kind(one['schema'])} | {cell(one.get('description'))} |"
+            yield (
+                f"| `{one['name']}` | {one['in']}{need} | {kind(one['schema'])} | "
+                f"{cell(one.get('description'))} |"
+            )
     for media, body in said.get("requestBody", {}).get("content", {}).items():
         yield f"\nBody (`{media}`): {kind(body.get('schema', {}))}\n"
     yield "\n| answer | holds |\n|---|---|"

@@ -1,4 +1,7 @@
-"""Install a lock file and this package into ``.venv``, by uv or pip: ``environment.py LOCK``. Standard library only."""
+"""Install a lock file and this package into ``.venv``, by uv or pip: ``environment.py LOCK``.
+
+Standard library only.
+"""
 
 import os
 import shutil
@@ -13,18 +16,42 @@ OURS = ("--quiet", "--no-deps", "--no-build-isolation", "--editable", str(ROOT))
 
 
 def by_uv(uv: str, lock: Path, python: Path = PYTHON) -> int:
-    """Install by uv, which trusts the machine's certificates, as pip does. The exit code is uv's."""
-    install, env = [uv, "pip", "install", "--python", str(python)], {"UV_SYSTEM_CERTS": "1", **os.environ}
+    """Install by uv, which trusts the machine's certificates, as pip does.
+
+    The exit code is uv's.
+    """
+    install, env = (
+        [uv, "pip", "install", "--python", str(python)],
+        {"UV_SYSTEM_CERTS": "1", **os.environ},
+    )
     code = subprocess.call([*install, "--quiet", "--require-hashes", "-r", str(lock)], env=env)
     return code or subprocess.call([*install, *OURS], env=env)
 
 
 def by_pip(lock: Path) -> int:
-    """Install by pip, and show every twentieth package. Modules are compiled when first imported, which is faster."""
-    install, total = [str(PYTHON), "-m", "pip", "install", "--disable-pip-version-check"], lock.read_text().count("==")
-    command = [*install, "--no-compile", "--progress-bar", "off", "--require-hashes", "-r", str(lock)]
+    """Install by pip, and show every twentieth package.
+
+    Modules are compiled when first imported, which is faster.
+    """
+    install, total = (
+        [str(PYTHON), "-m", "pip", "install", "--disable-pip-version-check"],
+        lock.read_text().count("=="),
+    )
+    command = [
+        *install,
+        "--no-compile",
+        "--progress-bar",
+        "off",
+        "--require-hashes",
+        "-r",
+        str(lock),
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as pip:
-        pins = (line.partition(" (from")[0] for line in pip.stdout or () if "==" in line and not line.startswith(" "))
+        pins = (
+            line.partition(" (from")[0]
+            for line in pip.stdout or ()
+            if "==" in line and not line.startswith(" ")
+        )
         for number, pin in enumerate(pins, 1):
             if number % 20 == 0 or number == total:
                 print(f"  {number} of {total}: {pin.strip()}", flush=True)
@@ -33,7 +60,10 @@ def by_pip(lock: Path) -> int:
 
 if __name__ == "__main__":
     chosen, program = ROOT / sys.argv[1], shutil.which("uv")
-    print(f"environment: installing {chosen.name} into .venv with {'uv' if program else 'pip'}", flush=True)
+    print(
+        f"environment: installing {chosen.name} into .venv with {'uv' if program else 'pip'}",
+        flush=True,
+    )
     if not PYTHON.exists():
         venv.create(PYTHON.parents[1], with_pip=True, symlinks=True)
     # uv reads none of pip's settings, so pip tries what uv could not install.

@@ -1,9 +1,10 @@
-"""Refuse code that grew: more tokens in a folder than ``house.toml`` allows, more words on a page, or more docstrings
-that ask. Refuse words in ``README.md`` and ``docs/`` that the glossary has replaced.
+"""Refuse code that grew: more tokens in a folder than ``house.toml`` allows, more words on a page,
+or more docstrings that ask. Refuse words in ``README.md`` and ``docs/`` that the glossary has
+replaced.
 
-Tokens and not lines, so that nobody makes lines denser to pass. A room is the first folder or module in
-``crawler_lifecycle/``. Layout, comments and docstrings do not count. A docstring asks when it begins with a word like
-"What": it should begin with a noun or a verb.
+Tokens and not lines, so that nobody makes lines denser to pass. A room is the first folder or
+module in ``crawler_lifecycle/``. Layout, comments and docstrings do not count. A docstring asks
+when it begins with a word like "What": it should begin with a noun or a verb.
 """
 
 from __future__ import annotations
@@ -24,13 +25,23 @@ HOUSE = LIMITS.parent.parent / "crawler_lifecycle"
 DOCS = LIMITS.parent.parent / "docs"
 #: Words of a page in ``docs/``; those that are still longer have a figure of their own.
 PAGE = 2_500
-ASKING = frozenset({"What", "Whether", "Where", "How", "Those", "Whoever", "Who", "When", "Why", "That", "Which"})
-NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+ASKING = frozenset(
+    {"What", "Whether", "Where", "How", "Those", "Whoever", "Who", "When", "Why", "That", "Which"}
+)
+NO_CODE = {
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENDMARKER,
+}
 #: Pages whose sentences are those of the code.
 MADE_OF_CODE = ("problems.md", "settings.md")
 #: Text that is no prose: fenced blocks, code, quoted messages, targets of links, HTML.
 NO_PROSE = re.compile(
-    r"^ *```.*?^ *```|(`+)[^`].*?\1|\"[^\"\n]*\"|(?<=\])\([^)\s]*\)|<[^>]*>", re.DOTALL | re.MULTILINE
+    r"^ *```.*?^ *```|(`+)[^`].*?\1|\"[^\"\n]*\"|(?<=\])\([^)\s]*\)|<[^>]*>",
+    re.DOTALL | re.MULTILINE,
 )
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -50,11 +61,17 @@ def code_tokens(source: str) -> int:
 
 
 def _is_text(node: ast.AST) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
 
 
 def asking(source: str) -> int:
-    """The number of docstrings of modules, classes and functions that begin with one of ``ASKING``."""
+    """The number of docstrings of modules, classes and functions that begin with one of
+    ``ASKING``.
+    """
     nodes = (node for node in ast.walk(ast.parse(source)) if isinstance(node, DOCUMENTED))
     return sum((ast.get_docstring(node) or "-").split()[0] in ASKING for node in nodes)
 
@@ -68,16 +85,27 @@ def complaints(house: Path, limits: Mapping[str, Any]) -> Iterator[str]:
         asked[room] += asking(source)
     for room, tokens in sorted(rooms.items()):
         if tokens > (most := limits["rooms"].get(room, 0)):
-            yield f"{room} has {tokens:,} tokens of code, at most {most:,}: remove something, or change {LIMITS.name}"
+            yield (
+                f"{room} has {tokens:,} tokens of code, at most {most:,}: remove something, or "
+                f"change {LIMITS.name}"
+            )
     if rooms.total() > limits["tokens"]:
-        yield f"all rooms have {rooms.total():,} tokens of code, at most {limits['tokens']:,}: remove something"
+        yield (
+            f"all rooms have {rooms.total():,} tokens of code, at most {limits['tokens']:,}: "
+            "remove something"
+        )
     if asked.total() > (most := limits["asking"]):
         where = ", ".join(f"{room} {number}" for room, number in asked.most_common(5))
-        yield f"{asked.total():,} docstrings ask ({where}), at most {most:,}: begin them with a noun or a verb"
+        yield (
+            f"{asked.total():,} docstrings ask ({where}), at most {most:,}: begin them with a "
+            "noun or a verb"
+        )
 
 
 def long_pages(docs: Path, most: int) -> Iterator[str]:
-    """Each page that has more words than it may, and all pages together if they have more than ``most``."""
+    """Each page that has more words than it may, and all pages together if they have more than
+    ``most``.
+    """
     words = {page.name: len(page.read_text().split()) for page in docs.glob("*.md")}
     for name, number in sorted(words.items()):
         if number > PAGE:
@@ -87,19 +115,27 @@ def long_pages(docs: Path, most: int) -> Iterator[str]:
 
 
 def prose(page: str) -> str:
-    """A page of Markdown with blanks in place of everything that is no prose. Each word keeps its line."""
+    """A page of Markdown with blanks in place of everything that is no prose.
+
+    Each word keeps its line.
+    """
     return NO_PROSE.sub(lambda found: re.sub(r"\S", " ", found[0]), page)
 
 
 def replaced_words(pages: Iterable[Path], replaced: Mapping[str, str]) -> Iterator[str]:
-    """Each place where the prose of a page has a word that was replaced, with what to write instead."""
+    """Each place where the prose of a page has a word that was replaced, with what to write
+    instead.
+    """
     for page in pages:
         text = prose(page.read_text())
         for words, instead in replaced.items():
             pattern = words.replace(" ", r"\s+")
             for found in re.finditer(rf"\b(?:{pattern})\b", text, re.IGNORECASE):
                 line = text.count("\n", 0, found.start()) + 1
-                yield f"{page.name}:{line}: {' '.join(found[0].split())!r}: write {instead} (docs/glossary.md)"
+                yield (
+                    f"{page.name}:{line}: {' '.join(found[0].split())!r}: write {instead} "
+                    "(docs/glossary.md)"
+                )
 
 
 if __name__ == "__main__":

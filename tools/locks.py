@@ -1,7 +1,10 @@
-"""Whether the locks can be installed on both kinds of machine: ``python -m tools.locks``. Asks the package index.
+"""Whether the locks can be installed on both kinds of machine: ``python -m tools.locks``.
 
-For each lock and processor pip says which wheel it would take, and fetches no wheel for it. Complained about is a pin
-without a wheel there, a wheel whose hash is not in the lock, and what a package needs only there and nobody locked.
+Asks the package index.
+
+For each lock and processor pip says which wheel it would take, and fetches no wheel for it.
+Complained about is a pin without a wheel there, a wheel whose hash is not in the lock, and what a
+package needs only there and nobody locked.
 """
 
 from __future__ import annotations
@@ -20,7 +23,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
-#: The oldest Python that each is for: that of Debian 12 in images, and what the tools of our pages need.
+#: The oldest Python that each is for: that of Debian 12 in images, and what the tools of our pages
+#: need.
 LOCKS = {
     "locks/all.lock": "3.11.5",
     "locks/run.lock": "3.11.2",
@@ -37,20 +41,45 @@ def pins(lock: str) -> dict[str, tuple[str, set[str]]]:
     found = {}
     for line in lock.replace("\\\n", " ").splitlines():
         if pin := re.match(r"([A-Za-z0-9._-]+)==([^\s;\\]+)", line):
-            found[canonicalize_name(pin[1])] = pin[2], set(re.findall(r"sha256:([0-9a-f]{64})", line))
+            found[canonicalize_name(pin[1])] = (
+                pin[2],
+                set(re.findall(r"sha256:([0-9a-f]{64})", line)),
+            )
     return found
 
 
-def report(known: Mapping[str, tuple[str, set[str]]], machine: str, python: str) -> list[dict[str, Any]]:
-    """What pip would install there. Raises ``SystemExit`` with pip's words where it finds no wheel."""
+def report(
+    known: Mapping[str, tuple[str, set[str]]], machine: str, python: str
+) -> list[dict[str, Any]]:
+    """What pip would install there.
+
+    Raises ``SystemExit`` with pip's words where it finds no wheel.
+    """
     with tempfile.TemporaryDirectory() as name:
         wanted = Path(name, "wanted.txt")
         wanted.write_text("".join(f"{one}=={version}\n" for one, (version, _) in known.items()))
         platforms = [f"--platform=manylinux_2_{minor}_{machine}" for minor in reversed(_GLIBC)]
         platforms += [f"--platform=manylinux{year}_{machine}" for year in (2014, 2010, 1)]
-        options = ["--dry-run", "--quiet", "--no-deps", "--ignore-installed", "--only-binary=:all:", "--report=-"]
+        options = [
+            "--dry-run",
+            "--quiet",
+            "--no-deps",
+            "--ignore-installed",
+            "--only-binary=:all:",
+            "--report=-",
+        ]
         where = [f"--target={name}/there", f"--python-version={python}", "--implementation=cp"]
-        command = [sys.executable, "-m", "pip", "install", *options, *platforms, *where, "-r", str(wanted)]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            *options,
+            *platforms,
+            *where,
+            "-r",
+            str(wanted),
+        ]
         done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{machine}: {done.stderr.strip()[-1500:]}")
@@ -58,14 +87,19 @@ def report(known: Mapping[str, tuple[str, set[str]]], machine: str, python: str)
     return found
 
 
-def complaints(known: Mapping[str, tuple[str, set[str]]], found: list[dict[str, Any]], machine: str) -> Iterator[str]:
+def complaints(
+    known: Mapping[str, tuple[str, set[str]]], found: list[dict[str, Any]], machine: str
+) -> Iterator[str]:
     """All that would keep the lock from being installed there."""
     environment = {**default_environment(), "platform_machine": machine, "extra": ""}
     for one in found:
         name = canonicalize_name(one["metadata"]["name"])
         digest = one["download_info"]["archive_info"]["hashes"]["sha256"]
         if digest not in known[name][1]:
-            yield f"{name}: the hash of {one['download_info']['url'].rpartition('/')[2]} is not locked"
+            yield (
+                f"{name}: the hash of {one['download_info']['url'].rpartition('/')[2]} is "
+                "not locked"
+            )
         for line in one["metadata"].get("requires_dist", ()):
             needed = Requirement(line)
             if needed.marker is not None and not needed.marker.evaluate(environment):
@@ -76,7 +110,10 @@ def complaints(known: Mapping[str, tuple[str, set[str]]], found: list[dict[str, 
 
 
 def main() -> int:
-    """Print a line for each lock and processor. The exit code is 1 where one cannot be installed."""
+    """Print a line for each lock and processor.
+
+    The exit code is 1 where one cannot be installed.
+    """
     bad = 0
     for lock, python in LOCKS.items():
         known = pins((ROOT / lock).read_text())
@@ -84,7 +121,10 @@ def main() -> int:
             found = report(known, machine, python)
             wrong = list(complaints(known, found, machine))
             own = sum(machine in one["download_info"]["url"] for one in found)
-            print(f"{lock} on {machine}: {len(found)} of {len(known)} wheels, {own} made for it, {len(wrong)} wrong")
+            print(
+                f"{lock} on {machine}: {len(found)} of {len(known)} wheels, {own} made for it, "
+                f"{len(wrong)} wrong"
+            )
             print("".join(f"  {line}\n" for line in wrong), end="", flush=True)
             bad += bool(wrong) or len(found) != len(known)
     return bad > 0

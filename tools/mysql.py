@@ -1,7 +1,8 @@
 """Install the MySQL server that tests use, into a cache folder outside of the tree: ``mysql.py``.
 
-No Debian package has one; a package of Maven's central repository does. It is fetched once, by Maven, and kept only if
-its bytes are the ones that were pinned. Executed by the Python that ``make`` finds: the standard library is enough.
+No Debian package has one; a package of Maven's central repository does. It is fetched once, by
+Maven, and kept only if its bytes are the ones that were pinned. Executed by the Python that
+``make`` finds: the standard library is enough.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:2.8"
 
 
 def folder() -> Path:
-    """Where the server is or will be: ``bin/mysqld`` and what it needs beside it. Another pin is another folder."""
+    """Where the server is or will be: ``bin/mysqld`` and what it needs beside it.
+
+    Another pin is another folder.
+    """
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "crawler-lifecycle" / f"mysql-{VERSION}-{SHA256[:12]}"
 
@@ -33,7 +37,10 @@ def installed() -> bool:
 
 
 def install() -> None:
-    """Fetch it and unpack it. Raises ``ValueError`` (other bytes than pinned), ``CalledProcessError``, ``OSError``."""
+    """Fetch it and unpack it.
+
+    Raises ``ValueError`` (other bytes than pinned), ``CalledProcessError``, ``OSError``.
+    """
     where = folder()
     where.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=where.parent) as name:

@@ -1,8 +1,11 @@
-"""Play tests on the newest Python: ``newest_python [PYTEST ARGUMENT...]``. Without a file or folder: ``TESTS``.
+"""Play tests on the newest Python: ``newest_python [PYTEST ARGUMENT...]``.
 
-The machine's own Python is the oldest that the package allows. The newest comes from a Go module that carries the
-builds of python-build-standalone, because uv and pyenv fetch theirs from places that CI does not reach. It is unpacked
-into a cache folder outside of the tree; its environment is ``.venv-newest``.
+Without a file or folder: ``TESTS``.
+
+The machine's own Python is the oldest that the package allows. The newest comes from a Go module
+that carries the builds of python-build-standalone, because uv and pyenv fetch theirs from places
+that CI does not reach. It is unpacked into a cache folder outside of the tree; its environment is
+``.venv-newest``.
 """
 
 from __future__ import annotations
@@ -26,17 +29,19 @@ VERSION = "v0.0.0-3.14.6-20260610-1"
 SUM = "h1:oGUS7++Wm3LgxUfD6AmJgKbKQD2wdQFO9PzyJv6T+E4="
 #: What brings modules of the newest Python to older ones is not for the newest.
 BACKPORTS = "backports"
-#: Of Hypothesis about an object of its own: it counts references as older Pythons do. And of a SQLite connection whose
-#: opening failed: SQLAlchemy leaves it to the collector, and older Pythons close it without a word.
+#: Of Hypothesis about an object of its own: it counts references as older Pythons do. And of a
+#: SQLite connection whose opening failed: SQLAlchemy leaves it to the collector, and older Pythons
+#: close it without a word.
 FALSE_ALARMS = (
     *("-W", "ignore:It looks like `register_random`:hypothesis.errors.HypothesisWarning"),
     *("-W", "ignore:unclosed database:ResourceWarning"),
 )
-#: For each part of Python that a newer one may change, what uses it most: mail, TLS, HTTP and sockets, CSV, JSON, YAML,
-#: archives, words of Unicode, time and its zones, addresses, arguments of programs, types, annotations and what is read
-#: from users' code, processes and their pipes, threads and asyncio, SQLite. Rules that only compute are played on the
-#: oldest alone, however many cases they have. This build has no ``os.pidfd_open``, so nothing of the local cluster is
-#: played on it.
+#: For each part of Python that a newer one may change, what uses it most: mail, TLS, HTTP and
+#: sockets, CSV, JSON, YAML, archives, words of Unicode, time and its zones, addresses, arguments of
+#: programs, types, annotations and what is read from users' code, processes and their pipes,
+#: threads and asyncio, SQLite. Rules that only compute are played on the oldest alone, however many
+#: cases they have. This build has no ``os.pidfd_open``, so nothing of the local cluster is played
+#: on it.
 TESTS = (
     *(f"tests/adapters/{name}.py" for name in (
         "archive/test_bundle_reading", "archive/test_bundles_location", "archive/test_folder_archive", "test_alerts",
@@ -71,17 +76,28 @@ def home() -> Path:
 
 
 def fetch(where: Path) -> None:
-    """Fetch the module and unpack its Python. Raises ``CalledProcessError``, ``OSError``, ``ValueError``."""
+    """Fetch the module and unpack its Python.
+
+    Raises ``CalledProcessError``, ``OSError``, ``ValueError``.
+    """
     where.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=where.parent) as name:
-        # A cache of its own, which can be removed: the module has five systems in 150 MB, and this needs one of them.
+        # A cache of its own, which can be removed: the module has five systems in 150 MB, and this
+        # needs one of them.
         env = {**os.environ, "GOPATH": name, "GOMODCACHE": f"{name}/mod", "GOFLAGS": "-modcacherw"}
         command = ["go", "mod", "download", "-json", f"{MODULE}@{VERSION}"]
-        said = json.loads(subprocess.run(command, check=True, cwd=name, env=env, stdout=subprocess.PIPE).stdout)
+        said = json.loads(
+            subprocess.run(command, check=True, cwd=name, env=env, stdout=subprocess.PIPE).stdout
+        )
         if said["Sum"] != SUM:
-            raise ValueError(f"{MODULE}@{VERSION} has the sum {said['Sum']}, not {SUM}; find out why")
+            raise ValueError(
+                f"{MODULE}@{VERSION} has the sum {said['Sum']}, not {SUM}; find out why"
+            )
         machine = {"x86_64": "amd64", "aarch64": "arm64"}[os.uname().machine]
-        unpack(Path(said["Dir"], "python", "internal", "data", f"linux-{machine}"), Path(name, "python"))
+        unpack(
+            Path(said["Dir"], "python", "internal", "data", f"linux-{machine}"),
+            Path(name, "python"),
+        )
         Path(name, "python").rename(where)
 
 
@@ -103,7 +119,9 @@ def unpack(data: Path, to: Path) -> None:
 
 
 def environment(python: Path) -> Path:
-    """Return the Python of the environment of this folder, with the locked packages and the package itself."""
+    """Return the Python of the environment of this folder, with the locked packages and the package
+    itself.
+    """
     found = ENVIRONMENT / "bin" / "python"
     lock = (ROOT / "locks" / "all.lock").read_text()
     kept = ENVIRONMENT / "requirements.lock"
@@ -111,12 +129,24 @@ def environment(python: Path) -> Path:
         make = (python / "bin" / "python3.14", "-m", "venv", "--clear", "--without-pip")
         subprocess.run([*make, ENVIRONMENT], check=True)
         wanted = ENVIRONMENT / "wanted.lock"
-        wanted.write_text("\n".join(pin for pin in re.split(r"\n(?=\S)", lock) if not pin.startswith(BACKPORTS)))
+        wanted.write_text(
+            "\n".join(pin for pin in re.split(r"\n(?=\S)", lock) if not pin.startswith(BACKPORTS))
+        )
         uv = shutil.which("uv")
         if uv is None or by_uv(uv, wanted, found) != 0:
             # This build has no pip; that of the tree's own environment installs into any other.
-            pip = (ROOT / ".venv" / "bin" / "python", "-m", "pip", "--python", found, "install", "--quiet")
-            subprocess.run([*pip, "--no-compile", "--no-deps", "--require-hashes", "-r", wanted], check=True)
+            pip = (
+                ROOT / ".venv" / "bin" / "python",
+                "-m",
+                "pip",
+                "--python",
+                found,
+                "install",
+                "--quiet",
+            )
+            subprocess.run(
+                [*pip, "--no-compile", "--no-deps", "--require-hashes", "-r", wanted], check=True
+            )
             subprocess.run([*pip, "--no-deps", "--no-build-isolation", "-e", ROOT], check=True)
         kept.write_text(lock)
     return found

@@ -19,10 +19,14 @@ from crawler_lifecycle.web.problem_codes import CODES, Kind
 
 
 def document() -> str:
-    """The OpenAPI document as it is committed: sorted, so that two versions can be compared line by line."""
+    """The OpenAPI document as it is committed: sorted, so that two versions can be compared line by
+    line.
+    """
     # No request is served, so nothing behind the routes is needed.
     nothing: Any = None
-    store = Store(**{port.name: nothing for port in fields(Store)} | {"pools": PoolStore(nothing, nothing)})
+    store = Store(
+        **{port.name: nothing for port in fields(Store)} | {"pools": PoolStore(nothing, nothing)}
+    )
     app = create_app(Gateway(store, nothing, nothing, entrance=Entrance(), sweep_s=None))
     return json.dumps(app.openapi(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
@@ -34,8 +38,12 @@ def problems() -> str:
         first, *others = kind.statuses
         also = "".join(f" (or {status})" for status in others)
         program = "" if kind.retry == _BY_STATUS else f" **A program:** {kind.retry}"
-        said.setdefault((first, f"{also}: {kind.meaning} {kind.cure}{program}\n"), []).append(f"**`{code}`**")
-    for status, texts in groupby(sorted(said, key=lambda text: (text[0], said[text])), key=itemgetter(0)):
+        said.setdefault((first, f"{also}: {kind.meaning} {kind.cure}{program}\n"), []).append(
+            f"**`{code}`**"
+        )
+    for status, texts in groupby(
+        sorted(said, key=lambda text: (text[0], said[text])), key=itemgetter(0)
+    ):
         parts += [f"## {status}\n", *(", ".join(said[text]) + text[1] for text in texts)]
     return "\n".join(parts)
 
@@ -49,12 +57,14 @@ _HEAD = """# Problem documents
 
 Every answer from status 400 on is a problem document (RFC 9457, `application/problem+json`).
 
-`type` is `urn:problem-type:crawler-lifecycle:` and the `code`, which is stable. `title` and `detail` are for people;
-their words may change. `status` is that of the answer, `run_id` that of an existing run, `errors` a list of `field`,
-`message` and `value`. The header `X-Request-Id` is `http_request` in the service's log.
+`type` is `urn:problem-type:crawler-lifecycle:` and the `code`, which is stable. `title` and
+`detail` are for people; their words may change. `status` is that of the answer, `run_id` that of an
+existing run, `errors` a list of `field`, `message` and `value`. The header `X-Request-Id` is
+`http_request` in the service's log.
 
-A program repeats after 408, 429 and 503: unchanged, after `Retry-After`, a start under the same `Idempotency-Key`.
-After others it does not, unless the code says so. With a 503 nothing was accepted, unless the code says so.
+A program repeats after 408, 429 and 503: unchanged, after `Retry-After`, a start under the same
+`Idempotency-Key`. After others it does not, unless the code says so. With a 503 nothing was
+accepted, unless the code says so.
 """
 
 

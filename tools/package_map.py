@@ -10,11 +10,17 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent / "crawler_lifecycle"
-MARKS = ("<!-- packages: `python3 -m tools openapi` writes this table -->\n", "<!-- end of packages -->\n")
+MARKS = (
+    "<!-- packages: `python3 -m tools openapi` writes this table -->\n",
+    "<!-- end of packages -->\n",
+)
 
 
 def mapped(text: str) -> str:
-    """The page with the present table. Raises ``ValueError`` where a mark is missing or stands twice."""
+    """The page with the present table.
+
+    Raises ``ValueError`` where a mark is missing or stands twice.
+    """
     before, inside = text.split(MARKS[0])
     _, after = inside.split(MARKS[1])
     rows = [f"| `{name}/` | {meaning} |\n" for name, meaning in packages()]
@@ -22,9 +28,13 @@ def mapped(text: str) -> str:
 
 
 def packages() -> list[tuple[str, str]]:
-    """The path of each package and feature below ``crawler_lifecycle/``, and the first sentence of its docstring."""
+    """The path of each package and feature below ``crawler_lifecycle/``, and the first sentence of
+    its docstring.
+    """
     files = [*ROOT.glob("*/__init__.py"), *ROOT.glob("features/*/__init__.py")]
-    return [(path.parent.relative_to(ROOT).as_posix(), _first_sentence(path)) for path in sorted(files)]
+    return [
+        (path.parent.relative_to(ROOT).as_posix(), _first_sentence(path)) for path in sorted(files)
+    ]
 
 
 def _first_sentence(path: Path) -> str:

@@ -1,6 +1,8 @@
-"""Install promtool, which tests the alarms, into a cache folder outside of the tree: ``promtool.py``.
+"""Install promtool, which tests the alarms, into a cache folder outside of the tree:
+``promtool.py``.
 
-Debian's package of Prometheus has it. The package is unpacked and not installed: nobody wants its service.
+Debian's package of Prometheus has it. The package is unpacked and not installed: nobody wants its
+service.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""``python -m tools.settings_page docs/settings.md``: writes the default and meaning of each setting into the page.
+"""``python -m tools.settings_page docs/settings.md``: writes the default and meaning of each
+setting into the page.
 
-The page says in which section and order a setting stands: in a line that begins with ``- `LIFECYCLE_…` ``. The rest of
-the line comes from ``settings.py``: the default, *secret*, and the docstring below the field.
+The page says in which section and order a setting stands: in a line that begins with ``-
+`LIFECYCLE_…` ``. The rest of the line comes from ``settings.py``: the default, *secret*, and the
+docstring below the field.
 """
 
 from __future__ import annotations
@@ -26,8 +28,9 @@ LINE = re.compile(r"- `(LIFECYCLE_\w+)`(?: \((.*?)\))?(?::.*)?")
 
 
 def described(text: str) -> str:
-    """The page with the present default and meaning of each setting. Raises ``ValueError`` for one that is missing,
-    there twice or unknown, or that has no meaning.
+    """The page with the present default and meaning of each setting.
+
+    Raises ``ValueError`` for one that is missing, there twice or unknown, or that has no meaning.
     """
     wanted, lines = dict(leaves(Settings, PREFIX, meanings())), []
     for line in text.splitlines(keepends=True):
@@ -52,18 +55,27 @@ def meanings() -> Mapping[tuple[str, str], str]:
                 and isinstance(below, ast.Expr)
                 and isinstance(below.value, ast.Constant)
             ):
-                found[part.name, ast.unparse(field.target)] = " ".join(str(below.value.value).split())
+                found[part.name, ast.unparse(field.target)] = " ".join(
+                    str(below.value.value).split()
+                )
     return found
 
 
 def leaves(
     model: type[BaseModel], prefix: str, known: Mapping[tuple[str, str], str]
 ) -> Iterator[tuple[str, tuple[FieldInfo, str]]]:
-    """Yield each variable with its field and meaning. A section that several have says nothing: its field does."""
+    """Yield each variable with its field and meaning.
+
+    A section that several have says nothing: its field does.
+    """
     for name, field in model.model_fields.items():
         kind, said = field.annotation, known.get((model.__name__, name))
         if isinstance(kind, type) and issubclass(kind, BaseModel):
-            inner = known if said is None else {(kind.__name__, inside): said for inside in kind.model_fields}
+            inner = (
+                known
+                if said is None
+                else {(kind.__name__, inside): said for inside in kind.model_fields}
+            )
             yield from leaves(kind, f"{prefix}{name.upper()}__", inner)
         elif said is None:
             raise ValueError(f"{model.__name__}.{name}: write its meaning below it")

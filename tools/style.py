@@ -1,4 +1,5 @@
-"""Refuse more of the habits that made this code dense: ``[style]`` in ``house.toml`` has how many of each still stand.
+"""Refuse more of the habits that made this code dense: ``[style]`` in ``house.toml`` has how many
+of each still stand.
 
 The numbers only go down. Each rule says what to write instead. ruff has no rule for these.
 """
@@ -46,7 +47,9 @@ def find_tuple_assignments(module: Module) -> Iterator[int]:
     for node in module.nodes:
         if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Tuple):
             continue
-        targets = {ast.unparse(name) for target in node.targets for name in getattr(target, "elts", ())}
+        targets = {
+            ast.unparse(name) for target in node.targets for name in getattr(target, "elts", ())
+        }
         used = {ast.unparse(part) for part in ast.walk(node.value) if isinstance(part, ast.expr)}
         if targets and not targets & used:
             yield node.lineno
@@ -62,7 +65,9 @@ def find_walruses(module: Module) -> Iterator[int]:
 def _in_condition(module: Module, node: ast.AST) -> bool:
     child = node
     while (parent := module.parents.get(child)) is not None:
-        if isinstance(parent, ast.comprehension | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
+        if isinstance(
+            parent, ast.comprehension | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+        ):
             return True
         if isinstance(parent, ast.If | ast.While | ast.IfExp | ast.Assert | ast.match_case):
             return child in (getattr(parent, "test", None), getattr(parent, "guard", None))
@@ -75,7 +80,11 @@ def _in_condition(module: Module, node: ast.AST) -> bool:
 def find_long_returns(module: Module) -> Iterator[int]:
     """Returned expressions that do the work of several statements."""
     for node in module.nodes:
-        if isinstance(node, ast.Return) and node.value and sum(1 for _ in ast.walk(node.value)) > RETURNED_MAX:
+        if (
+            isinstance(node, ast.Return)
+            and node.value
+            and sum(1 for _ in ast.walk(node.value)) > RETURNED_MAX
+        ):
             yield node.lineno
 
 
@@ -102,15 +111,24 @@ def find_tiny_helpers(module: Module) -> Iterator[int]:
     used = Counter(node.id for node in module.nodes if isinstance(node, ast.Name))
     used.update(node.attr for node in module.nodes if isinstance(node, ast.Attribute))
     for node in module.nodes:
-        if not isinstance(node, FUNCTIONS) or not node.name.startswith("_") or node.name.startswith("__"):
+        if (
+            not isinstance(node, FUNCTIONS)
+            or not node.name.startswith("_")
+            or node.name.startswith("__")
+        ):
             continue
         body = node.body[1:] if ast.get_docstring(node) else node.body
-        lines = {line for part in body for line in range(part.lineno, (part.end_lineno or part.lineno) + 1)}
+        lines = {
+            line
+            for part in body
+            for line in range(part.lineno, (part.end_lineno or part.lineno) + 1)
+        }
         if not node.decorator_list and used[node.name] == 1 and len(lines) < HELPER_LINES:
             yield node.lineno
 
 
-#: Name of a rule in ``house.toml`` -> the function that finds its places, and what to write instead.
+#: Name of a rule in ``house.toml`` -> the function that finds its places, and what to write
+#: instead.
 RULES: dict[str, tuple[Callable[[Module], Iterator[int]], str]] = {
     "tuple_assignments": (find_tuple_assignments, "one assignment for each value"),
     "walruses": (find_walruses, "an assignment of its own before the expression"),
@@ -128,31 +146,46 @@ def find_names_twice(modules: list[Module]) -> list[str]:
         for node in module.nodes:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places[node.name].append(f"{module.path.relative_to(HOUSE)}:{node.lineno}")
-    return [f"{name} ({', '.join(found)})" for name, found in sorted(places.items()) if len(found) > 1]
+    return [
+        f"{name} ({', '.join(found)})" for name, found in sorted(places.items()) if len(found) > 1
+    ]
 
 
 def find_places(modules: list[Module]) -> dict[str, list[str]]:
     """All places of each rule."""
     found = {
-        name: [f"{module.path.relative_to(HOUSE)}:{line}" for module in modules for line in finder(module)]
+        name: [
+            f"{module.path.relative_to(HOUSE)}:{line}"
+            for module in modules
+            for line in finder(module)
+        ]
         for name, (finder, _) in RULES.items()
     }
     return {**found, "names_twice": find_names_twice(modules)}
 
 
 def list_complaints(places: dict[str, list[str]], limits: dict[str, int]) -> Iterator[str]:
-    """One line for each rule that is broken more often than before, or less often than ``house.toml`` says."""
+    """One line for each rule that is broken more often than before, or less often than
+    ``house.toml`` says.
+    """
     for name, found in places.items():
         cure = RULES[name][1] if name in RULES else "a name that says whose it is"
         most = limits.get(name, 0)
         if len(found) > most:
-            yield f"{name}: {len(found)}, at most {most}; write {cure}. Among them: {', '.join(found[-SHOWN:])}"
+            yield (
+                f"{name}: {len(found)}, at most {most}; write {cure}. Among them: "
+                f"{', '.join(found[-SHOWN:])}"
+            )
         elif len(found) < most:
             yield f"{name}: only {len(found)} are left: write that number into {LIMITS.name}"
 
 
 if __name__ == "__main__":
-    house = [read_module(path) for path in sorted(HOUSE.rglob("*.py")) if "__pycache__" not in path.parts]
-    answers = list(list_complaints(find_places(house), tomllib.loads(LIMITS.read_text()).get("style", {})))
+    house = [
+        read_module(path) for path in sorted(HOUSE.rglob("*.py")) if "__pycache__" not in path.parts
+    ]
+    answers = list(
+        list_complaints(find_places(house), tomllib.loads(LIMITS.read_text()).get("style", {}))
+    )
     print("\n".join(answers), end="\n" if answers else "")
     sys.exit(len(answers) > 0)

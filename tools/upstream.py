@@ -1,8 +1,8 @@
 """The public names of the packages that our façades follow: ``python -m tools.upstream [--check]``.
 
-Asks the package index for the newest wheel of each package, and reads its names without importing it. Writes
-``tests/graphs/upstream.json``, or with ``--check`` exits with 1 if a newer version has other names. What the names of
-that file are here is in ``tests/graphs/test_upstream.py``.
+Asks the package index for the newest wheel of each package, and reads its names without importing
+it. Writes ``tests/graphs/upstream.json``, or with ``--check`` exits with 1 if a newer version has
+other names. What the names of that file are here is in ``tests/graphs/test_upstream.py``.
 """
 
 from __future__ import annotations
@@ -19,16 +19,27 @@ from pathlib import Path
 from typing import Any
 
 LIST = Path(__file__).resolve().parents[1] / "tests" / "graphs" / "upstream.json"
-#: Façade -> the package, and its modules whose public classes and functions users import. Of a module with ``__all__``
-#: these names only, wherever they are defined. Oban Pro's workflows are on no public index.
+#: Façade -> the package, and its modules whose public classes and functions users import. Of a
+#: module with ``__all__`` these names only, wherever they are defined. Oban Pro's workflows are on
+#: no public index.
 FACADES: Mapping[str, tuple[str, Sequence[str]]] = {
     "graphs.chancy": (
         "chancy",
-        ("chancy/__init__.py", "chancy/plugins/workflow/__init__.py", "chancy/plugins/leadership.py"),
+        (
+            "chancy/__init__.py",
+            "chancy/plugins/workflow/__init__.py",
+            "chancy/plugins/leadership.py",
+        ),
     ),
     "graphs.oban": ("oban", ("oban/__init__.py",)),
-    "graphs.shub": ("shub-workflow", ("shub_workflow/graph/__init__.py", "shub_workflow/graph/task.py")),
-    "managers": ("shub-workflow", ("shub_workflow/crawl.py", "shub_workflow/base.py", "shub_workflow/script.py")),
+    "graphs.shub": (
+        "shub-workflow",
+        ("shub_workflow/graph/__init__.py", "shub_workflow/graph/task.py"),
+    ),
+    "managers": (
+        "shub-workflow",
+        ("shub_workflow/crawl.py", "shub_workflow/base.py", "shub_workflow/script.py"),
+    ),
 }
 #: The newest Python of which wheels are asked for; oban needs 3.12.
 PYTHON = "3.13"
@@ -39,7 +50,13 @@ Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 def wheel(package: str, folder: Path) -> Path:
     """The newest wheel. Raises ``SystemExit`` with pip's words where there is none."""
-    options = ["--quiet", "--no-deps", "--only-binary=:all:", f"--python-version={PYTHON}", f"--dest={folder}"]
+    options = [
+        "--quiet",
+        "--no-deps",
+        "--only-binary=:all:",
+        f"--python-version={PYTHON}",
+        f"--dest={folder}",
+    ]
     command = [sys.executable, "-m", "pip", "download", *options, package]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
@@ -59,7 +76,9 @@ def names(sources: Mapping[str, str], modules: Sequence[str]) -> list[str]:
 
 
 def _public(trees: Mapping[str, ast.Module], module: str) -> dict[str, Definition]:
-    """The names of ``__all__`` with the definitions in the modules that they come from; without it all of its own."""
+    """The names of ``__all__`` with the definitions in the modules that they come from; without it
+    all of its own.
+    """
     tree = trees[module]
     exported = _exported(tree)
     if exported is None:
@@ -70,17 +89,27 @@ def _public(trees: Mapping[str, ast.Module], module: str) -> dict[str, Definitio
         if isinstance(one, ast.ImportFrom) and any(alias.name in exported for alias in one.names):
             parts = (one.module or "").split(".")
             path = f"{'/'.join([folder, *parts] if one.level else parts)}.py"
-            found |= {name: each for name, each in _definitions(trees[path].body).items() if name in exported}
+            found |= {
+                name: each
+                for name, each in _definitions(trees[path].body).items()
+                if name in exported
+            }
     return found
 
 
 def _definitions(body: Sequence[ast.stmt]) -> dict[str, Definition]:
-    return {one.name: one for one in body if isinstance(one, Definition) and not one.name.startswith("_")}
+    return {
+        one.name: one
+        for one in body
+        if isinstance(one, Definition) and not one.name.startswith("_")
+    }
 
 
 def _exported(tree: ast.Module) -> list[str] | None:
     for one in tree.body:
-        if isinstance(one, ast.Assign) and [ast.unparse(target) for target in one.targets] == ["__all__"]:
+        if isinstance(one, ast.Assign) and [ast.unparse(target) for target in one.targets] == [
+            "__all__"
+        ]:
             return [str(name) for name in ast.literal_eval(one.value)]
     return None
 
@@ -90,25 +119,35 @@ def _names(name: str, one: Definition) -> Iterator[str]:
     if not isinstance(one, ast.ClassDef):
         yield from (f"{name}({parameter})" for parameter in _parameters(one))
         return
-    made = next((m for m in one.body if isinstance(m, ast.FunctionDef) and m.name == "__init__"), None)
-    annotated = [m for m in one.body if isinstance(m, ast.AnnAssign) and "init=False" not in ast.unparse(m)]
+    made = next(
+        (m for m in one.body if isinstance(m, ast.FunctionDef) and m.name == "__init__"), None
+    )
+    annotated = [
+        m for m in one.body if isinstance(m, ast.AnnAssign) and "init=False" not in ast.unparse(m)
+    ]
     fields = [m.target.id for m in annotated if isinstance(m.target, ast.Name)]
     if made is not None:
         yield from (f"{name}({parameter})" for parameter in _parameters(made))
     elif any("dataclass" in ast.unparse(decorator) for decorator in one.decorator_list):
         yield from (f"{name}({field})" for field in fields if not field.startswith("_"))
     for member in one.body:
-        if isinstance(member, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and not member.name.startswith(
-            "_"
-        ):
+        if isinstance(
+            member, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+        ) and not member.name.startswith("_"):
             yield from _names(f"{name}.{member.name}", member)
-        elif isinstance(member, ast.Assign) and any("Enum" in ast.unparse(base) for base in one.bases):
+        elif isinstance(member, ast.Assign) and any(
+            "Enum" in ast.unparse(base) for base in one.bases
+        ):
             yield from (f"{name}.{ast.unparse(target)}" for target in member.targets)
 
 
 def _parameters(one: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
     given = [*one.args.posonlyargs, *one.args.args, *one.args.kwonlyargs]
-    return [each.arg for each in given if each.arg not in ("self", "cls") and not each.arg.startswith("_")]
+    return [
+        each.arg
+        for each in given
+        if each.arg not in ("self", "cls") and not each.arg.startswith("_")
+    ]
 
 
 def read() -> dict[str, Any]:
@@ -135,8 +174,14 @@ def main() -> None:
     for facade, new in found.items():
         old = known.get(facade, {"follows": "nothing", "names": []})
         news = set(new["names"]) ^ set(old["names"])
-        print(f"{facade}: {old['follows']} is followed, {new['follows']} is the newest; {len(news)} other names")
-        print("".join(f"  {'+' if name in new['names'] else '-'} {name}\n" for name in sorted(news)), end="")
+        print(
+            f"{facade}: {old['follows']} is followed, {new['follows']} is the newest; {len(news)} "
+            "other names"
+        )
+        print(
+            "".join(f"  {'+' if name in new['names'] else '-'} {name}\n" for name in sorted(news)),
+            end="",
+        )
         wrong = wrong or bool(news)
     sys.exit(wrong)
 

@@ -1,4 +1,5 @@
-"""A worker for stops: everything from the wish that a run ends to the proof that nothing of it runs.
+"""A worker for stops: everything from the wish that a run ends to the proof that nothing of it
+runs.
 
 ``python -m workers.control``; see ``crawler_lifecycle.worker.process``.
 """

@@ -1,5 +1,7 @@
-"""Activities of the specification, one module for each stage. Their classes are thin, and their fields are ports.
+"""Activities of the specification, one module for each stage.
 
-Activities block, and run on thread pools. Each docstring says what a second execution does: Temporal repeats an
-activity when its worker died after the effect and before the answer.
+Their classes are thin, and their fields are ports.
+
+Activities block, and run on thread pools. Each docstring says what a second execution does:
+Temporal repeats an activity when its worker died after the effect and before the answer.
 """

@@ -1,4 +1,7 @@
-"""Calls a function for many items, several at a time. A call that hangs does not delay the others."""
+"""Calls a function for many items, several at a time.
+
+A call that hangs does not delay the others.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +17,25 @@ R = TypeVar("R")
 
 #: Maximum number of calls at the same time, not counting slow ones.
 WIDTH = 16
-#: Seconds after which a call counts as slow. Another call may then start in its place, and nobody waits for the slow
-#: call at the end.
+#: Seconds after which a call counts as slow. Another call may then start in its place, and nobody
+#: waits for the slow call at the end.
 SLOW_S = 5.0
 #: Maximum number of calls at the same time, including slow ones.
 MOST = 200
 
 
 class Abreast(Generic[T, R]):
-    """Calls ``do`` for each item. At the end, ``slow`` is the number of calls that were not waited for.
+    """Calls ``do`` for each item.
 
-    Those calls continue in their own threads until their own time limits end them. Their results are lost.
+    At the end, ``slow`` is the number of calls that were not waited for.
+
+    Those calls continue in their own threads until their own time limits end them. Their results
+    are lost.
     """
 
-    def __init__(self, do: Callable[[T], R], *, width: int = WIDTH, slow_s: float = SLOW_S, most: int = MOST) -> None:
+    def __init__(
+        self, do: Callable[[T], R], *, width: int = WIDTH, slow_s: float = SLOW_S, most: int = MOST
+    ) -> None:
         self._do = do
         self._width = width
         self._slow_s = slow_s
@@ -80,7 +88,10 @@ class Abreast(Generic[T, R]):
         threading.Thread(target=run, args=(call,), name=f"abreast-{number}", daemon=True).start()
 
     def _ended(self, seconds: float) -> Iterator[tuple[T, R | Exception]]:
-        """Wait up to ``seconds`` for one call. Yield its answer, and the answers of all other calls that have ended."""
+        """Wait up to ``seconds`` for one call.
+
+        Yield its answer, and the answers of all other calls that have ended.
+        """
         try:
             found = self._answers.get(timeout=max(seconds, 0.001))
             while True:

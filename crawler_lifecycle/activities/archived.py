@@ -1,7 +1,9 @@
-"""Reads single files from a stored archive: only its directory and the requested members are fetched.
+"""Reads single files from a stored archive: only its directory and the requested members are
+fetched.
 
-The contents of an archive come from a crawler, and its storage may belong to anybody. So only the two compression
-methods that we write are read, in pieces. A directory above ``DIRECTORY_MAX`` is refused.
+The contents of an archive come from a crawler, and its storage may belong to anybody. So only the
+two compression methods that we write are read, in pieces. A directory above ``DIRECTORY_MAX`` is
+refused.
 """
 
 from __future__ import annotations
@@ -24,27 +26,39 @@ BLOCK = 256 * 1024
 PIECE = 64 * 1024
 _MANIFEST = "manifest.json"
 _PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-_BROKEN = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, RuntimeError, ValueError)
+_BROKEN = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,
+    ValueError,
+)
 
 
 class ArchivedFiles:
-    """Lists and reads members of stored archives. Methods block. All raise ``NotDelivered`` when an archive cannot be
-    read.
+    """Lists and reads members of stored archives.
+
+    Methods block. All raise ``NotDelivered`` when an archive cannot be read.
     """
 
     def __init__(self, archive: FileArchive) -> None:
         self._archive = archive
 
     def list(self, url: str, size: int, most: int) -> tuple[list[tuple[str, int]], int]:
-        """Return at most ``most`` members as (name, size), and the number of further members. ``size`` is the archive's
-        size.
+        """Return at most ``most`` members as (name, size), and the number of further members.
+
+        ``size`` is the archive's size.
         """
         with self._opened(url, size) as archive:
             found = [(member.filename, member.file_size) for member in _members(archive)]
         return found[:most], len(found[most:])
 
     def open(self, url: str, size: int, name: str) -> tuple[int, Iterator[bytes]] | None:
-        """Return the size of a member and an iterator over its bytes, or ``None`` if no member has this name."""
+        """Return the size of a member and an iterator over its bytes, or ``None`` if no member has
+        this name.
+        """
         with self._opened(url, size) as archive:
             found = next((member for member in _members(archive) if member.filename == name), None)
         return None if found is None else (found.file_size, self._pieces(url, size, found))
@@ -60,12 +74,19 @@ class ArchivedFiles:
             with zipfile.ZipFile(_Far(self._archive, url, size)) as archive:
                 yield archive
         except _BROKEN as error:
-            raise NotDelivered(f"{url}: the archive cannot be read: {error}; download it as a whole") from error
+            raise NotDelivered(
+                f"{url}: the archive cannot be read: {error}; download it as a whole"
+            ) from error
 
 
 def _members(archive: zipfile.ZipFile) -> Iterator[zipfile.ZipInfo]:
     for one in archive.infolist():
-        if one.filename != _MANIFEST and not one.is_dir() and one.compress_type in _PACKED and not one.flag_bits & 1:
+        if (
+            one.filename != _MANIFEST
+            and not one.is_dir()
+            and one.compress_type in _PACKED
+            and not one.flag_bits & 1
+        ):
             yield one
 
 
@@ -78,13 +99,18 @@ class _Far(io.BufferedReader):
                 return b""
             part = archive.part(url, offset, min(BLOCK, size - offset))
             if part.size != size or not part.data:
-                raise ValueError(f"it has {part.size:,} bytes, not {size:,}: it was replaced meanwhile")
+                raise ValueError(
+                    f"it has {part.size:,} bytes, not {size:,}: it was replaced meanwhile"
+                )
             return part.data
 
         super().__init__(FarFile(fetch, size), BLOCK)
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Read the next bytes. Refuse more than ``DIRECTORY_MAX``: ``zipfile`` reads only a directory as a whole."""
+        """Read the next bytes.
+
+        Refuse more than ``DIRECTORY_MAX``: ``zipfile`` reads only a directory as a whole.
+        """
         if size is not None and size > DIRECTORY_MAX:
             raise ValueError(f"its directory has more than {DIRECTORY_MAX:,} bytes")
         return super().read(size)

@@ -1,6 +1,7 @@
 """Activities that stop a run. All of them run on the control queue.
 
-Tasks are asked to end page by page. The database records which tasks were asked, so the next execution continues there.
+Tasks are asked to end page by page. The database records which tasks were asked, so the next
+execution continues there.
 """
 
 from __future__ import annotations
@@ -34,9 +35,11 @@ log = logging.getLogger(__name__)
 
 #: Number of tasks that one query reads or marks.
 STOP_PAGE = 1000
-#: Seconds after which no further task is asked. The activity then ends, and the next one continues from the record.
+#: Seconds after which no further task is asked. The activity then ends, and the next one continues
+#: from the record.
 PASS_S = 20.0
-#: Longest time between two records, in seconds, so that requests are recorded soon after they were sent.
+#: Longest time between two records, in seconds, so that requests are recorded soon after they were
+#: sent.
 MARK_S = 2.0
 #: Seconds after which a killed task that still exists is killed again.
 AGAIN_S = 10.0
@@ -47,7 +50,9 @@ class StopReport:
     """Result of ``k8_stop_task`` or ``k8_stop_pod``."""
 
     left: int = 0
-    """Number of tasks whose stop request failed or was not answered in time. They are asked again later."""
+    """Number of tasks whose stop request failed or was not answered in time. They are asked again
+    later.
+    """
     more: bool = False
     """True if the time was over before every task was asked."""
     asked_at: datetime | None = None
@@ -58,12 +63,18 @@ class StopReport:
 class StopPass:
     """One pass over the tasks of a run.
 
-    Without ``force`` it asks each task that was not asked yet. With ``force`` it kills each task that was not killed
-    yet. Then it kills again each task that still exists ``AGAIN_S`` seconds after its kill.
+    Without ``force`` it asks each task that was not asked yet. With ``force`` it kills each task
+    that was not killed yet. Then it kills again each task that still exists ``AGAIN_S`` seconds
+    after its kill.
     """
 
     def __init__(
-        self, acts: CancellationActivities, fence: Fence, *, force: bool, seconds: float | None = None
+        self,
+        acts: CancellationActivities,
+        fence: Fence,
+        *,
+        force: bool,
+        seconds: float | None = None,
     ) -> None:
         self._stops = acts.stops
         self._details = acts.details
@@ -80,7 +91,10 @@ class StopPass:
         self._marked_at = time.monotonic()
 
     def run(self) -> StopReport:
-        """Ask all tasks to end, within the time limit. Raises the first error when no task could be asked."""
+        """Ask all tasks to end, within the time limit.
+
+        Raises the first error when no task could be asked.
+        """
         asking = Abreast[TaskRef, Details | None](self._kill if self._force else self._stop)
         errors = []
         for task, answer in asking.over(self._turns()):
@@ -98,7 +112,12 @@ class StopPass:
         left = len(errors) + asking.slow
         if left:
             why = errors[0] if errors else "no answer yet"
-            log.warning("%d tasks of run %d could not be asked to end and are asked again: %s", left, run_id, why)
+            log.warning(
+                "%d tasks of run %d could not be asked to end and are asked again: %s",
+                left,
+                run_id,
+                why,
+            )
         counts = Counts.of(self._tasks.count_tasks(run_id))
         asked_at = self._stops.last_asked(run_id)
         return StopReport(left, self._more, asked_at, counts)
@@ -135,8 +154,8 @@ class StopPass:
     def _log(self, task: TaskRef) -> Details | None:
         """Return the log of a task before its stop, or ``None`` if it cannot be read.
 
-        A later look replaces it if the log still exists then. An error here does not prevent the stop: a node that does
-        not answer may be the reason for the stop.
+        A later look replaces it if the log still exists then. An error here does not prevent the
+        stop: a node that does not answer may be the reason for the stop.
         """
         try:
             return next(iter(self._cluster.details(self._fence.run, [task])), None)
@@ -145,16 +164,26 @@ class StopPass:
             return None
 
     def _mark(self) -> None:
-        """Record which tasks were asked: first their logs in one transaction, then their statuses in another."""
+        """Record which tasks were asked: first their logs in one transaction, then their statuses
+        in another.
+        """
         answered, self._answered = self._answered, []
         if answered:
             try:
                 details = [kept for _, kept in answered if kept is not None]
                 if details:
                     self._details.save_details(self._fence, details)
-                self._stops.mark_stopping(self._fence, [task.task_id for task, _ in answered], killed=self._force)
-            except RowUnreadable as error:  # the requests were sent, and are repeated after the row is repaired
-                log.warning("%d stop requests of run %d are not recorded: %s", len(answered), self._fence.run_id, error)
+                self._stops.mark_stopping(
+                    self._fence, [task.task_id for task, _ in answered], killed=self._force
+                )
+            # The requests were sent, and are repeated after the row is repaired.
+            except RowUnreadable as error:
+                log.warning(
+                    "%d stop requests of run %d are not recorded: %s",
+                    len(answered),
+                    self._fence.run_id,
+                    error,
+                )
         self._asked += len(answered)
         self._marked_at = time.monotonic()
 
@@ -167,7 +196,8 @@ AT_ONCE_S = 3.0
 class HeardStop:
     """One stop as the workflow received it.
 
-    ``request_id`` names its row in the cancellation log. ``None``: the stop comes from a limit of the run.
+    ``request_id`` names its row in the cancellation log. ``None``: the stop comes from a limit of
+    the run.
     """
 
     intent: StopIntent
@@ -196,17 +226,21 @@ class CancellationActivities:
 
     @activity_named("record_stop")
     def record_stop(self, order: RecordStop) -> StopIntent | None:
-        """Record the stop, and then ask or kill the tasks at once. The run becomes STOPPING. Returns the recorded stop.
+        """Record the stop, and then ask or kill the tasks at once.
 
-        On a busy Temporal server the next step (``k8_stop_task``) may come seconds later. It asks the tasks that are
-        left, and reports errors. If the row is unreadable, ``RowUnreadable`` is raised. The stop is recorded after the
-        row was repaired.
-        Second execution: the stop is recorded already, and only tasks that were not asked yet are asked.
+        The run becomes STOPPING. Returns the recorded stop.
+
+        On a busy Temporal server the next step (``k8_stop_task``) may come seconds later. It asks
+        the tasks that are left, and reports errors. If the row is unreadable, ``RowUnreadable`` is
+        raised. The stop is recorded after the row was repaired. Second execution: the stop is
+        recorded already, and only tasks that were not asked yet are asked.
         """
         stop = None
         try:
             for heard in order.heard:
-                stop = self.stops.record_stop(order.fence.run_id, heard.intent, heard.request_id, order.fence).stop
+                stop = self.stops.record_stop(
+                    order.fence.run_id, heard.intent, heard.request_id, order.fence
+                ).stop
         except RowUnreadable:
             self._end_at_once(order.fence, any(heard.intent.force for heard in order.heard))
             raise
@@ -217,16 +251,19 @@ class CancellationActivities:
     def _end_at_once(self, fence: Fence, force: bool) -> None:
         try:
             StopPass(self, fence, force=force, seconds=AT_ONCE_S).run()
-        except Exception as error:  # the next step or the next try asks again, and reports what it meets
-            log.warning("the tasks of run %d were not asked at once to end: %s", fence.run_id, error)
+        # The next step or the next try asks again, and reports what it meets.
+        except Exception as error:
+            log.warning(
+                "the tasks of run %d were not asked at once to end: %s", fence.run_id, error
+            )
 
     @activity_named("cancel_queued_tasks")
     def cancel_queued_tasks(self, fence: Fence) -> Counts:
         """Cancel the tasks that were never deployed.
 
-        A deployment call may have created a task without an answer to us. Such a task is cancelled only after a look
-        has proved that it does not exist.
-        Second execution: the tasks are CANCELLED already.
+        A deployment call may have created a task without an answer to us. Such a task is cancelled
+        only after a look has proved that it does not exist. Second execution: the tasks are
+        CANCELLED already.
         """
         return Counts.of(self.stops.cancel_queued(fence, self.clock()))
 
@@ -234,28 +271,32 @@ class CancellationActivities:
     def k8_stop_task(self, fence: Fence) -> StopReport:
         """Ask each active task of the run to end gracefully. Each asked task becomes STOPPING.
 
-        Several tasks are asked at a time, so a call that hangs does not delay the others.
-        Second execution: continues with the tasks that are not STOPPING yet. The cluster may get the same request
-        again, but it sends the crawler no second signal.
+        Several tasks are asked at a time, so a call that hangs does not delay the others. Second
+        execution: continues with the tasks that are not STOPPING yet. The cluster may get the same
+        request again, but it sends the crawler no second signal.
         """
         with beating():
             return StopPass(self, fence, force=False).run()
 
     @activity_named("add_cancellation_log_to_db")
     def add_cancellation_log_to_db(self, order: RecordStop) -> None:
-        """Ensure that the cancellation log has a row for each stop by a person, with the time when we acted on it.
+        """Ensure that the cancellation log has a row for each stop by a person, with the time when
+        we acted on it.
 
         Second execution: the rows exist already, and keep their times.
         """
         for heard in order.heard:
             if heard.request_id is not None:
-                self.stops.record_stop(order.fence.run_id, heard.intent, heard.request_id, order.fence)
+                self.stops.record_stop(
+                    order.fence.run_id, heard.intent, heard.request_id, order.fence
+                )
         self.stops.acted_on_stop(order.fence, self.clock())
 
     @activity_named("k8_stop_pod")
     def k8_stop_pod(self, fence: Fence) -> StopReport:
-        """End by force each active task of the run, with everything that it started. Several tasks are killed at a
-        time.
+        """End by force each active task of the run, with everything that it started.
+
+        Several tasks are killed at a time.
 
         Second execution: continues with the tasks that were not killed yet.
         """
@@ -266,8 +307,9 @@ class CancellationActivities:
     def signal_pusher_stopped(self, fence: Fence) -> None:
         """Notify the front end that the run was stopped, so that it closes its dialog.
 
-        The event was recorded together with the verdict. It is also pushed when the run was resumed in the meantime.
-        Second execution: pushes the same event through the notifiers that have not delivered it.
+        The event was recorded together with the verdict. It is also pushed when the run was resumed
+        in the meantime. Second execution: pushes the same event through the notifiers that have not
+        delivered it.
         """
         event = self.events.find_event(event_key(fence.run, fence.attempt, EVENT_RUN_STOPPED))
         if event is not None:

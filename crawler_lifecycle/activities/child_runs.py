@@ -1,6 +1,7 @@
 """Begins and stops runs for a manager, a graph or a schedule.
 
-Also defines the ids and inputs of the workflows of runs, for all code that begins, stops or follows runs.
+Also defines the ids and inputs of the workflows of runs, for all code that begins, stops or follows
+runs.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ J = TypeVar("J")
 
 #: Number of runs that are read at once, to begin or stop them.
 WINDOW = 100
-#: Seconds after which no further run is begun or stopped. The activity then returns, and is called again.
+#: Seconds after which no further run is begun or stopped. The activity then returns, and is called
+#: again.
 PASS_S = 20.0
 #: Longest recorded error message, in characters.
 ERROR_MAX = 1000
@@ -59,14 +61,16 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class RecordParentStop:
-    """Input of ``record_manager_stop`` and ``record_graph_stop``: all received stops, combined into one."""
+    """Input of ``record_manager_stop`` and ``record_graph_stop``: all received stops, combined into
+    one.
+    """
 
     number: int
     intent: StopIntent
     leave: bool = False
     must: bool = False
-    """For a damaged row of a manager. True: raise the error, so that Temporal retries until the repair. False: return
-    the error, so that the runs can be stopped meanwhile.
+    """For a damaged row of a manager. True: raise the error, so that Temporal retries until the
+    repair. False: return the error, so that the runs can be stopped meanwhile.
     """
 
 
@@ -78,14 +82,17 @@ class StopRecorded:
     leave: bool = False
     status: RunStatus = RunStatus.STOPPING
     unreadable: str | None = None
-    """The defect of the row and its cure, when nothing could be recorded. The other fields are then as requested."""
+    """The defect of the row and its cure, when nothing could be recorded. The other fields are then
+    as requested.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class StopRuns:
     """Input of ``stop_manager_runs`` and ``stop_graph_runs``.
 
-    For a graph, ``intent`` ``None`` means: stop only the runs of cancelled steps. All other runs continue.
+    For a graph, ``intent`` ``None`` means: stop only the runs of cancelled steps. All other runs
+    continue.
     """
 
     number: int
@@ -130,7 +137,8 @@ class ChildRuns:
 
     def crawlers(self) -> Sequence[CrawlerDefinition]:
         """Return the known crawlers."""
-        # An installation with its own scheduler service may have no catalogue here. Then that service is asked.
+        # An installation with its own scheduler service may have no catalogue here. Then that
+        # service is asked.
         return self.catalogue.all() or self.scheduler.crawlers()
 
     @property
@@ -148,13 +156,14 @@ class ChildRuns:
     ) -> BegunRuns:
         """Begin the runs of all waiting jobs, until the time is over.
 
-        A job that fails does not delay the others. The first such error is raised after all jobs were tried. An outage
-        ends the pass at once.
+        A job that fails does not delay the others. The first such error is raised after all jobs
+        were tried. An outage ends the pass at once.
 
-        ``waiting(most)`` returns up to ``most`` jobs by number. ``begin(job)`` begins a run and returns its id, or
-        ``None`` if it was stopped at once; it raises ``NeverBegun``. ``begun(number, id, why)`` records the id, or the
-        reason why the job can never have a run. It returns ``False`` if the job was cancelled meanwhile. ``stopped()``
-        returns the stop that prevents further runs.
+        ``waiting(most)`` returns up to ``most`` jobs by number. ``begin(job)`` begins a run and
+        returns its id, or ``None`` if it was stopped at once; it raises ``NeverBegun``.
+        ``begun(number, id, why)`` records the id, or the reason why the job can never have a run.
+        It returns ``False`` if the job was cancelled meanwhile. ``stopped()`` returns the stop that
+        prevents further runs.
         """
         until = time.monotonic() + PASS_S
         incidents = list[LifecycleError]()
@@ -182,7 +191,11 @@ class ChildRuns:
                         why = str(never)[:ERROR_MAX]
                     if id is not None or why is not None:
                         refused = begun(number, id, why) is False or why is not None
-                        done = replace(done, begun=done.begun + (id is not None), refused=done.refused + refused)
+                        done = replace(
+                            done,
+                            begun=done.begun + (id is not None),
+                            refused=done.refused + refused,
+                        )
                 except QuotaReached as error:
                     incidents.append(error)  # it waits, while jobs of other pools may begin
                 except (StoreRefused, RowUnreadable, InvalidRequest) as error:
@@ -197,11 +210,13 @@ class ChildRuns:
         request: Callable[[], RunRequest],
         stopped: Callable[[], StopIntent | None] = lambda: None,
     ) -> RunRow | None:
-        """Create or find the run of this request, and start its workflow. Return ``None`` if it was stopped before it
-        executed.
+        """Create or find the run of this request, and start its workflow.
 
-        As in the gateway, the row comes first and the workflow second. ``request()`` makes and checks the request.
-        ``stopped()`` returns the recorded stop that prevents new runs. Raises ``NeverBegun``.
+        Return ``None`` if it was stopped before it executed.
+
+        As in the gateway, the row comes first and the workflow second. ``request()`` makes and
+        checks the request. ``stopped()`` returns the recorded stop that prevents new runs. Raises
+        ``NeverBegun``.
         """
         run = self.runs.find_run(request_id)
         fresh = False
@@ -214,9 +229,11 @@ class ChildRuns:
                 raise NeverBegun(str(error)) from None
             run = run or self.runs.find_run(request_id)
         if run is None or run.parent != parent:
-            raise NeverBegun(f"the request id {request_id!r} belongs to a run that {whose} does not own; end it")
-        # A stop or the end may have come after the job was picked and before the run had a row. Then the new run must
-        # not execute. A later stop finds the row.
+            raise NeverBegun(
+                f"the request id {request_id!r} belongs to a run that {whose} does not own; end it"
+            )
+        # A stop or the end may have come after the job was picked and before the run had a row.
+        # Then the new run must not execute. A later stop finds the row.
         intent = stopped() if fresh else None
         if intent is not None:
             self.stop(run, whose, intent)
@@ -227,13 +244,17 @@ class ChildRuns:
     def carry(self, run: RunRow) -> None:
         """Start the workflow of a run, if no workflow has claimed the run."""
         if run.owner_run_id is None and not run.status.terminal:
-            self.directory.begin(begin_request(run), next_workflow_id(run), run.run_uid, repair=True)
+            self.directory.begin(
+                begin_request(run), next_workflow_id(run), run.run_uid, repair=True
+            )
 
-    def stop_all(self, whose: str, page: Callable[[int, int], Sequence[RunRow]], intent: StopIntent) -> RunsLeft:
+    def stop_all(
+        self, whose: str, page: Callable[[int, int], Sequence[RunRow]], intent: StopIntent
+    ) -> RunsLeft:
         """Stop each of these runs whose workflow has not acted on a stop yet, several at a time.
 
-        ``whose`` is the prefix of the ids of these stops. ``page(after, most)`` returns up to ``most`` live runs with
-        higher ids than ``after``.
+        ``whose`` is the prefix of the ids of these stops. ``page(after, most)`` returns up to
+        ``most`` live runs with higher ids than ``after``.
         """
         until = time.monotonic() + PASS_S
         after = 0
@@ -263,13 +284,19 @@ class ChildRuns:
         if run.status.terminal:
             return
         stop = StopRequest(request_id, intent.requested_by, intent.reason, intent.force)
-        if any(self.directory.stop(id_, stop, run_uid=uid_there(run, id_)) for id_ in workflow_ids(run)):
+        if any(
+            self.directory.stop(id_, stop, run_uid=uid_there(run, id_)) for id_ in workflow_ids(run)
+        ):
             return
         self._take_over(run)
 
     def _take_over(self, run: RunRow) -> None:
         now = self.runs.get_run(run.run_id)
-        if now is None or now.status.terminal or (now.attempt, now.owner_run_id) != (run.attempt, run.owner_run_id):
+        if (
+            now is None
+            or now.status.terminal
+            or (now.attempt, now.owner_run_id) != (run.attempt, run.owner_run_id)
+        ):
             return
         self.directory.begin(begin_request(now), next_workflow_id(now), now.run_uid, repair=True)
 
@@ -277,7 +304,8 @@ class ChildRuns:
 def _to_notify(run: RunRow, intent: StopIntent) -> bool:
     """Return whether a run still needs this stop.
 
-    It does if it has no stop, if its workflow has not acted on its stop, or if only the new stop is by force.
+    It does if it has no stop, if its workflow has not acted on its stop, or if only the new stop is
+    by force.
     """
     return run.stop is None or run.stop_acted_at is None or (intent.force and not run.stop.force)
 
@@ -290,9 +318,10 @@ def own_workflow_id(row: RunRow) -> str:
 def next_workflow_id(row: RunRow) -> str:
     """Return the id for the next workflow of this run.
 
-    An earlier attempt may still use the plain id to deliver its events. That can take hours while the archive is
-    unavailable. A start under that id would find the old workflow and begin nothing. So the plain id is used only if no
-    other workflow has it. Otherwise the id contains the next attempt: a repeated call then starts no second workflow.
+    An earlier attempt may still use the plain id to deliver its events. That can take hours while
+    the archive is unavailable. A start under that id would find the old workflow and begin nothing.
+    So the plain id is used only if no other workflow has it. Otherwise the id contains the next
+    attempt: a repeated call then starts no second workflow.
     """
     own = own_workflow_id(row)
     if row.owner_run_id is None:
@@ -302,24 +331,32 @@ def next_workflow_id(row: RunRow) -> str:
 
 
 def workflow_ids(row: RunRow) -> list[str]:
-    """Return the ids of workflows that may work for this run: its recorded owner, then its next workflow."""
+    """Return the ids of workflows that may work for this run: its recorded owner, then its next
+    workflow.
+    """
     return list(dict.fromkeys(filter(None, (row.owner_workflow_id, next_workflow_id(row)))))
 
 
 def uid_there(row: RunRow, workflow_id: str) -> str | None:
     """Return the run uid that a workflow with this id must have; ``None`` for the recorded owner.
 
-    The id is made from the request, so a workflow of another run may use it. That happens when a restore lost that
-    run's row and its request was repeated.
+    The id is made from the request, so a workflow of another run may use it. That happens when a
+    restore lost that run's row and its request was repeated.
     """
     owner = row.owner_run_id is not None and workflow_id == row.owner_workflow_id
     return None if owner else row.run_uid
 
 
 def begin_request(row: RunRow, **more: Any) -> RunRequest:
-    """Return the input of a workflow for a stored run. The workflow reads all other data by the run's id."""
+    """Return the input of a workflow for a stored run.
+
+    The workflow reads all other data by the run's id.
+    """
     priority = row.request.get("priority")
     # Temporal needs the priority before the workflow has read the stored request.
     return RunRequest(
-        crawler=row.crawler, run_id=row.run_id, priority=priority if isinstance(priority, int) else 3, **more
+        crawler=row.crawler,
+        run_id=row.run_id,
+        priority=priority if isinstance(priority, int) else 3,
+        **more,
     )

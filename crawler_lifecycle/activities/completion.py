@@ -8,7 +8,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from crawler_lifecycle.domain.coverage import ExpectedCoverage
-from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError, NotDelivered, NotInThisState
+from crawler_lifecycle.domain.errors import (
+    InvalidRequest,
+    LifecycleError,
+    NotDelivered,
+    NotInThisState,
+)
 from crawler_lifecycle.domain.names import (
     EVENT_RUN_CHANGED,
     EVENT_RUN_ENDED,
@@ -17,7 +22,14 @@ from crawler_lifecycle.domain.names import (
     event_key,
     files_prefix,
 )
-from crawler_lifecycle.domain.run import EndedTasks, ExportResult, RunStatus, StopIntent, Verdict, verdict
+from crawler_lifecycle.domain.run import (
+    EndedTasks,
+    ExportResult,
+    RunStatus,
+    StopIntent,
+    Verdict,
+    verdict,
+)
 from crawler_lifecycle.domain.tries import Try, counting
 from crawler_lifecycle.ports.cluster import TaskFiles
 from crawler_lifecycle.ports.files import FileSource
@@ -85,7 +97,9 @@ class CompletionActivities:
             row = self.runs.get_run(fence.run_id)
         crawler = self.catalogue.get(row.crawler) if row is not None else None
         partial_ok, expected = (
-            (False, ExpectedCoverage()) if crawler is None else (crawler.partial_ok, crawler.expected)
+            (False, ExpectedCoverage())
+            if crawler is None
+            else (crawler.partial_ok, crawler.expected)
         )
 
         def judge(groups: Sequence[EndedTasks], stop: StopIntent | None) -> Verdict:
@@ -110,14 +124,18 @@ class CompletionActivities:
 
     @activity_named("initiate_export_signal")
     def initiate_export_signal(self, fence: Fence) -> int:
-        """Notify data pipelines that the run ended and its data can be exported. Returns the event's sequence number.
+        """Notify data pipelines that the run ended and its data can be exported.
 
-        The event was recorded together with the verdict. It is delivered here, also when the run was resumed meanwhile.
-        Second execution: delivers the same event under the same id.
+        Returns the event's sequence number.
+
+        The event was recorded together with the verdict. It is delivered here, also when the run
+        was resumed meanwhile. Second execution: delivers the same event under the same id.
         """
         event = self.events.find_event(event_key(fence.run, fence.attempt, EVENT_RUN_ENDED))
         if event is None:
-            raise NotDelivered(f"attempt {fence.attempt} of run {fence.run_id} has no verdict yet to send")
+            raise NotDelivered(
+                f"attempt {fence.attempt} of run {fence.run_id} has no verdict yet to send"
+            )
         self._send_earlier_ends(fence)
         return send_event(self.events, event, self.sink.send, self.sink.name).seq
 
@@ -125,23 +143,29 @@ class CompletionActivities:
     def deliver_event(self, key: str) -> None:
         """Deliver a recorded event to the data pipelines: the end of a manager or a graph.
 
-        Second execution: delivers the same event under the same id. Raises ``InvalidRequest`` if no such event is
-        recorded.
+        Second execution: delivers the same event under the same id. Raises ``InvalidRequest`` if no
+        such event is recorded.
         """
         event = self.events.find_event(key)
         if event is None:
-            raise InvalidRequest(f"key: no recorded event has the id {key!r:.80}; give the id of a recorded event")
+            raise InvalidRequest(
+                f"key: no recorded event has the id {key!r:.80}; give the id of a recorded event"
+            )
         send_event(self.events, event, self.sink.send, self.sink.name)
 
     def _send_earlier_ends(self, fence: Fence) -> None:
         """Deliver the end events of earlier attempts that are still undelivered.
 
-        A resume may come before the earlier workflow has delivered its event, and that workflow may have failed. Audits
-        check only the present attempt. A failure is recorded and not raised.
+        A resume may come before the earlier workflow has delivered its event, and that workflow may
+        have failed. Audits check only the present attempt. A failure is recorded and not raised.
         """
         if fence.attempt == 1:
             return
-        ends = [row for row in self.events.deliveries(fence.run_id, keyed=True) if row["type"] == EVENT_RUN_ENDED]
+        ends = [
+            row
+            for row in self.events.deliveries(fence.run_id, keyed=True)
+            if row["type"] == EVENT_RUN_ENDED
+        ]
         delivered = {row["attempt"] for row in ends if row["status"] == "delivered"}
         undelivered = {int(str(row["attempt"])) for row in ends if row["attempt"] not in delivered}
         for attempt in sorted(one for one in undelivered if one < fence.attempt):
@@ -151,15 +175,23 @@ class CompletionActivities:
                     send_event(self.events, event, self.sink.send, self.sink.name)
 
     def _sources(self, fence: Fence, tries: Sequence[Try], given_up: int) -> list[FileSource]:
-        """Return the files of these tries. For attempts whose files were removed, return entries that say so."""
+        """Return the files of these tries.
+
+        For attempts whose files were removed, return entries that say so.
+        """
         refs = [(one.run_attempt, TaskRef.of(one)) for one in tries]
         gone = [ref for of, ref in refs if of <= given_up and ref.uid is not None]
         found = self.files.files(fence.run, [ref for of, ref in refs if of > given_up])
-        return [*(FileSource(files_prefix(r.index, r.attempt), missing=FILES_REMOVED) for r in gone), *found]
+        return [
+            *(FileSource(files_prefix(r.index, r.attempt), missing=FILES_REMOVED) for r in gone),
+            *found,
+        ]
 
     @activity_named("export_supporting_files")
     def export_supporting_files(self, fence: Fence) -> ExportResult | None:
-        """Zip the supporting files of all tasks of the run into the archive. Returns ``None`` when there are none.
+        """Zip the supporting files of all tasks of the run into the archive.
+
+        Returns ``None`` when there are none.
 
         Files of earlier attempts are included, because a resumed crawl continues where they ended.
         Second execution: writes the same archive under the same key again.
@@ -167,20 +199,34 @@ class CompletionActivities:
         try:
             with beating():
                 given_up = self.exports.begin_export(fence)
-                exports = self.exports.list_exports(fence.run_id) if given_up >= fence.attempt else []
+                exports = (
+                    self.exports.list_exports(fence.run_id) if given_up >= fence.attempt else []
+                )
                 if any(export["attempt"] == fence.attempt and export["url"] for export in exports):
-                    raise NotInThisState(f"{FILES_REMOVED}; the archive stays as it was exported before")
-                tries = [one for one in self.tasks.tries(fence.run_id) if one.run_attempt <= fence.attempt]
+                    raise NotInThisState(
+                        f"{FILES_REMOVED}; the archive stays as it was exported before"
+                    )
+                tries = [
+                    one
+                    for one in self.tasks.tries(fence.run_id)
+                    if one.run_attempt <= fence.attempt
+                ]
                 sources = [] if given_up >= fence.attempt else self._sources(fence, tries, given_up)
                 if not sources:
                     self.exports.record_export(fence, "empty", None, None)
                     return None
-                manifest = {"run_id": fence.run_id, "run_uid": fence.run_uid, "attempt": fence.attempt}
+                manifest = {
+                    "run_id": fence.run_id,
+                    "run_uid": fence.run_uid,
+                    "attempt": fence.attempt,
+                }
                 ended = self.events.find_event(event_key(fence.run, fence.attempt, EVENT_RUN_ENDED))
                 told = {} if ended is None else ended.body
                 manifest |= {name: told.get(name) for name in ("status", "outcome", "ended_by")}
                 kept = set(counting(tries))
-                replaced = [files_prefix(one.task_index, one.attempt) for one in tries if one not in kept]
+                replaced = [
+                    files_prefix(one.task_index, one.attempt) for one in tries if one not in kept
+                ]
                 key = archive_key(fence.run, fence.attempt)
                 crawler = self.catalogue.get(self.runs.request_of(fence.run_id).crawler or "")
                 files_max = None if crawler is None else crawler.files_max
@@ -194,11 +240,12 @@ class CompletionActivities:
 
     @activity_named("resend_pushes")
     def resend_pushes(self, fence: Fence) -> int:
-        """Push the undelivered events of this attempt again. Returns their number. A ``run.changed`` event is left out
-        if a newer one exists.
+        """Push the undelivered events of this attempt again.
 
-        Second execution: pushes only the events that are still undelivered. Raises ``NotDelivered`` at the first event
-        that fails again.
+        Returns their number. A ``run.changed`` event is left out if a newer one exists.
+
+        Second execution: pushes only the events that are still undelivered. Raises ``NotDelivered``
+        at the first event that fails again.
         """
         newest = self.events.last_event(fence.run_id, EVENT_RUN_CHANGED)
         ours = {notifier.name for notifier in self.notifiers}
@@ -208,7 +255,9 @@ class CompletionActivities:
             if (row["status"] == "failed" and row["sink"] in ours)
             or (row["status"] == "pending" and row["type"] == EVENT_RUN_STOPPED)
         }
-        events = [event for seq in sorted(wanted) if (event := self.events.get_event(seq)) is not None]
+        events = [
+            event for seq in sorted(wanted) if (event := self.events.get_event(seq)) is not None
+        ]
         events = [event for event in events if event.attempt == fence.attempt]
         events = [event for event in events if event.type != EVENT_RUN_CHANGED or event == newest]
         for event in events:

@@ -1,4 +1,6 @@
-"""Deletes the data of a run: texts in rows, workflow executions with their histories, files and archives."""
+"""Deletes the data of a run: texts in rows, workflow executions with their histories, files and
+archives.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,12 @@ from typing import TYPE_CHECKING
 from temporalio import activity
 
 from crawler_lifecycle.domain.bounds import INT_MAX
-from crawler_lifecycle.domain.errors import Fenced, LifecycleError, NotDelivered, TemporalUnavailable
+from crawler_lifecycle.domain.errors import (
+    Fenced,
+    LifecycleError,
+    NotDelivered,
+    TemporalUnavailable,
+)
 from crawler_lifecycle.domain.names import export_workflow_id
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports.protocols import FileArchive, FilesPlace, WorkflowDirectory
@@ -24,8 +31,8 @@ if TYPE_CHECKING:
     from crawler_lifecycle.store.retention.deletion import DeletionStore
     from crawler_lifecycle.store.runs.reads import RunReader
 
-#: Temporal's lists may be out of date. Number of empty lists in a row that prove the deletion, and seconds between two
-#: lists.
+#: Temporal's lists may be out of date. Number of empty lists in a row that prove the deletion, and
+#: seconds between two lists.
 LISTS = 2
 LIST_S = 1.0
 #: Maximum number of lists in one try.
@@ -35,7 +42,10 @@ _HISTORIES = "Temporal histories"
 
 @dataclass
 class DeletionActivities:
-    """Steps of a recorded deletion. Each step writes into the run's report what is gone, what remains, and why."""
+    """Steps of a recorded deletion.
+
+    Each step writes into the run's report what is gone, what remains, and why.
+    """
 
     deletion: DeletionStore
     runs: RunReader
@@ -45,15 +55,21 @@ class DeletionActivities:
 
     @activity.defn(name="delete_run_texts", no_thread_cancel_exception=True)
     def delete_run_texts(self, run: RunRef) -> None:
-        """Remove the texts of persons and crawlers from all rows about the run. Second execution: does the same."""
+        """Remove the texts of persons and crawlers from all rows about the run.
+
+        Second execution: does the same.
+        """
         with beating(), self._noting(run, "rows"):
             gone = self.deletion.delete_texts(run, alive)
-            self.deletion.note_deletion(run, {f"texts in {table}": count for table, count in gone.items()}, {})
+            self.deletion.note_deletion(
+                run, {f"texts in {table}": count for table, count in gone.items()}, {}
+            )
 
     @activity.defn(name="delete_run_histories", no_thread_cancel_exception=True)
     def delete_run_histories(self, run: RunRef) -> None:
-        """Delete all workflow executions of the run from Temporal, open ones included. Second execution: deletes the
-        rest.
+        """Delete all workflow executions of the run from Temporal, open ones included.
+
+        Second execution: deletes the rest.
 
         Raises ``TemporalUnavailable`` while Temporal still lists some.
         """
@@ -70,11 +86,13 @@ class DeletionActivities:
 
     @activity.defn(name="delete_run_files", no_thread_cancel_exception=True)
     def delete_run_files(self, run: RunRef) -> bool | None:
-        """Remove the run's archives and the files of its tasks. After the deletion of the workflow executions, this
-        ends the deletion. Second execution: removes the rest.
+        """Remove the run's archives and the files of its tasks.
 
-        Returns whether an export may still write files; older builds return ``None``. Raises ``NotDelivered`` when
-        something remains.
+        After the deletion of the workflow executions, this ends the deletion. Second execution:
+        removes the rest.
+
+        Returns whether an export may still write files; older builds return ``None``. Raises
+        ``NotDelivered`` when something remains.
         """
         row = self._row(run)
         errors = list[LifecycleError]()
@@ -88,7 +106,9 @@ class DeletionActivities:
             with self._noting(run, "rows", errors):
                 self.deletion.forget_former()
             if errors:  # the errors may name a crawler's files: keep them out of our history
-                raise NotDelivered("not everything could be removed; the report of the run says why")
+                raise NotDelivered(
+                    "not everything could be removed; the report of the run says why"
+                )
             if _HISTORIES in (row.deletion or {})["gone"]:
                 self.deletion.note_deletion(run, {}, {}, ended=True)
             # No export begins any more. One that is under way has an open workflow.
@@ -96,8 +116,9 @@ class DeletionActivities:
             return any(self.directory.state(one).open for one in exporting)
 
     def _row(self, run: RunRef) -> RunRow:
-        """Return the row of exactly this run. After a restore, another run may have its number; then ``Fenced`` is
-        raised.
+        """Return the row of exactly this run.
+
+        After a restore, another run may have its number; then ``Fenced`` is raised.
         """
         row = there(self.runs.get_run(run.run_id), f"run {run.run_id}")
         if row.run_uid != run.uid:
@@ -105,10 +126,13 @@ class DeletionActivities:
         return row
 
     @contextmanager
-    def _noting(self, run: RunRef, what: str, errors: list[LifecycleError] | None = None) -> Iterator[None]:
+    def _noting(
+        self, run: RunRef, what: str, errors: list[LifecycleError] | None = None
+    ) -> Iterator[None]:
         """Record in the report that ``what`` is gone, or the error that prevents it.
 
-        With ``errors``, the error is added there instead of being raised, so that the next steps are still tried.
+        With ``errors``, the error is added there instead of being raised, so that the next steps
+        are still tried.
         """
         try:
             yield

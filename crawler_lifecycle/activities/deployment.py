@@ -1,4 +1,6 @@
-"""Stage 2, deployment: offers tasks to the scheduler service and waits until the main task has started."""
+"""Stage 2, deployment: offers tasks to the scheduler service and waits until the main task has
+started.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +88,9 @@ class MainJob:
     fence: Fence
     start_check_s: float
     alone: bool = False
-    """True if the main task is the run's only task. Then each try is recorded as a look at the run."""
+    """True if the main task is the run's only task. Then each try is recorded as a look at the
+    run.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +139,8 @@ class DeploymentActivities:
     def run_scheduled_crawler(self, order: Deploy) -> DeployReport:
         """Deploy the first tasks of a scheduled run through the scheduler service.
 
-        Second execution: the service finds existing tasks by run, attempt and index, and starts no task twice.
+        Second execution: the service finds existing tasks by run, attempt and index, and starts no
+        task twice.
         """
         return self._deploy(order, scheduled=True)
 
@@ -143,7 +148,8 @@ class DeploymentActivities:
     def run_onetime_crawler(self, order: Deploy) -> DeployReport:
         """Deploy the first tasks of a manual or API run through the scheduler service.
 
-        Second execution: the service finds existing tasks by run, attempt and index, and starts no task twice.
+        Second execution: the service finds existing tasks by run, attempt and index, and starts no
+        task twice.
         """
         return self._deploy(order, scheduled=False)
 
@@ -160,11 +166,16 @@ class DeploymentActivities:
         fence = order.fence
         now = ordered_at()
         expires_at = self.clock() + timedelta(seconds=DEPLOYMENT_LIFE_S)
-        # The service that creates tasks and the look that proves their absence may use different clocks.
+        # The service that creates tasks and the look that proves their absence may use different
+        # clocks.
         until = expires_at + timedelta(seconds=CLOCK_MARGIN_S)
-        with beating(), reporting(self.deployment.note_waiting, fence), self._noting_cluster_wait(fence):
-            # The namespace is recorded before the tasks are created. While other tasks of the run may live in another
-            # namespace, ``place`` raises: no look could find all of them.
+        with (
+            beating(),
+            reporting(self.deployment.note_waiting, fence),
+            self._noting_cluster_wait(fence),
+        ):
+            # The namespace is recorded before the tasks are created. While other tasks of the run
+            # may live in another namespace, ``place`` raises: no look could find all of them.
             place = self.cluster.place(self.deployment.places(fence.run_id))
             handle = self.runs.request_of(fence.run_id)
             if fence.attempt > 1:
@@ -176,8 +187,14 @@ class DeploymentActivities:
                 counts = self.tasks.count_tasks(fence.run_id)
                 in_line = self.deployment.waits_for_place(fence.run_id)
                 resting = self.policies.retries.resting(fence.run_id, now)
-                if stop is None and counts.queued > resting.tasks and not (counts.active or in_line):
-                    raise NothingDeployed("a deployment call of the previous attempt may still create tasks")
+                if (
+                    stop is None
+                    and counts.queued > resting.tasks
+                    and not (counts.active or in_line)
+                ):
+                    raise NothingDeployed(
+                        "a deployment call of the previous attempt may still create tasks"
+                    )
                 return DeployReport(Counts.of(counts), in_line=in_line, resting=resting)
             call = Deployment(
                 run=fence.run,
@@ -189,7 +206,8 @@ class DeploymentActivities:
                 resources=handle.resources,
                 limits=handle.limits,
                 expires_at=expires_at,
-                # The runs of a manager or a graph that a schedule started have its due time, and another trigger.
+                # The runs of a manager or a graph that a schedule started have its due time, and
+                # another trigger.
                 scheduled=scheduled or handle.due_at is not None,
                 due_at=handle.due_at,
                 priority=handle.priority,
@@ -204,13 +222,15 @@ class DeploymentActivities:
             except DeploymentRefused as error:
                 return self._refused(call, until, fence, str(error))
             except SchedulerUnavailable as error:
-                # Such a call created no task. Its offer must not stay, because its tasks may be created in another
-                # namespace later.
+                # Such a call created no task. Its offer must not stay, because its tasks may be
+                # created in another namespace later.
                 if isinstance(error, MeantElsewhere | CallTooLarge):
                     self.deployment.withdraw_offer(fence, tasks, until)
                 self.deployment.note_waiting(fence, f"{SCHEDULER_WAIT}{error}")
                 raise
-            counts = self.deployment.record_deployed(fence, self.cluster.kind, answers, self.clock(), until, call.tasks)
+            counts = self.deployment.record_deployed(
+                fence, self.cluster.kind, answers, self.clock(), until, call.tasks
+            )
         deferred = [a for a in answers if a.state == "deferred"]
         refused = next((a.reason for a in answers if a.state == "refused"), None)
         why = next((a.reason for a in deferred if a.reason), "no free capacity on the cluster")
@@ -220,11 +240,15 @@ class DeploymentActivities:
             raise NothingDeployed(f"the cluster accepts no task of this run yet: {why}")
         return DeployReport(Counts.of(counts), len(call.tasks), len(deferred), refused)
 
-    def _sent(self, fence: Fence, call: Deployment, until: datetime) -> tuple[Deployment, list[DeployedTask]]:
-        """Deploy as many tasks as the service accepts in one call. Return that call and its answers.
+    def _sent(
+        self, fence: Fence, call: Deployment, until: datetime
+    ) -> tuple[Deployment, list[DeployedTask]]:
+        """Deploy as many tasks as the service accepts in one call.
 
-        A call that is too large creates no task. Then the offer of half of its tasks is withdrawn, and the other half
-        is tried. Raises ``CallTooLarge`` if even one task is too large.
+        Return that call and its answers.
+
+        A call that is too large creates no task. Then the offer of half of its tasks is withdrawn,
+        and the other half is tried. Raises ``CallTooLarge`` if even one task is too large.
         """
         while True:
             try:
@@ -246,7 +270,9 @@ class DeploymentActivities:
             raise
 
     def _record(self, fence: Fence) -> Mapping[str, object]:
-        """Return the record that the cluster keeps beside each task, so that a lost row of the run can be restored."""
+        """Return the record that the cluster keeps beside each task, so that a lost row of the run
+        can be restored.
+        """
         row = self.runs.get_run(fence.run_id)
         if row is None or row.owner_workflow_id is None:
             return {}
@@ -258,15 +284,18 @@ class DeploymentActivities:
     def _refused(self, call: Deployment, until: datetime, fence: Fence, why: str) -> DeployReport:
         """Record that the service refuses these tasks permanently.
 
-        An earlier call may have created some of them, so a look searches for them. A missing task may still appear
-        until the earlier call expires. After that the task is refused, too.
+        An earlier call may have created some of them, so a look searches for them. A missing task
+        may still appear until the earlier call expires. After that the task is refused, too.
         """
         counts = self.deployment.refuse_queued(fence, why, call.tasks, until)
         if counts.queued:
             self._look_for_queued(fence, "look")
             counts = self.deployment.refuse_queued(fence, why)
         if counts.queued and not counts.active:
-            text = f"an earlier deployment call may still create tasks, and the later call was refused: {why}"
+            text = (
+                "an earlier deployment call may still create tasks, and the later call was "
+                f"refused: {why}"
+            )
             self.deployment.note_waiting(fence, text)
             raise NothingDeployed(text)
         return DeployReport(Counts.of(counts), len(call.tasks), counts.queued, refused=why)
@@ -274,17 +303,20 @@ class DeploymentActivities:
     def _adopt_late_ones(self, fence: Fence) -> None:
         """Find the tasks that a call of the previous attempt created late, after a resume.
 
-        The store offers such a task again only after that call has expired. This look comes before, so that no second
-        one is created.
+        The store offers such a task again only after that call has expired. This look comes before,
+        so that no second one is created.
         """
         page = self.tasks.task_page(fence.run_id, [TaskStatus.QUEUED], limit=DEPLOYMENT_PAGE)
-        if any(task.run_attempt < fence.attempt and task.offered_until is not None for task in page):
+        if any(
+            task.run_attempt < fence.attempt and task.offered_until is not None for task in page
+        ):
             self._look_for_queued(fence, "resume")
 
     def _look_for_queued(self, fence: Fence, source: str) -> None:
         """Record the tasks that unanswered deployment calls have created.
 
-        It is a complete look, because it is recorded as one: it also covers the tasks that were deployed before.
+        It is a complete look, because it is recorded as one: it also covers the tasks that were
+        deployed before.
         """
         step = LookStep(self.looks, self.cluster, fence, self.policies)
 
@@ -297,10 +329,12 @@ class DeploymentActivities:
 
     @activity_named("get_main_job_status")
     def get_main_job_status(self, order: MainJob) -> MainJobReport:
-        """Ask the cluster whether the main task has started. Until then the activity fails, and Temporal retries it.
+        """Ask the cluster whether the main task has started.
 
-        So a long wait adds nothing to the workflow's history. Each try records in the database why the run waits.
-        Second execution: asks again.
+        Until then the activity fails, and Temporal retries it.
+
+        So a long wait adds nothing to the workflow's history. Each try records in the database why
+        the run waits. Second execution: asks again.
         """
         fence = order.fence
         with beating(), reporting(self.deployment.note_waiting, fence):
@@ -320,7 +354,9 @@ class DeploymentActivities:
             over = replaced or seen.phase in (Phase.ENDED, Phase.GONE)
             if not over and seen.phase in (Phase.ABSENT, Phase.WAITING):
                 absent = seen.phase is Phase.ABSENT
-                why = seen.reason or ("the cluster does not know the task yet" if absent else "waiting to be started")
+                why = seen.reason or (
+                    "the cluster does not know the task yet" if absent else "waiting to be started"
+                )
                 self.deployment.note_waiting(fence, why)
                 again_s = look.again_s
                 if order.alone:
@@ -332,35 +368,48 @@ class DeploymentActivities:
             if over:  # a complete look follows at once
                 return MainJobReport(None if replaced else seen.started_at, ended=True)
             self._note_executing(fence)
-        return MainJobReport(seen.started_at, ended=False, counts=Counts.of(self.tasks.count_tasks(fence.run_id)))
+        return MainJobReport(
+            seen.started_at, ended=False, counts=Counts.of(self.tasks.count_tasks(fence.run_id))
+        )
 
     def _note_executing(self, fence: Fence) -> float | None:
         """Record which tasks execute, so that no outdated PENDING is visible in the first minute.
 
-        Also record missing tasks: two looks together prove that a task is gone. Return the seconds until the second
-        look can prove it. The next look records the ends of tasks, because it also fetches their debugging information.
+        Also record missing tasks: two looks together prove that a task is gone. Return the seconds
+        until the second look can prove it. The next look records the ends of tasks, because it also
+        fetches their debugging information.
         """
         try:
             state, look = LookStep(self.looks, self.cluster, fence).look()
         except ClusterUnavailable:
-            return None  # the caller continues without this look; the next one is due within a minute
+            # The caller continues without this look; the next one is due within a minute.
+            return None
         self._note(fence, state, look)
         return look.again_s
 
-    def _note(self, fence: Fence, state: FoundState, look: Look, next_look_at: datetime | None = None) -> None:
+    def _note(
+        self, fence: Fence, state: FoundState, look: Look, next_look_at: datetime | None = None
+    ) -> None:
         with suppress(Overtaken):  # then something newer is recorded
-            LookStep(self.looks, self.cluster, fence).record(state, look, "look", next_look_at=next_look_at, ends=False)
+            LookStep(self.looks, self.cluster, fence).record(
+                state, look, "look", next_look_at=next_look_at, ends=False
+            )
             self.looks.apply_findings(fence, "look", look.observed_at)
 
-    def _again(self, error: LifecycleError, start_check_s: float, again_s: float | None = None) -> ApplicationError:
-        """Return the failure that makes Temporal retry after the interval of the specification. It is expected, so it
-        is benign.
+    def _again(
+        self, error: LifecycleError, start_check_s: float, again_s: float | None = None
+    ) -> ApplicationError:
+        """Return the failure that makes Temporal retry after the interval of the specification.
+
+        It is expected, so it is benign.
 
         ``again_s``: seconds after which the cluster can give the proof that is missing now.
         """
         delay = timedelta(seconds=max(_interval(start_check_s, again_s), error.retry_after_s or 0))
         category = ApplicationErrorCategory.BENIGN
-        return ApplicationError(str(error), type=error.code, next_retry_delay=delay, category=category)
+        return ApplicationError(
+            str(error), type=error.code, next_retry_delay=delay, category=category
+        )
 
     @activity_named("update_run_started")
     def update_run_started(self, order: StartReport) -> RunStatus:
@@ -380,10 +429,16 @@ class DeploymentActivities:
         if row is None:
             return
         failed = row.status is RunStatus.INITIALIZING
-        body = {"run_id": row.run_id, "attempt": row.attempt, "crawler": row.crawler, "started": not failed}
+        body = {
+            "run_id": row.run_id,
+            "attempt": row.attempt,
+            "crawler": row.crawler,
+            "started": not failed,
+        }
         if failed:
             body["cause"] = next(
-                (g.cause for g in self.deployment.ended_groups(row.run_id) if g.cause), row.waiting_for
+                (g.cause for g in self.deployment.ended_groups(row.run_id) if g.cause),
+                row.waiting_for,
             )
         key = event_key(fence.run, fence.attempt, EVENT_RUN_STARTED)
         event = self.events.append_event(fence, EVENT_RUN_STARTED, key, body)
@@ -391,8 +446,9 @@ class DeploymentActivities:
 
     @activity_named("requeue_ended_tasks")
     def requeue_ended_tasks(self, order: Requeue) -> Counts:
-        """After a resume, insert new QUEUED rows for the tasks that did not succeed. The old rows point to the new
-        ones.
+        """After a resume, insert new QUEUED rows for the tasks that did not succeed.
+
+        The old rows point to the new ones.
 
         Second execution: the old rows point to new ones already, and nothing changes.
         """
@@ -400,11 +456,14 @@ class DeploymentActivities:
 
 
 def _interval(start_check_s: float, again_s: float | None) -> float:
-    return start_check_interval(activity.info().attempt, start_check_s) if again_s is None else again_s
+    return (
+        start_check_interval(activity.info().attempt, start_check_s) if again_s is None else again_s
+    )
 
 
 def _is_news(main: TaskState, seen: Observation) -> bool:
-    """Return whether a deployed task is missing or present now, and the database does not know that yet.
+    """Return whether a deployed task is missing or present now, and the database does not know that
+    yet.
 
     A task that was seen waiting and disappears later must not be recorded as never created.
     """

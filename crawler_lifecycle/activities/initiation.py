@@ -63,21 +63,24 @@ class InitiationActivities:
 
     @activity_named("create_history_id")
     def create_history_id(self, order: CreateHistory) -> RunHandle:
-        """Insert the run with all its tasks, or claim the run named by ``run_id`` (resumption, reserved runs).
+        """Insert the run with all its tasks, or claim the run named by ``run_id`` (resumption,
+        reserved runs).
 
-        If this worker has a catalogue, it refuses an impossible request with ``InvalidRequest`` before anything is
-        recorded.
-        What a quota refuses is not tried again: the sender decides when to try.
-        From now on the steps of this workflow come before the first steps of others.
+        If this worker has a catalogue, it refuses an impossible request with ``InvalidRequest``
+        before anything is recorded. What a quota refuses is not tried again: the sender decides
+        when to try. From now on the steps of this workflow come before the first steps of others.
         Second execution: returns the same answer to the same owner, and inserts nothing.
         """
         self.directory.has_begun(order.owner.workflow_id)
         request = order.request
         if request.run_id is not None:
-            return self.initiation.claim_run(request, order.owner, self.directory.is_open, repair=order.repair)
+            return self.initiation.claim_run(
+                request, order.owner, self.directory.is_open, repair=order.repair
+            )
         crawler = self.catalogue.get(request.crawler or "")
         if crawler is not None:
-            # The catalogue may have changed since the first execution. What that execution recorded stays valid.
+            # The catalogue may have changed since the first execution. What that execution recorded
+            # stays valid.
             if self.runs.find_run(order.request_id) is None:
                 tasks = None if request.tasks is None else [task.args for task in request.tasks]
                 check_tasks(crawler, request.args, request.settings, tasks)
@@ -89,19 +92,23 @@ class InitiationActivities:
 
     @activity_named("add_workflow_id")
     def add_workflow_id(self, order: AddWorkflowId) -> None:
-        """Record the workflow's id as a property of the run. A stop or a resume finds the workflow by this id.
+        """Record the workflow's id as a property of the run.
+
+        A stop or a resume finds the workflow by this id.
 
         Second execution: writes the same value again.
         """
-        self.initiation.set_property(order.run_id, order.attempt, PROPERTY_WORKFLOW_ID, order.workflow_id)
+        self.initiation.set_property(
+            order.run_id, order.attempt, PROPERTY_WORKFLOW_ID, order.workflow_id
+        )
 
     @activity_named("add_tasks")
     def add_tasks(self, order: AddToRun) -> TasksAdded:
         """Append child tasks to a live run. After the next look they are deployed into free slots.
 
-        Arguments that the crawler does not accept are refused here. Otherwise the scheduler service would refuse all
-        queued tasks of the same call. What a quota refuses is not tried again: others wait for this call.
-        Second execution: the same key gets the same tasks.
+        Arguments that the crawler does not accept are refused here. Otherwise the scheduler service
+        would refuse all queued tasks of the same call. What a quota refuses is not tried again:
+        others wait for this call. Second execution: the same key gets the same tasks.
         """
         run_id = order.fence.run_id
         request = self.runs.request_of(run_id)
@@ -110,6 +117,8 @@ class InitiationActivities:
         if crawler is not None:
             check_tasks(crawler, request.args, request.settings, args)
         try:
-            return TasksAdded(run_id, self.additions.add_tasks(run_id, order.key, args, order.fence))
+            return TasksAdded(
+                run_id, self.additions.add_tasks(run_id, order.key, args, order.fence)
+            )
         except QuotaReached as error:
             raise ApplicationError(str(error), type=error.code, non_retryable=True) from None

@@ -1,7 +1,8 @@
-"""One look at a run: ask the cluster, compare its answer with the rows, and record the changes that it proves.
+"""One look at a run: ask the cluster, compare its answer with the rows, and record the changes that
+it proves.
 
-The workflow orders looks by activities, which stage the changes for the activities after them. ``Recorder`` does a
-whole look without the workflow: it records at once what an observer noticed.
+The workflow orders looks by activities, which stage the changes for the activities after them.
+``Recorder`` does a whole look without the workflow: it records at once what an observer noticed.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ T = TypeVar("T")
 
 
 def again_if_overtaken(look: Callable[[], T]) -> T:
-    """Return the result of ``look``. It is done again if something newer was recorded while it was under way.
+    """Return the result of ``look``.
+
+    It is done again if something newer was recorded while it was under way.
 
     Raises ``Overtaken`` after the last try.
     """
@@ -60,13 +63,20 @@ def ref_of(task: TaskState) -> TaskRef:
     stopping = task.status is TaskStatus.STOPPING
     # A task that was never offered, or was deferred, is in no namespace.
     place = task.place if task.uid is not None or task.offered_until is not None else None
-    return TaskRef(task.task_id, task.index, task.attempt, task.uid, stopping, task.missed_at, place)
+    return TaskRef(
+        task.task_id, task.index, task.attempt, task.uid, stopping, task.missed_at, place
+    )
 
 
 class LookStep:
-    """One look at a run. Each step is one transaction or one call to the cluster, and can be repeated alone."""
+    """One look at a run.
 
-    def __init__(self, looks: LookStore, cluster: TaskLooks, fence: Fence, policies: Policies | None = None) -> None:
+    Each step is one transaction or one call to the cluster, and can be repeated alone.
+    """
+
+    def __init__(
+        self, looks: LookStore, cluster: TaskLooks, fence: Fence, policies: Policies | None = None
+    ) -> None:
         self._looks = looks
         self._cluster = cluster
         self.fence = fence
@@ -75,7 +85,9 @@ class LookStep:
         """True if the recorded look found a task that ended without success."""
 
     def look(self, few: Tasks = None) -> tuple[FoundState, Look]:
-        """Return the tasks from the database, and the cluster's present answer. Raises ``ClusterUnavailable``.
+        """Return the tasks from the database, and the cluster's present answer.
+
+        Raises ``ClusterUnavailable``.
 
         ``few``: only these tasks, if the run has many (``LookStore.found_state``).
         """
@@ -94,10 +106,12 @@ class LookStep:
         ends: bool = True,
         stretch: float | None = None,
     ) -> LookReport:
-        """Record the look, and stage the changes that it proves. Without ``ends``, stage no ends of tasks.
+        """Record the look, and stage the changes that it proves.
 
-        ``gap_s`` is the interval before the look. ``next_look_at`` ``None``: the planned time stays. ``stretch``: how
-        many times its interval the next one lasts. Raises ``Overtaken``.
+        Without ``ends``, stage no ends of tasks.
+
+        ``gap_s`` is the interval before the look. ``next_look_at`` ``None``: the planned time
+        stays. ``stretch``: how many times its interval the next one lasts. Raises ``Overtaken``.
         """
         found = self._compare(state, look, gap_s, resumed)
         if not ends:
@@ -106,7 +120,9 @@ class LookStep:
         order = (ordered_at(), state.revision, gap, stretch)
         return self._looks.record_look(self.fence, look, found, next_look_at, source, *order)
 
-    def record_at_once(self, state: FoundState, look: Look, source: str, soon: datetime) -> LookReport:
+    def record_at_once(
+        self, state: FoundState, look: Look, source: str, soon: datetime
+    ) -> LookReport:
         """Record the look and the changes that it proves in one transaction.
 
         ``soon``: the time of the next look if the run has just started. Raises ``Overtaken``.
@@ -116,7 +132,9 @@ class LookStep:
         start = Start(at, soon) if begun else None
         return self._looks.record_at_once(self.fence, look, found, source, state, start)
 
-    def _compare(self, state: FoundState, look: Look, gap_s: float, resumed: bool) -> list[TaskFinding]:
+    def _compare(
+        self, state: FoundState, look: Look, gap_s: float, resumed: bool
+    ) -> list[TaskFinding]:
         reading = self._policies.reading(state.crawler) if self._policies is not None else None
         found = _compare(state, look, gap_s, resumed, reading)
         after = {finding.change.after for finding in found}
@@ -124,10 +142,15 @@ class LookStep:
         return found
 
     def take_up_tries(
-        self, cluster: TaskInventory, retries: RetryStore, state: FoundState, apply: Callable[[], None]
+        self,
+        cluster: TaskInventory,
+        retries: RetryStore,
+        state: FoundState,
+        apply: Callable[[], None],
     ) -> None:
-        """Find the next tries of ended tasks that have no row, before anybody decides about these ends. The cluster has
-        such tries if the database was restored from a copy that is older than their decision.
+        """Find the next tries of ended tasks that have no row, before anybody decides about these
+        ends. The cluster has such tries if the database was restored from a copy that is older than
+        their decision.
 
         ``apply`` applies the changes that the look found, if they are still staged.
         """
@@ -139,20 +162,25 @@ class LookStep:
             retries.take_up(self.fence, tries)
 
     def fetch_details(self) -> int:
-        """Stage debugging information (log tail, counters, memory) about the tasks that ended. Returns their number.
+        """Stage debugging information (log tail, counters, memory) about the tasks that ended.
 
-        A task that has just begun has printed nothing that is worth a call; thousands may begin between two looks.
-        Of a task about which nothing can be read, that is recorded.
+        Returns their number.
+
+        A task that has just begun has printed nothing that is worth a call; thousands may begin
+        between two looks. Of a task about which nothing can be read, that is recorded.
         """
         ended = list[TaskRef]()
         page = self._looks.staged(self.fence, -1, DETAILS_PAGE)
         while page:
-            seen = [(one.change.task_id, one.observation) for one in page if one.change.after.terminal]
+            seen = [
+                (one.change.task_id, one.observation) for one in page if one.change.after.terminal
+            ]
             ended += [TaskRef(task_id, one.index, one.attempt, one.uid) for task_id, one in seen]
             after = page[-1].observation.index
             full = len(page) == DETAILS_PAGE
             page = self._looks.staged(self.fence, after, DETAILS_PAGE) if full else []
-        # In one call: a cluster may have to list all tasks of the run for it. What it yields is written in pages.
+        # In one call: a cluster may have to list all tasks of the run for it. What it yields is
+        # written in pages.
         found = iter(self._cluster.details(self.fence.run, ended))
         missing = {task.task_id for task in ended}
         while details := list(islice(found, DETAILS_PAGE)):
@@ -169,8 +197,12 @@ class LookStep:
         self._looks.apply_findings(self.fence, source, look.observed_at)
 
 
-def _compare(state: FoundState, look: Look, gap_s: float, resumed: bool, ends: Reading | None) -> list[TaskFinding]:
-    """Return the changes that a look proves about the tasks in ``state``, in the order of the tasks."""
+def _compare(
+    state: FoundState, look: Look, gap_s: float, resumed: bool, ends: Reading | None
+) -> list[TaskFinding]:
+    """Return the changes that a look proves about the tasks in ``state``, in the order of the
+    tasks.
+    """
     seen = {(o.index, o.attempt): o for o in look.observations}
     findings = []
     for task in state.tasks:
@@ -181,10 +213,12 @@ def _compare(state: FoundState, look: Look, gap_s: float, resumed: bool, ends: R
         if end is not None and end.message:
             end = replace(end, message=printable(redaction.current().text(end.message)))
             observation = replace(observation, end=end)
-        changed_at = (end.finished_at if end else None) or observation.changed_at or look.observed_at
+        changed_at = (
+            (end.finished_at if end else None) or observation.changed_at or look.observed_at
+        )
         planned = state.next_look_at or look.observed_at
-        # A change after the planned time of the look should be found by the next look, at most one gap after the
-        # change.
+        # A change after the planned time of the look should be found by the next look, at most one
+        # gap after the change.
         due_at = planned if changed_at <= planned else changed_at + timedelta(seconds=gap_s)
         change = reconcile(task, observation, state.stop, due_at=due_at, resumed=resumed, ends=ends)
         if change is not None:
@@ -193,8 +227,15 @@ def _compare(state: FoundState, look: Look, gap_s: float, resumed: bool, ends: R
 
 
 def started(look: Look, resumed: bool) -> tuple[bool, datetime | None]:
-    """Return whether the run has started, and when. After a resume, ended tasks belong to the previous attempt."""
-    begun = [o for o in look.observations if o.phase is Phase.EXECUTING or (not resumed and _has_executed(o))]
+    """Return whether the run has started, and when.
+
+    After a resume, ended tasks belong to the previous attempt.
+    """
+    begun = [
+        o
+        for o in look.observations
+        if o.phase is Phase.EXECUTING or (not resumed and _has_executed(o))
+    ]
     return bool(begun), min((o.started_at for o in begun if o.started_at is not None), default=None)
 
 
@@ -214,15 +255,16 @@ class LookOutcome:
     again_s: float | None = None
     """Seconds after which the cluster requests another look."""
     spares_look: bool = True
-    """True if the workflow only has to count the tasks. A former build, which may return for a while after an upgrade,
-    looks again."""
+    """True if the workflow only has to count the tasks. A former build, which may return for a
+    while after an upgrade, looks again."""
 
 
 @dataclass
 class Recorder:
     """Looks at runs without their workflows, and records at once what has changed.
 
-    Verdicts, deployments, retries and stops belong to the workflow, which has to be notified of changes.
+    Verdicts, deployments, retries and stops belong to the workflow, which has to be notified of
+    changes.
     """
 
     looks: LookStore
@@ -232,10 +274,12 @@ class Recorder:
     clock: Clock = utc_now
 
     def record(self, fence: Fence, source: str, few: Tasks = None) -> LookOutcome | None:
-        """Do one look at a run, and record what it proves. Return ``None`` for a run whose workflow has to do that: it
-        has just been resumed.
+        """Do one look at a run, and record what it proves.
 
-        ``few``: the tasks that changed. In a run of many tasks, the look is at these alone. Raises ``LifecycleError``;
+        Return ``None`` for a run whose workflow has to do that: it has just been resumed.
+
+        ``few``: the tasks that changed. In a run of many tasks, the look is at these alone. Raises
+            ``LifecycleError``;
         a later look or the workflow then finds the change.
         """
         step = LookStep(self.looks, self.cluster, fence, self.policies)
@@ -245,7 +289,9 @@ class Recorder:
         state, look = step.look(few)
         if state.resuming:
             return None
-        soon = self.clock() + timedelta(seconds=ladder.poll_interval(0, state.poll_minutes, look.seconds))
+        soon = self.clock() + timedelta(
+            seconds=ladder.poll_interval(0, state.poll_minutes, look.seconds)
+        )
         report = step.record_at_once(state, look, source, soon)
         meters.looked(look.seconds)
         if step.unsuccessful or not report.active + report.queued:
@@ -260,4 +306,8 @@ class Recorder:
             step.fetch_details()
             self.looks.apply_details(step.fence)
         except LifecycleError as error:  # they stay staged, and the workflow fetches them
-            log.warning("the details of ended tasks of run %s are fetched later: %s", step.fence.run_id, error)
+            log.warning(
+                "the details of ended tasks of run %s are fetched later: %s",
+                step.fence.run_id,
+                error,
+            )

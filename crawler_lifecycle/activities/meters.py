@@ -1,11 +1,11 @@
 """Metrics of runs: the table of instruments, and the functions that count.
 
-All values go through the SDK's meter: that of the activity, or that of the worker outside of activities. So one
-endpoint of a worker serves its own values and the SDK's. An activity that is executed outside of a worker counts
-nothing.
+All values go through the SDK's meter: that of the activity, or that of the worker outside of
+activities. So one endpoint of a worker serves its own values and the SDK's. An activity that is
+executed outside of a worker counts nothing.
 
-Metrics are for monitoring, not for accounts: an activity whose answer was lost counts twice. The database has the true
-numbers.
+Metrics are for monitoring, not for accounts: an activity whose answer was lost counts twice. The
+database has the true numbers.
 
 Labels have a fixed set of values. An outcome that a crawler invented becomes ``other``.
 """
@@ -28,11 +28,30 @@ from crawler_lifecycle.ports.looks import CommittedChanges, CorrectionRow
 
 log = logging.getLogger(__name__)
 
-#: Buckets in seconds: duration of a look, duration of an export, time from a change on the cluster to its record.
+#: Buckets in seconds: duration of a look, duration of an export, time from a change on the cluster
+#: to its record.
 LOOK_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 180.0)
 EXPORT_BUCKETS = (0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 21600.0)
 LAG_BUCKETS = (
-    *(0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0, 1800.0, 3600.0, 21600.0),
+    *(
+        0.05,
+        0.1,
+        0.25,
+        0.5,
+        1.0,
+        2.5,
+        5.0,
+        15.0,
+        30.0,
+        60.0,
+        120.0,
+        300.0,
+        600.0,
+        900.0,
+        1800.0,
+        3600.0,
+        21600.0,
+    ),
 )
 
 
@@ -51,14 +70,25 @@ class Instrument:
         return f"{self.name}_seconds" if self.buckets else f"{self.name}_total"
 
 
-RUNS_STARTED = Instrument("lifecycle_runs_started", "Attempts of runs that a workflow began", ("trigger", "resumed"))
-RUNS_ENDED = Instrument("lifecycle_runs_ended", "Verdicts of runs", ("status", "outcome", "ended_by"))
-LOOKS = Instrument("lifecycle_looks", "Looks at the cluster; a failed look is no observation", ("result",))
+RUNS_STARTED = Instrument(
+    "lifecycle_runs_started", "Attempts of runs that a workflow began", ("trigger", "resumed")
+)
+RUNS_ENDED = Instrument(
+    "lifecycle_runs_ended", "Verdicts of runs", ("status", "outcome", "ended_by")
+)
+LOOKS = Instrument(
+    "lifecycle_looks", "Looks at the cluster; a failed look is no observation", ("result",)
+)
 LOOK_TIME = Instrument("lifecycle_look", "Duration of complete looks", (), LOOK_BUCKETS)
 TASKS_CHANGED = Instrument("lifecycle_tasks_changed", "Changes of tasks' statuses", ("to",))
-CORRECTIONS = Instrument("lifecycle_corrections", "Recorded statuses that turned out to be untrue", ("kind",))
+CORRECTIONS = Instrument(
+    "lifecycle_corrections", "Recorded statuses that turned out to be untrue", ("kind",)
+)
 TRUTH_LAG = Instrument(
-    "lifecycle_truth_lag", "Time from a change on the cluster to the commit of its record", ("source",), LAG_BUCKETS
+    "lifecycle_truth_lag",
+    "Time from a change on the cluster to the commit of its record",
+    ("source",),
+    LAG_BUCKETS,
 )
 STOPS = Instrument("lifecycle_stops", "Stops that workflows received", ("kind",))
 EXPORTS = Instrument("lifecycle_exports", "Tries to archive supporting files", ("result",))
@@ -66,29 +96,54 @@ EXPORT_BYTES = Instrument("lifecycle_export_bytes", "Bytes of stored archives")
 EXPORT_TIME = Instrument("lifecycle_export", "Duration of stored archives", (), EXPORT_BUCKETS)
 DELIVERIES = Instrument("lifecycle_deliveries", "Tries to deliver an event", ("sink", "result"))
 FAILURES = Instrument(
-    "lifecycle_activity_failures", "Failed tries of activities, except those that wait", ("activity", "error")
+    "lifecycle_activity_failures",
+    "Failed tries of activities, except those that wait",
+    ("activity", "error"),
 )
 
 AUDIT_FINDINGS = Instrument(
-    "lifecycle_audit_findings", "Findings of audits, counted each time that they are found", ("kind", "repaired")
+    "lifecycle_audit_findings",
+    "Findings of audits, counted each time that they are found",
+    ("kind", "repaired"),
 )
 
-SCHEDULE_DUE = Instrument("lifecycle_schedule_due", "Due times of schedules, by decision", ("decision",))
+SCHEDULE_DUE = Instrument(
+    "lifecycle_schedule_due", "Due times of schedules, by decision", ("decision",)
+)
 SCHEDULE_LATENESS = Instrument(
-    "lifecycle_schedule_lateness", "Time from a due time to the row of its target", ("decision",), LAG_BUCKETS
+    "lifecycle_schedule_lateness",
+    "Time from a due time to the row of its target",
+    ("decision",),
+    LAG_BUCKETS,
 )
 
-WEBHOOK_DELIVERIES = Instrument("lifecycle_webhook_deliveries", "Tries to deliver an event to a webhook", ("result",))
+WEBHOOK_DELIVERIES = Instrument(
+    "lifecycle_webhook_deliveries", "Tries to deliver an event to a webhook", ("result",)
+)
 WEBHOOK_LAG = Instrument(
-    "lifecycle_webhook_lag", "Time from the commit of an event to its delivery to a webhook", (), LAG_BUCKETS
+    "lifecycle_webhook_lag",
+    "Time from the commit of an event to its delivery to a webhook",
+    (),
+    LAG_BUCKETS,
 )
 
 #: Counted by the worker itself, outside of activities.
-WAKE_UPS = Instrument("lifecycle_wake_ups", "Changes that the observer noticed, by result", ("what",))
+WAKE_UPS = Instrument(
+    "lifecycle_wake_ups", "Changes that the observer noticed, by result", ("what",)
+)
 
 INSTRUMENTS = (
     *(RUNS_STARTED, RUNS_ENDED, LOOKS, LOOK_TIME, TASKS_CHANGED, CORRECTIONS, TRUTH_LAG, STOPS),
-    *(EXPORTS, EXPORT_BYTES, EXPORT_TIME, DELIVERIES, FAILURES, AUDIT_FINDINGS, SCHEDULE_DUE, SCHEDULE_LATENESS),
+    *(
+        EXPORTS,
+        EXPORT_BYTES,
+        EXPORT_TIME,
+        DELIVERIES,
+        FAILURES,
+        AUDIT_FINDINGS,
+        SCHEDULE_DUE,
+        SCHEDULE_LATENESS,
+    ),
     *(WEBHOOK_DELIVERIES, WEBHOOK_LAG, WAKE_UPS),
 )
 
@@ -99,7 +154,10 @@ def outcome_class(outcome: str | None) -> str:
 
 
 def error_class(error: BaseException) -> str:
-    """Return the stable type string of a domain error. Return ``cancelled`` or ``other`` for any other error."""
+    """Return the stable type string of a domain error.
+
+    Return ``cancelled`` or ``other`` for any other error.
+    """
     code = error.type if isinstance(error, ApplicationError) else getattr(error, "code", None)
     if isinstance(error, LifecycleError) or code in codes():
         return str(code)
@@ -149,23 +207,28 @@ def observer_up(up: bool) -> None:
 def stretched(factor: float) -> None:
     """Record how many times its interval the next poll of the run that was just polled waits."""
     if _outside is not None:
-        text = "How many times its interval the next poll waits that was planned last; 1 while polls come in time"
+        text = (
+            "How many times its interval the next poll waits that was planned last; 1 while "
+            "polls come in time"
+        )
         _outside.create_gauge_float("lifecycle_poll_stretch", text).set(factor)
 
 
-# --- calls inside activities, for facts that their results do not contain ---------------------------------------------
+# --- calls inside activities, for facts that their results do not contain -------------------------
 
 
 def committed(news: CommittedChanges) -> None:
     """Count what a transaction recorded: changed statuses, their lag, and corrections.
 
-    Call it after the commit, in the thread that wrote. A second execution writes nothing, so nothing is
-    counted twice.
+    Call it after the commit, in the thread that wrote. A second execution writes nothing, so
+    nothing is counted twice.
     """
     for change in news.changes:
         count(TASKS_CHANGED, to=change.status)
         if change.lag_ms is not None:
-            measure(TRUTH_LAG, change.lag_ms / 1000 + news.took.total_seconds(), source=change.source)
+            measure(
+                TRUTH_LAG, change.lag_ms / 1000 + news.took.total_seconds(), source=change.source
+            )
     for corrected in news.corrections:
         wrong = corrected.row
         count(CORRECTIONS, kind=wrong.kind)
@@ -173,7 +236,14 @@ def committed(news: CommittedChanges) -> None:
         untrue = "" if wrong.lag_ms is None else f", untrue for {wrong.lag_ms / 1000:.1f} s"
         log.warning(
             "%s was recorded as %s and is %s (%s%s): %s",
-            *(who, wrong.believed, wrong.truth, wrong.kind, untrue, corrected.cause or "see its evidence"),
+            *(
+                who,
+                wrong.believed,
+                wrong.truth,
+                wrong.kind,
+                untrue,
+                corrected.cause or "see its evidence",
+            ),
             extra={"run_id": news.run_id, "task_id": wrong.task_id, "correction": wrong.kind},
         )
 

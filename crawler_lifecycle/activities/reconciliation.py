@@ -1,7 +1,8 @@
-"""Stage 3, reconciliation: looks at the cluster, compares it with the rows, and records the true statuses.
+"""Stage 3, reconciliation: looks at the cluster, compares it with the rows, and records the true
+statuses.
 
-The activities of one round exchange the findings of a look through the database. So nothing large travels through
-Temporal, and each activity can be repeated alone.
+The activities of one round exchange the findings of a look through the database. So nothing large
+travels through Temporal, and each activity can be repeated alone.
 """
 
 from __future__ import annotations
@@ -13,7 +14,14 @@ from typing import TYPE_CHECKING
 
 from crawler_lifecycle.activities import meters
 from crawler_lifecycle.activities.look_step import LookStep, again_if_overtaken, started
-from crawler_lifecycle.activities.shared import Counts, activity_named, beating, ordered_at, push_event, reporting
+from crawler_lifecycle.activities.shared import (
+    Counts,
+    activity_named,
+    beating,
+    ordered_at,
+    push_event,
+    reporting,
+)
 from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain import ladder
 from crawler_lifecycle.domain.errors import ClusterUnavailable
@@ -68,17 +76,21 @@ class LookAnswer:
     observed_at: datetime
     next_look_at: datetime
     gap_s: float
-    """Seconds until the next look. The workflow uses them because the worker's clock may be wrong."""
+    """Seconds until the next look. The workflow uses them because the worker's clock may be
+    wrong.
+    """
     seconds: float
     stop: StopIntent | None = None
     stalled: bool = False
     started: bool = False
-    """True if a task executes. Unless the run was just resumed, also true if a task executed and has ended."""
+    """True if a task executes. Unless the run was just resumed, also true if a task executed and
+    has ended.
+    """
     started_at: datetime | None = None
     """The earliest start of these tasks, if the cluster knows it."""
     truth_first: bool = False
-    """True if the changes are recorded before their debugging information is fetched. A former build, which may return
-    for a while after an upgrade, does it the other way round."""
+    """True if the changes are recorded before their debugging information is fetched. A former
+    build, which may return for a while after an upgrade, does it the other way round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +102,17 @@ class Sync:
     observed_at: datetime | None = None
     """The time of the look whose findings are recorded. ``None``: the last look."""
     details_follow: bool = False
-    """True if the debugging information of ended tasks is fetched after this (``LookAnswer.truth_first``)."""
+    """True if the debugging information of ended tasks is fetched after this
+    (``LookAnswer.truth_first``).
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class SyncedCounts(Counts):
-    """Task counts after ``sync_statuses``. ``push`` is true if ``signal_pusher_changed`` is needed."""
+    """Task counts after ``sync_statuses``.
+
+    ``push`` is true if ``signal_pusher_changed`` is needed.
+    """
 
     push: bool = False
 
@@ -139,7 +156,8 @@ class ReconciliationActivities:
 
     @activity_named("get_history_statuses_to_sync")
     def get_history_statuses_to_sync(self, order: LookOrder) -> LookAnswer:
-        """Do one complete look at the cluster, compare it with the database, and stage the differences.
+        """Do one complete look at the cluster, compare it with the database, and stage the
+        differences.
 
         A failed look is no observation: its error is recorded and raised, and no status changes.
         Second execution: looks again and stages again.
@@ -169,10 +187,17 @@ class ReconciliationActivities:
             stretch=gap / planned,
         )
         if step.unsuccessful or not report.active + report.queued:
-            step.take_up_tries(self.cluster, self.retries, state, lambda: step.apply(order.source, look))
+            step.take_up_tries(
+                self.cluster, self.retries, state, lambda: step.apply(order.source, look)
+            )
         former = self.looks.rollback_possible()
-        # A former build looks again after a recorded look, and fetches what is missing only if something has changed.
-        missing = self.looks.recorded_state(order.fence.run_id).details if former and not report.changed else 0
+        # A former build looks again after a recorded look, and fetches what is missing only if
+        # something has changed.
+        missing = (
+            self.looks.recorded_state(order.fence.run_id).details
+            if former and not report.changed
+            else 0
+        )
         return LookAnswer(
             report.changed + missing,
             report.active,
@@ -193,8 +218,8 @@ class ReconciliationActivities:
 
     @activity_named("get_bulk_task_history_data")
     def get_bulk_task_history_data(self, fence: Fence) -> int:
-        """Fetch debugging information (log tail, counters, memory) about the tasks that ended, and stage it. Returns
-        their number.
+        """Fetch debugging information (log tail, counters, memory) about the tasks that ended, and
+        stage it. Returns their number.
 
         Second execution: fetches and stages again.
         """
@@ -203,7 +228,9 @@ class ReconciliationActivities:
 
     @activity_named("reconcile_tasks")
     def reconcile_tasks(self, fence: Fence) -> int:
-        """Write the staged debugging information into the task history. Returns the number of tasks.
+        """Write the staged debugging information into the task history.
+
+        Returns the number of tasks.
 
         Second execution: writes the same values again.
         """
@@ -221,7 +248,10 @@ class ReconciliationActivities:
                 order.fence, order.source, order.observed_at, details_follow=order.details_follow
             )
         return SyncedCounts(
-            counts.positive(), counts.active, counts.queued, push=any(notifier.sends for notifier in self.notifiers)
+            counts.positive(),
+            counts.active,
+            counts.queued,
+            push=any(notifier.sends for notifier in self.notifiers),
         )
 
     @activity_named("signal_pusher_changed")

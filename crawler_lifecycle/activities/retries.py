@@ -10,7 +10,14 @@ from crawler_lifecycle.activities.shared import Counts, activity_named, alive, o
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerKind
 from crawler_lifecycle.domain.ends import NO_ENDS, RUNNER, Ends, Reading, reading
 from crawler_lifecycle.domain.resources import parse_memory
-from crawler_lifecycle.domain.retries import EndedTry, NextTry, Retries, budget_of, next_try, resolved
+from crawler_lifecycle.domain.retries import (
+    EndedTry,
+    NextTry,
+    Retries,
+    budget_of,
+    next_try,
+    resolved,
+)
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.ports.protocols import Catalogue
 from crawler_lifecycle.ports.runs import Fence, QueuedTask, Resting
@@ -31,8 +38,8 @@ class RetryReport:
 
     counts: Counts
     ended: int
-    """The number of tasks that ended without success, and are not tried again. While further ends are
-    undecided, it is less than the number of these tasks."""
+    """The number of tasks that ended without success, and are not tried again. While further ends
+    are undecided, it is less than the number of these tasks."""
     resting: Resting
 
 
@@ -46,16 +53,32 @@ class Policies:
     ends: Ends = NO_ENDS
 
     def reading(self, crawler: str | None) -> Reading | None:
-        """Return how the ends of this crawler are read; ``None``: this worker does not know its entry."""
+        """Return how the ends of this crawler are read; ``None``: this worker does not know its
+        entry.
+        """
         entry = self.catalogue.get(crawler or "")
-        return None if entry is None else reading(entry.ends, self.ends, scrapy=entry.kind is CrawlerKind.SCRAPY)
+        return (
+            None
+            if entry is None
+            else reading(entry.ends, self.ends, scrapy=entry.kind is CrawlerKind.SCRAPY)
+        )
 
     def of(self, request: RunRequest) -> tuple[Retries, str | None]:
-        """Return the policy of a run, and the memory with which its tasks begin (``None``: it is not set)."""
+        """Return the policy of a run, and the memory with which its tasks begin (``None``: it is
+        not set).
+        """
         crawler = self.catalogue.get(request.crawler or "")
-        policy = resolved(request.retries, None if crawler is None else crawler.retries, self.installation)
-        resources = request.resources if crawler is None else request.resources.over(crawler.resources)
-        known = self.retries.memory_of(request.project, request.crawler or "") if policy.remember else None
+        policy = resolved(
+            request.retries, None if crawler is None else crawler.retries, self.installation
+        )
+        resources = (
+            request.resources if crawler is None else request.resources.over(crawler.resources)
+        )
+        known = (
+            self.retries.memory_of(request.project, request.crawler or "")
+            if policy.remember
+            else None
+        )
         if policy.memory_cap is not None:
             known = min(known, policy.memory_cap, key=_bytes)
         return policy, max(resources.memory, known, key=_bytes)
@@ -68,7 +91,9 @@ class Policies:
         found = []
         for task in tasks:
             given = elsewhere is not None and task.retry >= elsewhere.after
-            labels: Mapping[str, str] = elsewhere.node_selector if elsewhere is not None and given else {}
+            labels: Mapping[str, str] = (
+                elsewhere.node_selector if elsewhere is not None and given else {}
+            )
             found.append(replace(task, memory=task.memory or first, node_selector=labels))
         return found
 
@@ -89,7 +114,8 @@ class RetryActivities:
 
     @activity_named("retry_ended_tasks")
     def retry_ended_tasks(self, fence: Fence) -> RetryReport:
-        """Insert QUEUED rows for the tasks that ended without success and that the policy tries again: some pages.
+        """Insert QUEUED rows for the tasks that ended without success and that the policy tries
+        again: some pages.
 
         Second execution: each end was decided once, and the next pages are decided.
         """
@@ -101,9 +127,12 @@ class RetryActivities:
             budget = budget_of(policy, tasks)
 
             def decide(end: EndedTry, used: int) -> NextTry | str:
-                return next_try(policy, replace(end, memory=end.memory or memory), used, budget, ends)
+                return next_try(
+                    policy, replace(end, memory=end.memory or memory), used, budget, ends
+                )
 
-            # Waits are measured by Temporal's clock alone: one that is set, or differs between workers, changes none.
+            # Waits are measured by Temporal's clock alone: one that is set, or differs between
+            # workers, changes none.
             more: Any = {"remember": bool(policy.remember), "now": ordered_at()}
             for _ in range(PAGES):
                 done = self.retries.retry_ended(fence, decide, policy.max or 0, **more)

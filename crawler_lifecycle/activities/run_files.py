@@ -1,7 +1,8 @@
-"""Reads the supporting files of a run: from the folders of its tasks if readable here, else from its archives.
+"""Reads the supporting files of a run: from the folders of its tasks if readable here, else from
+its archives.
 
-The files of a run are those of all tries that count (``domain/tries.py``). A try whose folder was removed is read from
-the newest archive that has its files.
+The files of a run are those of all tries that count (``domain/tries.py``). A try whose folder was
+removed is read from the newest archive that has its files.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ if TYPE_CHECKING:
 #: Maximum number of files in one list, and in a list of a whole run.
 FILES_MAX = 2_000
 ALL_FILES = 20_000
-#: Maximum number of tries whose files are listed. For a list of a whole run, more tries or files are refused.
+#: Maximum number of tries whose files are listed. For a list of a whole run, more tries or files
+#: are refused.
 TRIES_MAX = 10_000
 #: Seconds that one reader waits in total for archives, and seconds between two checks.
 WAIT_S = 30.0
@@ -54,7 +56,10 @@ _OF_TASK = re.compile(r"task-([0-9]{1,9})(?:-attempt-([0-9]{1,9}))?/(.+)", re.AS
 
 @dataclass(frozen=True, slots=True)
 class RunFile:
-    """A supporting file with its name in the archive. ``task_id`` and ``path`` are set while its task has it."""
+    """A supporting file with its name in the archive.
+
+    ``task_id`` and ``path`` are set while its task has it.
+    """
 
     name: str
     bytes: int
@@ -120,12 +125,16 @@ class RunFiles:
         most = ALL_FILES if whole else FILES_MAX
         tries = self.tasks.tries(run.run_id)
         if of is not None:
-            tries = [one for one in tries if one.task_index == of.index and one.task_id <= of.task_id]
+            tries = [
+                one for one in tries if one.task_index == of.index and one.task_id <= of.task_id
+            ]
         tries = counting(tries)
         notes = list[str]()
         left_out = int(len(tries) > TRIES_MAX)
         if left_out:
-            notes.append(f"only files of the first {TRIES_MAX:,} tasks; give task= for another task")
+            notes.append(
+                f"only files of the first {TRIES_MAX:,} tasks; give task= for another task"
+            )
             del tries[TRIES_MAX:]
         found: dict[int, list[RunFile]] = {}
         room = most
@@ -135,14 +144,18 @@ class RunFiles:
                 room -= len(listed.files)
                 left_out += listed.left_out
                 folder = files_prefix(one.task_index, one.attempt)
-                found[one.task_id] = [RunFile(f"{folder}/{path}", n, one.task_id, path) for path, n in listed.files]
+                found[one.task_id] = [
+                    RunFile(f"{folder}/{path}", n, one.task_id, path) for path, n in listed.files
+                ]
         here = bool(found)
         archive = None
         for attempt, url, size in self._archives(run.run_id):
             wanted = {
                 files_prefix(one.task_index, one.attempt): one.task_id
                 for one in tries
-                if one.task_id not in found and one.run_attempt <= attempt and (one.cluster_uid or not here)
+                if one.task_id not in found
+                and one.run_attempt <= attempt
+                and (one.cluster_uid or not here)
             }
             if wanted and self.archived is not None:
                 members, more = self.archived.list(url, size, ALL_FILES)
@@ -151,17 +164,24 @@ class RunFiles:
                     if (task_id := wanted.get(name.partition("/")[0])) is not None:
                         found.setdefault(task_id, []).append(RunFile(name, n))
                 archive = archive or attempt
-                notes.append(f"{'some files are ' if here else ''}from the archive of attempt {attempt}")
+                notes.append(
+                    f"{'some files are ' if here else ''}from the archive of attempt {attempt}"
+                )
         if not here and archive is None:
             gone = "no task has a folder here: no task has begun, or the folders were removed"
-            notes.append(gone if self.live else f"{self.elsewhere}; after the end of the run they are in its archive")
+            notes.append(
+                gone
+                if self.live
+                else f"{self.elsewhere}; after the end of the run they are in its archive"
+            )
         own = own_items(tries)
         lost = [one for one in tries if one.task_id not in found and own[one.task_id]]
         missing = sum(own[one.task_id] for one in lost)
         if lost:
             first = files_prefix(lost[0].task_index, lost[0].attempt)
             notes.append(
-                f"{missing:,} of {sum(own.values()):,} counted items cannot be read here: {first} has no files"
+                f"{missing:,} of {sum(own.values()):,} counted items cannot be read here: {first} "
+                "has no files"
             )
         files = [file for one in tries for file in found.get(one.task_id, ())]
         left_out += len(files[most:])
@@ -177,13 +197,21 @@ class RunFiles:
         if (live := self._live_file(run.ref, name, offset)) is not None:
             return live
         for _, url, size in self._archives(run.run_id):
-            if self.archived is not None and (found := self.archived.open(url, size, name)) is not None:
+            if (
+                self.archived is not None
+                and (found := self.archived.open(url, size, name)) is not None
+            ):
                 return OpenedFile(*found)
         return None
 
     def of_task(self, run: RunRef, task: TaskRef, path: str, offset: int = 0) -> OpenedFile | None:
-        """Open a task's file at this path, up to its present size. Returns ``None`` if there is no such file."""
-        if (live := self.live) is None or (first := live.read(run, task, path, offset, CHUNK)) is None:
+        """Open a task's file at this path, up to its present size.
+
+        Returns ``None`` if there is no such file.
+        """
+        if (live := self.live) is None or (
+            first := live.read(run, task, path, offset, CHUNK)
+        ) is None:
             return None
         return OpenedFile(first.size, _pieces(live, run, task, path, first, offset), offset)
 
@@ -195,24 +223,35 @@ class RunFiles:
         found = self.tasks.recorded_tasks([key])
         if not found:
             return None
-        return self.of_task(run, TaskRef(found[0].task_id, key[1], key[2], found[0].uid), parts[3], offset)
+        return self.of_task(
+            run, TaskRef(found[0].task_id, key[1], key[2], found[0].uid), parts[3], offset
+        )
 
     def _archives(self, run_id: int) -> Sequence[tuple[int, str, int]]:
         """Return attempt, URL and size of the complete archives, the newest first."""
         if self.archived is None:
             return ()
         stored = [
-            export for export in self.exports.list_exports(run_id) if export["status"] == "exported" and export["url"]
+            export
+            for export in self.exports.list_exports(run_id)
+            if export["status"] == "exported" and export["url"]
         ]
-        found = [(int(str(one["attempt"])), str(one["url"]), int(str(one["bytes"] or 0))) for one in stored]
+        found = [
+            (int(str(one["attempt"])), str(one["url"]), int(str(one["bytes"] or 0)))
+            for one in stored
+        ]
         return sorted(found, reverse=True)
 
     def coming(self, run: RunRow, now: datetime) -> str | None:
-        """Return the state of the archive of the run's newest attempt: ``exported``, ``empty`` or ``coming``.
+        """Return the state of the archive of the run's newest attempt: ``exported``, ``empty`` or
+        ``coming``.
 
         ``None``: the run has not ended, or nobody tries to export the archive any more.
         """
-        records = {export["attempt"]: str(export["status"]) for export in self.exports.list_exports(run.run_id)}
+        records = {
+            export["attempt"]: str(export["status"])
+            for export in self.exports.list_exports(run.run_id)
+        }
         status = records.get(run.attempt)
         if status in ("exported", "empty"):
             return status
@@ -232,7 +271,9 @@ class OpenedFiles:
 
     def open(self, run: RunRow, name: str, offset: int) -> OpenedFile | None:
         """Return the file, opened at this offset or before it, as ``RunFiles.open`` does."""
-        return self._kept.pop((run.run_id, name, offset), None) or self._files.open(run, name, offset)
+        return self._kept.pop((run.run_id, name, offset), None) or self._files.open(
+            run, name, offset
+        )
 
     def keep(self, run_id: int, name: str, opened: OpenedFile) -> None:
         """Keep the file open for the next read, unless it is at its beginning or at its end."""
@@ -246,15 +287,15 @@ class OpenedFiles:
 class FileReading:
     """Lists and reads files of runs, piece by piece. Methods block, and send heartbeats meanwhile.
 
-    They raise the errors of ``RunFiles``. They also raise ``RunNotFound`` for an unknown run, and ``InvalidRequest``
-    for a run that ``parent`` did not begin.
+    They raise the errors of ``RunFiles``. They also raise ``RunNotFound`` for an unknown run, and
+    ``InvalidRequest`` for a run that ``parent`` did not begin.
     """
 
     runs: RunReader
     files: RunFiles
     parent: str
-    """The workflow whose runs may be read. For a graph: its id. For managers of one name in all flows:
-    ``manager/NAME/``.
+    """The workflow whose runs may be read. For a graph: its id. For managers of one name in all
+    flows: ``manager/NAME/``.
     """
     clock: Clock = utc_now
     late: bool = field(default=False, init=False)
@@ -265,9 +306,12 @@ class FileReading:
         self._opened = OpenedFiles(self.files)
 
     def list(self, run_id: int) -> list[RunFile]:
-        """Return the files of a run. Waits while its archive is not ready, for at most ``WAIT_S`` in total.
+        """Return the files of a run.
 
-        Raises ``NotYetDelivered`` after that time, and ``NotDelivered`` if no file of the run can be read here.
+        Waits while its archive is not ready, for at most ``WAIT_S`` in total.
+
+        Raises ``NotYetDelivered`` after that time, and ``NotDelivered`` if no file of the run can
+        be read here.
         """
         with beating():
             while True:
@@ -284,8 +328,11 @@ class FileReading:
                     raise NotDelivered(f"files of run {run_id} cannot be read here: {listed.note}")
                 self._wait(run_id)
         if listed.left_out:
-            raise InvalidRequest(f"run {run_id}: the list of its files is cut, it has too many; download its archive")
-        if listed.items_missing and listed.files:  # without any file, the items may have gone elsewhere
+            raise InvalidRequest(
+                f"run {run_id}: the list of its files is cut, it has too many; download its archive"
+            )
+        # Without any file, the items may have gone elsewhere.
+        if listed.items_missing and listed.files:
             raise NotDelivered(f"run {run_id}: {listed.note}")
         return listed.files
 
@@ -305,7 +352,9 @@ class FileReading:
                 raise NotDelivered(f"run {run_id} has no file {file} that can be read here")
             for piece in opened.part(offset, offset + PIECE):
                 if time.monotonic() > until:
-                    raise NotDelivered(f"run {run_id}: {file} takes too long to read; read it from its beginning")
+                    raise NotDelivered(
+                        f"run {run_id}: {file} takes too long to read; read it from its beginning"
+                    )
                 found += piece
         if opened.at < min(offset + PIECE, opened.size):
             raise NotDelivered(f"run {run_id}: {file} was removed while it was read; begin again")
@@ -319,8 +368,14 @@ class FileReading:
         if run.deleted_at is not None:
             raise NotDelivered(f"run {run_id} was deleted together with its files")
         whose = run.parent or ""
-        if not (whose.startswith(self.parent) if self.parent.startswith("manager/") else whose == self.parent):
-            raise InvalidRequest(f"run_id: {self.parent} did not begin run {run_id}; give one of its own runs")
+        if not (
+            whose.startswith(self.parent)
+            if self.parent.startswith("manager/")
+            else whose == self.parent
+        ):
+            raise InvalidRequest(
+                f"run_id: {self.parent} did not begin run {run_id}; give one of its own runs"
+            )
         return run
 
     def _wait(self, run_id: int) -> None:
@@ -346,13 +401,20 @@ class FileQuestions:
         return binascii.b2a_base64(self.reading.read(run_id, file, offset), newline=False).decode()
 
 
-def _pieces(live: LiveFiles, run: RunRef, task: TaskRef, path: str, first: FilePart, offset: int) -> Iterator[bytes]:
-    """Yield the content that the file had when it was opened. Bytes that were added later need another read."""
+def _pieces(
+    live: LiveFiles, run: RunRef, task: TaskRef, path: str, first: FilePart, offset: int
+) -> Iterator[bytes]:
+    """Yield the content that the file had when it was opened.
+
+    Bytes that were added later need another read.
+    """
     now: FilePart | None = first
     while offset < first.size:
-        if now is None or not now.data:  # otherwise the caller would take this part for the whole file
+        # Otherwise the caller would take this part for the whole file.
+        if now is None or not now.data:
             raise NotDelivered(
-                f"run {run.run_id}: {path!r:.300} was removed while it was read, or cut at byte {offset:,}; begin again"
+                f"run {run.run_id}: {path!r:.300} was removed while it was read, or cut at byte "
+                f"{offset:,}; begin again"
             )
         data = now.data[: first.size - offset]
         yield data

@@ -1,4 +1,6 @@
-"""Functions that several stages share: wire formats of activities, heartbeats, and the delivery of events."""
+"""Functions that several stages share: wire formats of activities, heartbeats, and the delivery of
+events.
+"""
 
 from __future__ import annotations
 
@@ -40,13 +42,16 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Seconds that one try of a push may take: three tries and their pauses take at most 5 s. A little more than a notifier
-#: may set for itself, so that its own error, which says more, comes first.
+#: Seconds that one try of a push may take: three tries and their pauses take at most 5 s. A little
+#: more than a notifier may set for itself, so that its own error, which says more, comes first.
 PUSH_S = 1.41
 
 
 def activity_named(name: str) -> Callable[[F], F]:
-    """Return the decorator of an activity with this name. The SDK raises no exception in its thread (see ``alive``)."""
+    """Return the decorator of an activity with this name.
+
+    The SDK raises no exception in its thread (see ``alive``).
+    """
     return activity.defn(name=name, no_thread_cancel_exception=True)
 
 
@@ -89,7 +94,10 @@ def there(row: T | None, what: str) -> T:
 
 
 def keep_output(keep: Callable[[int, str], None], id: int, printed: str) -> None:
-    """Record what users' code printed. An error is only logged: the output is not part of the code's effects."""
+    """Record what users' code printed.
+
+    An error is only logged: the output is not part of the code's effects.
+    """
     try:
         if printed:
             keep(id, printed)
@@ -98,8 +106,9 @@ def keep_output(keep: Callable[[int, str], None], id: int, printed: str) -> None
 
 
 def ordered_at() -> datetime | None:
-    """Return the time at which this try was scheduled, by the clock of the Temporal server. Later tries have later
-    times.
+    """Return the time at which this try was scheduled, by the clock of the Temporal server.
+
+    Later tries have later times.
 
     Returns ``None`` outside of activities.
     """
@@ -124,11 +133,14 @@ class Counts:
 
 
 def alive(*details: object) -> None:
-    """Send a heartbeat at a point where the activity can end. Raises ``CancelledError`` if the activity was cancelled.
+    """Send a heartbeat at a point where the activity can end.
 
-    Activities are never interrupted anywhere else (``no_thread_cancel_exception``). Otherwise the SDK could raise an
-    exception in the thread at any instruction, for example just after the thread took a lock. Then the lock would never
-    be released, and every thread of the worker would wait for it.
+    Raises ``CancelledError`` if the activity was cancelled.
+
+    Activities are never interrupted anywhere else (``no_thread_cancel_exception``). Otherwise the
+    SDK could raise an exception in the thread at any instruction, for example just after the thread
+    took a lock. Then the lock would never be released, and every thread of the worker would wait
+    for it.
     """
     _beat(*details)
     if activity.in_activity() and activity.is_cancelled():
@@ -136,9 +148,12 @@ def alive(*details: object) -> None:
 
 
 def retry_while_unavailable(call: Callable[[], T], seconds: float) -> T:
-    """Return the result of the call. Repeat the call while the database is unavailable, for at most ``seconds``.
+    """Return the result of the call.
 
-    Repeating the call must be harmless. Raises ``StoreUnavailable`` after that time, and ``CancelledError``.
+    Repeat the call while the database is unavailable, for at most ``seconds``.
+
+    Repeating the call must be harmless. Raises ``StoreUnavailable`` after that time, and
+    ``CancelledError``.
     """
     until = time.monotonic() + seconds
     pause = 0.1
@@ -156,8 +171,8 @@ def retry_while_unavailable(call: Callable[[], T], seconds: float) -> T:
 def _beat(*details: object) -> None:
     """Send one heartbeat, if the worker's event loop accepts it.
 
-    The SDK waits ten seconds for that, and then raises. This happens on a machine that was asleep or is overloaded. It
-    is no error of the activity, and the next heartbeat may succeed.
+    The SDK waits ten seconds for that, and then raises. This happens on a machine that was asleep
+    or is overloaded. It is no error of the activity, and the next heartbeat may succeed.
     """
     if activity.in_activity():
         with suppress(TimeoutError):
@@ -166,11 +181,12 @@ def _beat(*details: object) -> None:
 
 @contextmanager
 def reporting(report: Callable[[Fence, str], None], fence: Fence) -> Iterator[None]:
-    """Report an error that a retry alone cannot cure: a damaged row, a statement that the database refused, or a bug of
-    ours.
+    """Report an error that a retry alone cannot cure: a damaged row, a statement that the database
+    refused, or a bug of ours.
 
-    ``report`` records the text for the run. The activity is retried until somebody repairs the cause. If the run's own
-    row is damaged, nothing is recorded. For a bug only its type is reported, because its text may contain secrets.
+    ``report`` records the text for the run. The activity is retried until somebody repairs the
+    cause. If the run's own row is damaged, nothing is recorded. For a bug only its type is
+    reported, because its text may contain secrets.
     """
     try:
         yield
@@ -190,8 +206,9 @@ def reporting(report: Callable[[Fence, str], None], fence: Fence) -> Iterator[No
 def beating(every_s: float = 3.0) -> Iterator[None]:
     """Send heartbeats in the background while a blocking call runs.
 
-    So Temporal notices within the heartbeat timeout that a worker has died. A call that hangs in a living worker is
-    limited by the activity's start-to-close timeout. Heartbeats also receive the cancellation of the activity.
+    So Temporal notices within the heartbeat timeout that a worker has died. A call that hangs in a
+    living worker is limited by the activity's start-to-close timeout. Heartbeats also receive the
+    cancellation of the activity.
     """
     over = threading.Event()
     context = contextvars.copy_context()
@@ -207,7 +224,10 @@ def beating(every_s: float = 3.0) -> Iterator[None]:
 
 
 def send_event(events: EventStore, event: Event, send: Callable[[Event], None], sink: str) -> Event:
-    """Send a recorded event, and record this try. Raises ``NotDelivered`` after recording the reason."""
+    """Send a recorded event, and record this try.
+
+    Raises ``NotDelivered`` after recording the reason.
+    """
     try:
         send(event)
     except NotDelivered as error:
@@ -225,8 +245,9 @@ def _record_try(events: EventStore, event: Event, sink: str, error: str | None =
 def push_event(events: EventStore, event: Event, notifiers: Sequence[Notifier]) -> None:
     """Push a recorded event through each notifier that has not delivered it, and record each try.
 
-    All push at the same time, and each has ``PUSH_S``, whatever its own limit. So several notifiers take no longer than
-    one, and one that hangs fails like one that refuses. Raises the first error after all were tried.
+    All push at the same time, and each has ``PUSH_S``, whatever its own limit. So several notifiers
+    take no longer than one, and one that hangs fails like one that refuses. Raises the first error
+    after all were tried.
     """
     done = events.delivered_by(event.seq)
     waiting = {notifier.name: notifier for notifier in notifiers if notifier.name not in done}

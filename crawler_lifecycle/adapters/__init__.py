@@ -1,1 +1,4 @@
-"""Adapters: one package or module for each outside system. They implement ports, and none uses another adapter."""
+"""Adapters: one package or module for each outside system.
+
+They implement ports, and none uses another adapter.
+"""

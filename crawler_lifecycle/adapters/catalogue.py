@@ -1,9 +1,10 @@
-"""Reads the catalogue of crawlers from a YAML file (docs/crawlers.md). It is strict, and reads the file again after a
-change.
+"""Reads the catalogue of crawlers from a YAML file (docs/crawlers.md).
 
-The file is parsed into YAML nodes, and this module converts the nodes. Only nodes know their line numbers, and people
-need these to correct the file. An unquoted ``8400`` or ``yes`` is refused where a text is expected. Otherwise a crawler
-would get a value that its author did not write.
+It is strict, and reads the file again after a change.
+
+The file is parsed into YAML nodes, and this module converts the nodes. Only nodes know their line
+numbers, and people need these to correct the file. An unquoted ``8400`` or ``yes`` is refused where
+a text is expected. Otherwise a crawler would get a value that its author did not write.
 """
 
 from __future__ import annotations
@@ -26,7 +27,13 @@ from pydantic import TypeAdapter, ValidationError
 from crawler_lifecycle.domain.coverage import ExpectedCoverage
 from crawler_lifecycle.domain.crawlers.arguments import Argument, ArgumentType
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
-from crawler_lifecycle.domain.crawlers.pod import PodOptions, PodVolume, ReservedNames, Sidecar, Toleration
+from crawler_lifecycle.domain.crawlers.pod import (
+    PodOptions,
+    PodVolume,
+    ReservedNames,
+    Sidecar,
+    Toleration,
+)
 from crawler_lifecycle.domain.ends import Ends
 from crawler_lifecycle.domain.errors import CatalogueError, InvalidRequest
 from crawler_lifecycle.domain.names import CRAWLER_NAME
@@ -35,14 +42,19 @@ from crawler_lifecycle.domain.resources import Resources
 logger = logging.getLogger(__name__)
 
 SIZE_MAX = 1024 * 1024
-#: Maximum number of nodes after aliases are followed. Without it, a small file could expand to billions of nodes
-#: ("billion laughs").
+#: Maximum number of nodes after aliases are followed. Without it, a small file could expand to
+#: billions of nodes ("billion laughs").
 NODES_MAX = 200_000
 DEPTH_MAX = 32
 
 _DEFINITION = TypeAdapter(CrawlerDefinition)
 _FIELDS = [f.name for f in fields(CrawlerDefinition)]
-_PARTS = {"args": Argument, "resources": Resources, "kubernetes": PodOptions, "kubernetes.requests": Resources}
+_PARTS = {
+    "args": Argument,
+    "resources": Resources,
+    "kubernetes": PodOptions,
+    "kubernetes.requests": Resources,
+}
 _PARTS |= {"kubernetes.tolerations": Toleration, "kubernetes.volumes": PodVolume}
 _PARTS |= {"ends": Ends, "kubernetes.sidecars": Sidecar, "kubernetes.sidecars.resources": Resources}
 _KNOWN = {"": _FIELDS, **{path: [f.name for f in fields(part)] for path, part in _PARTS.items()}}
@@ -52,7 +64,8 @@ _KEY_TAGS = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:bool")
 #: Types of arguments whose values need no quotes in the file.
 _UNQUOTED = frozenset(kind.value for kind in ArgumentType if kind is not ArgumentType.STRING)
 
-#: Keys of quantities, which Kubernetes also takes as numbers, and the parts whose keys people choose themselves.
+#: Keys of quantities, which Kubernetes also takes as numbers, and the parts whose keys people
+#: choose themselves.
 _QUANTITIES = frozenset(("cpu", "memory", "shm", "scratch", "empty_dir"))
 _OF_PEOPLE = ("args", "env", "settings")
 
@@ -63,9 +76,10 @@ _NOTHING = ReservedNames()
 class YamlCatalogue:
     """The port ``Catalogue`` over a file.
 
-    The constructor raises ``CatalogueError`` if the file cannot be used. If the file becomes invalid later, its last
-    valid content stays in use. ``more`` is a second file for names that the first one does not declare. ``owned``:
-    names that no entry may use. ``say`` gets a line when a file cannot be read any more, and when it can again.
+    The constructor raises ``CatalogueError`` if the file cannot be used. If the file becomes
+    invalid later, its last valid content stays in use. ``more`` is a second file for names that the
+    first one does not declare. ``owned``: names that no entry may use. ``say`` gets a line when a
+    file cannot be read any more, and when it can again.
     """
 
     def __init__(
@@ -87,7 +101,9 @@ class YamlCatalogue:
 
     @property
     def problem(self) -> str | None:
-        """The error because of which an older content of a file is in use, as of the last reading."""
+        """The error because of which an older content of a file is in use, as of the last
+        reading.
+        """
         return self._problem or (None if self._more is None else self._more.problem)
 
     def get(self, name: str) -> CrawlerDefinition | None:
@@ -110,7 +126,8 @@ class YamlCatalogue:
 
     def _current(self) -> dict[str, CrawlerDefinition]:
         with self._lock:
-            # Taken before the file is read, so that the next call notices a change during the reading.
+            # Taken before the file is read, so that the next call notices a change during the
+            # reading.
             stamp = self._stat()
             if stamp != self._stamp:
                 self._stamp = stamp
@@ -147,7 +164,10 @@ def load(path: Path, owned: ReservedNames = _NOTHING) -> list[CrawlerDefinition]
         line = _line(node)
         if definition.name in lines:
             raise reader.error(
-                line, "name", f"{definition.name!r} is declared on line {lines[definition.name]} already; rename one"
+                line,
+                "name",
+                f"{definition.name!r} is declared on line {lines[definition.name]} already; "
+                "rename one",
             )
         lines[definition.name] = line
         found.append(definition)
@@ -173,14 +193,18 @@ class _Reader:
     lines: dict[Path_, int] = field(default_factory=dict)
     """The line of each path in the current entry."""
     written: dict[Path_, str] = field(default_factory=dict)
-    """Scalars of the current entry as they are written in the file: an error about ``yes`` must not show ``true``."""
+    """Scalars of the current entry as they are written in the file: an error about ``yes`` must not
+    show ``true``.
+    """
 
     def error(self, line: int | None, key: str, text: str) -> CatalogueError:
         where = f"{self.path}:{line}" if line else str(self.path)
         return CatalogueError(f"{where}: {key}: {text}" if key else f"{where}: {text}")
 
     def at(self, path: Path_, text: str, line: int | None = None) -> CatalogueError:
-        """Return an error about a path of the current entry, with the line of the nearest node in the file."""
+        """Return an error about a path of the current entry, with the line of the nearest node in
+        the file.
+        """
         near = path
         while near and near not in self.lines:
             near = near[:-1]
@@ -200,18 +224,26 @@ class _Reader:
             text = raw.decode("utf-8-sig")
         except UnicodeDecodeError as error:
             line = raw.count(b"\n", 0, error.start) + 1
-            raise self.error(line, "", f"byte {raw[error.start]:#04x} is no UTF-8; save the file as UTF-8") from None
+            raise self.error(
+                line, "", f"byte {raw[error.start]:#04x} is no UTF-8; save the file as UTF-8"
+            ) from None
         try:
             root = yaml.compose(text, Loader=yaml.SafeLoader)
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             line = mark.line + 1 if mark else 1
-            raise self.error(line, "", f"no valid YAML: {error.problem or error}; correct this line") from None
+            raise self.error(
+                line, "", f"no valid YAML: {error.problem or error}; correct this line"
+            ) from None
         except yaml.YAMLError as error:
             first = str(error).splitlines()[0]
-            raise self.error(None, "", f"no valid YAML: {first}; remove what YAML does not allow") from None
+            raise self.error(
+                None, "", f"no valid YAML: {first}; remove what YAML does not allow"
+            ) from None
         except RecursionError:
-            raise self.error(None, "", "nested too deeply; a catalogue is a flat list of crawlers") from None
+            raise self.error(
+                None, "", "nested too deeply; a catalogue is a flat list of crawlers"
+            ) from None
         if root is None or (isinstance(root, yaml.SequenceNode) and not root.value):
             raise self.error(None, "", "empty; declare at least one crawler: '- name: …'")
         if not isinstance(root, yaml.SequenceNode):
@@ -221,7 +253,9 @@ class _Reader:
     def definition(self, node: yaml.Node) -> CrawlerDefinition:
         """Return one entry of the list, after all checks."""
         if not isinstance(node, yaml.MappingNode):
-            raise self.error(_line(node), "", "not a crawler; each entry is '- name: …' with its keys below")
+            raise self.error(
+                _line(node), "", "not a crawler; each entry is '- name: …' with its keys below"
+            )
         self.lines = {(): _line(node)}
         self.written = {}
         data = self._plain(node, ())
@@ -247,7 +281,8 @@ class _Reader:
         return definition
 
     def _as_written(self, data: Any) -> None:
-        """Replace unquoted defaults and choices by their text in the file, if the argument's type is not text.
+        """Replace unquoted defaults and choices by their text in the file, if the argument's type
+        is not text.
 
         ``ends: wget`` is short for ``ends: {like: wget}``.
         """
@@ -262,32 +297,52 @@ class _Reader:
                 argument["default"] = self.written[*at, "default"]
             if isinstance(choices := argument.get("choices"), list):
                 argument["choices"] = [
-                    self.written[*at, "choices", n] if isinstance(choice, bool | int | float) else choice
+                    self.written[*at, "choices", n]
+                    if isinstance(choice, bool | int | float)
+                    else choice
                     for n, choice in enumerate(choices)
                 ]
 
     def _check(self, definition: CrawlerDefinition) -> None:
-        """Check the rules that the types of a definition do not express. Raises ``InvalidRequest``."""
+        """Check the rules that the types of a definition do not express.
+
+        Raises ``InvalidRequest``.
+        """
         if not CRAWLER_NAME.fullmatch(definition.name):
             raise InvalidRequest(
-                f"name: {_shown(definition.name)} is not allowed; give 1 to 63 characters of a-z, 0-9, '-', '_' and "
+                f"name: {_shown(definition.name)} is not allowed; give 1 to 63 characters of a-z, "
+                "0-9, '-', '_' and "
                 "'.', and end in a letter or digit"
             )
-        if definition.kind is CrawlerKind.SCRAPY and definition.project is None and definition.image is None:
-            raise InvalidRequest("project: missing; name the folder of the Scrapy project, or an image that holds it")
+        if (
+            definition.kind is CrawlerKind.SCRAPY
+            and definition.project is None
+            and definition.image is None
+        ):
+            raise InvalidRequest(
+                "project: missing; name the folder of the Scrapy project, or an image that holds it"
+            )
         if definition.files_max is not None and definition.files_max < 0:
-            raise InvalidRequest(f"files_max: {definition.files_max} is not allowed; give 0 or more")
+            raise InvalidRequest(
+                f"files_max: {definition.files_max} is not allowed; give 0 or more"
+            )
         for path, text in _texts(definition):
             if "\0" in text:
-                raise InvalidRequest(f"{path}: holds a NUL character, which no process can receive; remove it")
+                raise InvalidRequest(
+                    f"{path}: holds a NUL character, which no process can receive; remove it"
+                )
         self.owned.check(definition.kubernetes, definition.secrets)
 
-    # --- nodes to plain data, with the line of every path -----------------------------------------------------------
+    # --- nodes to plain data, with the line of every path -----------------------------------------
 
     def _plain(self, node: yaml.Node, path: Path_) -> Any:
         self.nodes += 1
         if self.nodes > NODES_MAX or len(path) > DEPTH_MAX:
-            raise self.at(path, "too large once its aliases are followed, or too deep; make it smaller", _line(node))
+            raise self.at(
+                path,
+                "too large once its aliases are followed, or too deep; make it smaller",
+                _line(node),
+            )
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
@@ -297,20 +352,25 @@ class _Reader:
 
     def _mapping(self, node: yaml.MappingNode, path: Path_) -> dict[str, Any]:
         if node.tag != "tag:yaml.org,2002:map":
-            raise self.at(path, f"the tag {_shown(node.tag)} is not allowed; remove it", _line(node))
+            raise self.at(
+                path, f"the tag {_shown(node.tag)} is not allowed; remove it", _line(node)
+            )
         plain: dict[str, Any] = {}
         for key_node, value_node in node.value:
             line = _line(key_node)
             if key_node.tag == "tag:yaml.org,2002:merge":
                 raise self.error(line, "<<", "merge keys are not supported; write the keys out")
-            # YAML 1.1 reads the keys ``on``, ``off``, ``yes`` and ``no`` as booleans. They mean what is written.
+            # YAML 1.1 reads the keys ``on``, ``off``, ``yes`` and ``no`` as booleans. They mean
+            # what is written.
             if not isinstance(key_node, yaml.ScalarNode) or key_node.tag not in _KEY_TAGS:
                 shown = _shown(getattr(key_node, "value", "a list or mapping"))
                 raise self.at(path, f"the key {shown} is no text; put it in quotes", line)
             key = str(key_node.value)
             here = (*path, key)
             if key in plain:
-                raise self.at(here, f"appears twice, first on line {self.lines[here]}; remove one", line)
+                raise self.at(
+                    here, f"appears twice, first on line {self.lines[here]}; remove one", line
+                )
             self.lines[here] = line
             plain[key] = self._plain(value_node, here)
         return plain
@@ -326,18 +386,23 @@ class _Reader:
             return None
         if kind in ("bool", "int", "float"):
             try:
-                # Only these three standard tags reach the constructor, so it can return only a plain value.
+                # Only these three standard tags reach the constructor, so it can return only a
+                # plain value.
                 value = yaml.constructor.SafeConstructor().construct_object(node)
             except (ValueError, KeyError):
                 value = math.nan
             if isinstance(value, float) and not math.isfinite(value):
-                raise self.at(path, f"{_shown(text)} is no finite number; give a finite one", _line(node))
+                raise self.at(
+                    path, f"{_shown(text)} is no finite number; give a finite one", _line(node)
+                )
             return value
         if kind == "timestamp":
-            raise self.at(path, f'{text} is read as a date; put it in quotes: "{text}"', _line(node))
+            raise self.at(
+                path, f'{text} is read as a date; put it in quotes: "{text}"', _line(node)
+            )
         raise self.at(path, f"the tag {_shown(node.tag)} is not allowed; remove it", _line(node))
 
-    # --- errors -----------------------------------------------------------------------------------------------------
+    # --- errors -----------------------------------------------------------------------------------
 
     def _explain(self, error: ValidationError, data: dict[str, Any]) -> CatalogueError:
         """Return the first error as a text for people."""
@@ -366,14 +431,18 @@ class _Reader:
     def _of_domain(self, error: InvalidRequest, name: object, at: Path_ = ()) -> CatalogueError:
         """Return an error of the domain with its file and line.
 
-        Its text begins with the key (``limits.stop_grace_s: …``), sometimes after the crawler's name. ``at`` is the
-        path of the part that raised it, because a part names only its own keys.
+        Its text begins with the key (``limits.stop_grace_s: …``), sometimes after the crawler's
+        name. ``at`` is the path of the part that raised it, because a part names only its own keys.
         """
         text = str(error)
-        found = re.match(rf"(?:{re.escape(str(name))}: )?([A-Za-z_][\w.\-]*(?:\[\d+\][\w.\-]*)*): ", text)
+        found = re.match(
+            rf"(?:{re.escape(str(name))}: )?([A-Za-z_][\w.\-]*(?:\[\d+\][\w.\-]*)*): ", text
+        )
         if found is None:
             return self.at(at, text)
-        path: Path_ = tuple(int(part) if part.isdigit() else part for part in re.findall(r"[^.\[\]]+", found[1]))
+        path: Path_ = tuple(
+            int(part) if part.isdigit() else part for part in re.findall(r"[^.\[\]]+", found[1])
+        )
         if path[0] == "resources" and at:
             path = path[1:]
         if not at or path[0] != at[0]:
@@ -399,7 +468,9 @@ def _texts(definition: CrawlerDefinition) -> Iterator[tuple[str, str]]:
     for name, argument in definition.args.items():
         yield from ((f"args.{name}", text) for text in (argument.default or "", *argument.choices))
     for section in ("settings", "env"):
-        yield from ((f"{section}.{name}", value) for name, value in getattr(definition, section).items())
+        yield from (
+            (f"{section}.{name}", value) for name, value in getattr(definition, section).items()
+        )
 
 
 def _dotted(path: Path_) -> str:

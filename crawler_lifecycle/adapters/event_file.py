@@ -18,18 +18,27 @@ from crawler_lifecycle.ports.runs import Event
 
 
 class JsonLinesSink:
-    """The port ``EventSink`` over a file. Each delivery appends one line of JSON, and counts only when it is on disk.
+    """The port ``EventSink`` over a file.
 
-    A delivery may be repeated, so readers must ignore repeated ``id`` values. Readers must also skip lines that are no
-    JSON: a writer that died while writing leaves one such line, and the next writer begins a new line.
+    Each delivery appends one line of JSON, and counts only when it is on disk.
+
+    A delivery may be repeated, so readers must ignore repeated ``id`` values. Readers must also
+    skip lines that are no JSON: a writer that died while writing leaves one such line, and the next
+    writer begins a new line.
     """
 
     name = "file"
 
     def __init__(self, url: str, *, lock_timeout_s: float = 10.0) -> None:
         parts = urlsplit(url)
-        if parts.scheme != "file" or parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
-            raise InvalidRequest(f"LIFECYCLE_EVENTS__URL: {url!r} is not allowed; give file:///path/of/events.jsonl")
+        if (
+            parts.scheme != "file"
+            or parts.netloc not in ("", "localhost")
+            or not parts.path.startswith("/")
+        ):
+            raise InvalidRequest(
+                f"LIFECYCLE_EVENTS__URL: {url!r} is not allowed; give file:///path/of/events.jsonl"
+            )
         self.path = Path(unquote(parts.path))
         self._lock_timeout_s = lock_timeout_s
 
@@ -46,10 +55,12 @@ class JsonLinesSink:
             raise NotDelivered(f"{self.path}: the event cannot be written: {error}") from error
 
     def check(self) -> str:
-        """Return a text that says where events go, after checking that they can be written there. Raises
-        ``NotDelivered``.
+        """Return a text that says where events go, after checking that they can be written there.
 
-        Creates an empty file if there is none. It is not removed again, because another writer may have added an event.
+        Raises ``NotDelivered``.
+
+        Creates an empty file if there is none. It is not removed again, because another writer may
+        have added an event.
         """
         try:
             with self._open():
@@ -65,7 +76,11 @@ class JsonLinesSink:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         while True:
             # O_NONBLOCK: a FIFO under this name must fail and not hang.
-            fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o640)
+            fd = os.open(
+                self.path,
+                os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK,
+                0o640,
+            )
             try:
                 if not stat.S_ISREG(os.fstat(fd).st_mode):
                     raise OSError(errno.EINVAL, "not a regular file")
@@ -77,7 +92,10 @@ class JsonLinesSink:
                 os.close(fd)  # the close releases the lock
 
     def _is_named(self, fd: int) -> bool:
-        """Return whether the open file still has its name. It may have been moved during the wait for the lock."""
+        """Return whether the open file still has its name.
+
+        It may have been moved during the wait for the lock.
+        """
         try:
             return os.path.samestat(os.stat(self.path), os.fstat(fd))
         except FileNotFoundError:
@@ -100,6 +118,7 @@ class JsonLinesSink:
                 raise OSError(errno.ENOSPC, "only a part was written")
             os.fsync(fd)
         except OSError:
-            # We hold the lock, so nobody wrote after us. Remove the partial line, so that no broken line remains.
+            # We hold the lock, so nobody wrote after us. Remove the partial line, so that no broken
+            # line remains.
             os.ftruncate(fd, size)
             raise

@@ -1,6 +1,7 @@
 """The event sink for Amazon EventBridge.
 
-boto3 is loaded when a sink is created, not when this module is imported. All other code works without boto3.
+boto3 is loaded when a sink is created, not when this module is imported. All other code works
+without boto3.
 """
 
 from __future__ import annotations
@@ -27,13 +28,17 @@ READ_S = 8.0
 TEXT_MAX = 300
 
 _NAME = re.compile(r"[/.\-_A-Za-z0-9]{1,256}")
-_ARN = re.compile(r"arn:aws[-a-z]*:events:(?P<region>[-a-z0-9]+):\d{12}:event-bus/[/.\-_A-Za-z0-9]{1,256}")
+_ARN = re.compile(
+    r"arn:aws[-a-z]*:events:(?P<region>[-a-z0-9]+):\d{12}:event-bus/[/.\-_A-Za-z0-9]{1,256}"
+)
 #: User and password in a URL.
 _LOGIN = re.compile(r"//[^/@\s]+@")
 
 _NO_RIGHT = "allow events:PutEvents on this bus to the account that the worker uses"
 _NO_SIGHT = "this account may not read it; allow events:DescribeEventBus"
-_BAD_CREDENTIALS = "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or the role of the pod"
+_BAD_CREDENTIALS = (
+    "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or the role of the pod"
+)
 _BUSY = "nothing is wrong with the event; if this continues, raise the account's quota of PutEvents"
 #: Error codes of AWS -> what to do about them.
 CURES = {
@@ -43,12 +48,18 @@ CURES = {
         ("NotAuthorizedForSourceException", f"let the policy of the bus allow the source {SOURCE}"),
         ("NotAuthorizedForDetailTypeException", "let the policy of the bus allow this detail type"),
         ("UnrecognizedClientException InvalidClientTokenId", _BAD_CREDENTIALS),
-        ("InvalidSignatureException SignatureDoesNotMatch", f"{_BAD_CREDENTIALS}; and the clock of this machine"),
+        (
+            "InvalidSignatureException SignatureDoesNotMatch",
+            f"{_BAD_CREDENTIALS}; and the clock of this machine",
+        ),
         ("RequestExpired", "set the clock of this machine"),
         ("ExpiredToken ExpiredTokenException", "renew the credentials"),
         ("ResourceNotFoundException", f"create the bus, or set {SETTING}"),
         ("ThrottlingException Throttling TooManyRequestsException", _BUSY),
-        ("InternalFailure InternalException", "EventBridge has an internal error; the event is sent again"),
+        (
+            "InternalFailure InternalException",
+            "EventBridge has an internal error; the event is sent again",
+        ),
     )
     for code in codes.split()
 }
@@ -57,15 +68,17 @@ log = logging.getLogger(__name__)
 
 
 class EventBridgeSink:
-    """The port ``EventSink`` over ``PutEvents``. The URL is ``eventbridge://NAME``, or ``eventbridge://`` and the ARN
-    of the bus.
+    """The port ``EventSink`` over ``PutEvents``.
 
-    Each request contains one event. A run ends with one event, so there is nothing to combine. A refused event cannot
-    make another one fail, and only unaccepted events are sent again. The caller repeats failed requests; the client's
-    own retries are off.
+    The URL is ``eventbridge://NAME``, or ``eventbridge://`` and the ARN of the bus.
 
-    Region, credentials and endpoint come from AWS's own settings. ``CONNECT_S`` and ``READ_S`` limit each request.
-    Raises ``InvalidRequest`` for a URL or a configuration that allows no request.
+    Each request contains one event. A run ends with one event, so there is nothing to combine. A
+    refused event cannot make another one fail, and only unaccepted events are sent again. The
+    caller repeats failed requests; the client's own retries are off.
+
+    Region, credentials and endpoint come from AWS's own settings. ``CONNECT_S`` and ``READ_S``
+    limit each request. Raises ``InvalidRequest`` for a URL or a configuration that allows no
+    request.
     """
 
     name = "eventbridge"
@@ -75,11 +88,14 @@ class EventBridgeSink:
         arn = _ARN.fullmatch(self.bus)
         if not url.startswith(SCHEME) or (arn is None and not _NAME.fullmatch(self.bus)):
             raise InvalidRequest(
-                f"{SETTING}: {url!r} is not allowed; give eventbridge://NAME, eventbridge://default or "
+                f"{SETTING}: {url!r} is not allowed; give eventbridge://NAME, "
+                "eventbridge://default or "
                 "eventbridge://arn:aws:events:REGION:ACCOUNT:event-bus/NAME"
             )
         self._client = _client(url, arn["region"] if arn else None)
-        self._where = f"EventBridge bus {self.bus} at {_LOGIN.sub('//…@', self._client.meta.endpoint_url)}"
+        self._where = (
+            f"EventBridge bus {self.bus} at {_LOGIN.sub('//…@', self._client.meta.endpoint_url)}"
+        )
         self._lock = threading.Lock()
         self._found_until = 0.0
 
@@ -88,7 +104,10 @@ class EventBridgeSink:
         self._client.close()
 
     def send(self, event: Event) -> None:
-        """Put the event on the bus. After ``NotDelivered``, the event may still have arrived, under the same id."""
+        """Put the event on the bus.
+
+        After ``NotDelivered``, the event may still have arrived, under the same id.
+        """
         try:
             detail = bus_text(event)
         except (TypeError, ValueError) as error:
@@ -112,14 +131,19 @@ class EventBridgeSink:
         answer = self._call("describe_event_bus", denied_is_none=True, Name=self.bus)
         if answer is None:
             raise NotDelivered(
-                f"{self._where}: {_NO_SIGHT}; sending may still work, but a missing bus would not be noticed"
+                f"{self._where}: {_NO_SIGHT}; sending may still work, but a missing bus would not "
+                "be noticed"
             )
         if not answer.get("Arn"):
-            raise NotDelivered(f"{self._where} answered without describing a bus; check AWS_ENDPOINT_URL")
+            raise NotDelivered(
+                f"{self._where} answered without describing a bus; check AWS_ENDPOINT_URL"
+            )
         return f"EventBridge bus {answer['Arn']}"
 
     def _check_bus(self) -> None:
-        """Check that the bus exists: EventBridge accepts events for a missing bus, and drops them."""
+        """Check that the bus exists: EventBridge accepts events for a missing bus, and drops
+        them.
+        """
         with self._lock:
             if time.monotonic() < self._found_until:
                 return
@@ -128,7 +152,9 @@ class EventBridgeSink:
         with self._lock:
             self._found_until = time.monotonic() + BUS_SEEN_FOR_S
 
-    def _call(self, operation: str, *, denied_is_none: bool = False, **arguments: Any) -> dict[str, Any] | None:
+    def _call(
+        self, operation: str, *, denied_is_none: bool = False, **arguments: Any
+    ) -> dict[str, Any] | None:
         from botocore.exceptions import (
             BotoCoreError,
             ClientError,
@@ -137,7 +163,8 @@ class EventBridgeSink:
             PartialCredentialsError,
         )
 
-        # `from None`: the text of an AWS error may contain session tokens, and causes are stored with the failure.
+        # `from None`: the text of an AWS error may contain session tokens, and causes are stored
+        # with the failure.
         try:
             answer: dict[str, Any] = getattr(self._client, operation)(**arguments)
         except ClientError as error:
@@ -147,24 +174,39 @@ class EventBridgeSink:
                 return None
             raise NotDelivered(self._refused(code, stated.get("Message"))) from None
         except BotoCoreError as error:
-            here = isinstance(error, NoCredentialsError | PartialCredentialsError | CredentialRetrievalError)
-            cure = _BAD_CREDENTIALS if here else "check the network, the region and AWS_ENDPOINT_URL"
+            here = isinstance(
+                error, NoCredentialsError | PartialCredentialsError | CredentialRetrievalError
+            )
+            cure = (
+                _BAD_CREDENTIALS if here else "check the network, the region and AWS_ENDPOINT_URL"
+            )
             raise NotDelivered(f"{self._where}: {_first_line(error)}; {cure}") from None
-        except Exception as error:  # the client may raise anything for an answer that is not from AWS
+        # The client may raise anything for an answer that is not from AWS.
+        except Exception as error:
             raise NotDelivered(
-                f"{self._where} gave an answer that cannot be read ({type(error).__name__}); check AWS_ENDPOINT_URL"
+                f"{self._where} gave an answer that cannot be read ({type(error).__name__}); check "
+                "AWS_ENDPOINT_URL"
             ) from None
         return answer
 
     def _check_answer(self, answer: dict[str, Any] | None) -> None:
-        """Raise ``NotDelivered`` unless the entry got an id. Only the id proves that the event is on the bus."""
+        """Raise ``NotDelivered`` unless the entry got an id.
+
+        Only the id proves that the event is on the bus.
+        """
         answer = answer or {}
         entries = answer.get("Entries")
-        entry = entries[0] if isinstance(entries, list) and len(entries) == 1 and isinstance(entries[0], dict) else {}
+        entry = (
+            entries[0]
+            if isinstance(entries, list) and len(entries) == 1 and isinstance(entries[0], dict)
+            else {}
+        )
         if entry.get("ErrorCode"):
             raise NotDelivered(self._refused(str(entry["ErrorCode"]), entry.get("ErrorMessage")))
         if answer.get("FailedEntryCount") or not entry.get("EventId"):
-            raise NotDelivered(f"{self._where} answered without accepting the event; check AWS_ENDPOINT_URL")
+            raise NotDelivered(
+                f"{self._where} answered without accepting the event; check AWS_ENDPOINT_URL"
+            )
 
     def _refused(self, code: str, message: object) -> str:
         cure = CURES.get(code)
@@ -189,7 +231,9 @@ def _client(url: str, region: str | None) -> Any:
         where = region or session.region_name or os.environ.get("AWS_REGION")
         return session.client("events", region_name=where, config=config)
     except NoRegionError:
-        raise InvalidRequest(f"{SETTING}: {url!r} needs a region; set AWS_REGION, or give the ARN of the bus") from None
+        raise InvalidRequest(
+            f"{SETTING}: {url!r} needs a region; set AWS_REGION, or give the ARN of the bus"
+        ) from None
     except (BotoCoreError, ValueError) as error:
         raise InvalidRequest(
             f"{SETTING}: {url!r} cannot be served: {_first_line(error)}; check the AWS_* variables"
@@ -197,7 +241,10 @@ def _client(url: str, region: str | None) -> Any:
 
 
 def _first_line(text: object) -> str:
-    """Return the first line of an answer's text. After a refused signature, other lines contain headers with tokens."""
+    """Return the first line of an answer's text.
+
+    After a refused signature, other lines contain headers with tokens.
+    """
     line = str(text or "no reason given").strip().partition("\n")[0]
     line = _LOGIN.sub("//…@", "".join(c for c in line if c.isprintable()))
     return line[:TEXT_MAX].rstrip(" .")

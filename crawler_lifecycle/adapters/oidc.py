@@ -1,7 +1,8 @@
-"""Asks an OpenID Connect provider for its addresses, for its keys, and for the token behind the code of a login.
+"""Asks an OpenID Connect provider for its addresses, for its keys, and for the token behind the
+code of a login.
 
-Sizes and times are bounded, and redirects are not followed. Proxies and certificates come from the environment
-(``HTTPS_PROXY``, ``NO_PROXY``, ``SSL_CERT_FILE``).
+Sizes and times are bounded, and redirects are not followed. Proxies and certificates come from the
+environment (``HTTPS_PROXY``, ``NO_PROXY``, ``SSL_CERT_FILE``).
 """
 
 from __future__ import annotations
@@ -31,41 +32,59 @@ class Provider:
     def __init__(self, issuer: str, client_id: str, secret: str | None) -> None:
         self._issuer = issuer
         self._secure = issuer.startswith("https:")
-        self._client = {"client_id": client_id} | ({} if secret is None else {"client_secret": secret})
+        self._client = {"client_id": client_id} | (
+            {} if secret is None else {"client_secret": secret}
+        )
         self._tls: ssl.SSLContext | None = None
 
     async def read(self) -> tuple[Document, Document]:
-        """Return the discovery document, and the one with the keys. Raises ``IssuerUnavailable``."""
+        """Return the discovery document, and the one with the keys.
+
+        Raises ``IssuerUnavailable``.
+        """
         self._tls = None  # the certificates may be others now
-        found = await self._ask("GET", f"{self._issuer.rstrip('/')}/.well-known/openid-configuration")
+        found = await self._ask(
+            "GET", f"{self._issuer.rstrip('/')}/.well-known/openid-configuration"
+        )
         if found.get("issuer") != self._issuer:
             named = f"{found.get('issuer')!r:.200}; set LIFECYCLE_OIDC__ISSUER to its own name"
             raise IssuerUnavailable(f"{self._issuer} calls itself {named}")
         for name in ADDRESSES:
             if not str(found.get(name)).startswith("https://" if self._secure else "http://"):
-                raise IssuerUnavailable(f"{self._issuer} gives no address of its scheme as {name}; correct the issuer")
+                raise IssuerUnavailable(
+                    f"{self._issuer} gives no address of its scheme as {name}; correct the issuer"
+                )
         return found, await self._ask("GET", found["jwks_uri"])
 
     async def redeem(self, document: Document, **form: str) -> Document:
-        """Return the answer for the code of a login: an ID token, or an error. Raises ``IssuerUnavailable``."""
+        """Return the answer for the code of a login: an ID token, or an error.
+
+        Raises ``IssuerUnavailable``.
+        """
         form |= {"grant_type": "authorization_code", **self._client}
         return await self._ask("POST", document["token_endpoint"], data=form)
 
     async def _ask(self, method: str, url: str, **more: Any) -> Document:
         content = bytearray()
         try:
-            # Nobody else is served while certificates are loaded, and everybody can cause a call for a code.
+            # Nobody else is served while certificates are loaded, and everybody can cause a call
+            # for a code.
             if self._tls is None:
-                self._tls = httpx.create_ssl_context(verify=self._secure)  # plain HTTP needs no certificates
+                # Plain HTTP needs no certificates.
+                self._tls = httpx.create_ssl_context(verify=self._secure)
             async with (
                 asyncio.timeout(TIMEOUT_S),
                 httpx.AsyncClient(verify=self._tls, timeout=TIMEOUT_S) as client,
-                client.stream(method, url, headers={"Accept-Encoding": "identity"}, **more) as answer,
+                client.stream(
+                    method, url, headers={"Accept-Encoding": "identity"}, **more
+                ) as answer,
             ):
                 async for chunk in answer.aiter_raw():
                     content += chunk
                     if len(content) > ANSWER_MAX:
-                        raise IssuerUnavailable(f"{url} answers more than {ANSWER_MAX} bytes; {_CHECK}")
+                        raise IssuerUnavailable(
+                            f"{url} answers more than {ANSWER_MAX} bytes; {_CHECK}"
+                        )
             found = json.loads(content)
         except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, RecursionError) as error:
             why = str(error)[:200] or type(error).__name__
@@ -73,5 +92,7 @@ class Provider:
             raise IssuerUnavailable(f"{url} gives no answer of use: {why}; {cure}") from None
         # A refused code is an answer, too.
         if not isinstance(found, dict) or answer.status_code >= (500 if method == "POST" else 300):
-            raise IssuerUnavailable(f"{url} answers HTTP {answer.status_code}, and not what is asked for; {_CHECK}")
+            raise IssuerUnavailable(
+                f"{url} answers HTTP {answer.status_code}, and not what is asked for; {_CHECK}"
+            )
         return found

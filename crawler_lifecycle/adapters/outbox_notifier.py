@@ -6,7 +6,8 @@ from crawler_lifecycle.ports.runs import Event
 
 
 class OutboxNotifier:
-    """The port ``Notifier`` without a push service: the event's row in the outbox table is the delivery.
+    """The port ``Notifier`` without a push service: the event's row in the outbox table is the
+    delivery.
 
     The gateway's event stream reads that table. So the front end gets the event without a push.
     """
@@ -19,4 +20,6 @@ class OutboxNotifier:
 
     def check(self) -> str:
         """Return a text that says that nothing is pushed. This check cannot fail."""
-        return "nowhere: the gateway's event stream shows them (LIFECYCLE_PUSHER__APP_ID is not set)"
+        return (
+            "nowhere: the gateway's event stream shows them (LIFECYCLE_PUSHER__APP_ID is not set)"
+        )

@@ -1,7 +1,8 @@
 """The notifier for Pusher Channels, or a server with the same HTTP API.
 
-The official client makes and signs the requests. Our own transport sends them, because it limits the total time of a
-push. The client's package is an extra, and is loaded when a notifier is created.
+The official client makes and signs the requests. Our own transport sends them, because it limits
+the total time of a push. The client's package is an extra, and is loaded when a notifier is
+created.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from crawler_lifecycle.cloudevents import event_text
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
 from crawler_lifecycle.ports.runs import Event
 
-#: Maximum size of an event's data, in bytes: Pusher accepts less than 10 kB (pusher.com, "HTTP API Reference").
+#: Maximum size of an event's data, in bytes: Pusher accepts less than 10 kB (pusher.com, "HTTP API
+#: Reference").
 DATA_MAX = 9_999
 #: Maximum number of channels of one event (same reference), and of characters in a channel's name.
 CHANNELS_MAX = 100
@@ -49,11 +51,14 @@ CURES = {
 
 
 class PusherNotifier:
-    """The port ``Notifier``. It sends each event under its type, with the document of docs/events.md as data.
+    """The port ``Notifier``.
 
-    ``channel`` lists the channels, separated by spaces. ``{run_id}`` and ``{crawler}`` are replaced. A channel is left
-    out if the event has no such value. One try takes at most ``timeout_s`` seconds, from the name lookup to the last
-    byte. Proxies and certificates come from the environment (``HTTPS_PROXY``, ``NO_PROXY``, ``SSL_CERT_FILE``).
+    It sends each event under its type, with the document of docs/events.md as data.
+
+    ``channel`` lists the channels, separated by spaces. ``{run_id}`` and ``{crawler}`` are
+    replaced. A channel is left out if the event has no such value. One try takes at most
+    ``timeout_s`` seconds, from the name lookup to the last byte. Proxies and certificates come from
+    the environment (``HTTPS_PROXY``, ``NO_PROXY``, ``SSL_CERT_FILE``).
 
     Raises ``InvalidRequest`` that names the wrong setting.
     """
@@ -75,14 +80,19 @@ class PusherNotifier:
         timeout_s: float = 1.4,
     ) -> None:
         if not _APP_ID.fullmatch(app_id):
-            raise InvalidRequest(f"{SETTING}APP_ID: {app_id!r} is not allowed; Pusher's app ids are digits")
+            raise InvalidRequest(
+                f"{SETTING}APP_ID: {app_id!r} is not allowed; Pusher's app ids are digits"
+            )
         for name, value in (("KEY", key), ("SECRET", secret)):
             if not value.strip():
-                raise InvalidRequest(f"{SETTING}{name}: nothing is given; copy it from the app's page")
+                raise InvalidRequest(
+                    f"{SETTING}{name}: nothing is given; copy it from the app's page"
+                )
         for name, address in (("HOST", host), ("CLUSTER", cluster)):
             if address is not None and not _HOST.fullmatch(address):
                 raise InvalidRequest(
-                    f"{SETTING}{name}: {address!r} is not allowed; give a name, without scheme and port"
+                    f"{SETTING}{name}: {address!r} is not allowed; give a name, without scheme "
+                    "and port"
                 )
         self._channels = _channel_names(channel)
         self._timeout_s = timeout_s
@@ -113,27 +123,34 @@ class PusherNotifier:
     def push(self, event: Event) -> None:
         """Trigger the event on its channels. Raises ``NotDelivered`` within ``timeout_s``."""
         try:
-            # ASCII: the client measures the text's memory instead of its bytes. One wide character would make it refuse
-            # a text that Pusher accepts.
+            # ASCII: the client measures the text's memory instead of its bytes. One wide character
+            # would make it refuse a text that Pusher accepts.
             data = event_text(event, DATA_MAX)
         except (TypeError, ValueError) as error:
             raise NotDelivered(f"{self._where}: the event cannot be written: {error}") from error
         channels = self.channels(event)
         if not channels:
             raise NotDelivered(
-                f"{self._where}: no name in {SETTING}CHANNEL fits a {event.type} of {event.subject}; add one without "
+                f"{self._where}: no name in {SETTING}CHANNEL fits a {event.type} of "
+                f"{event.subject}; add one without "
                 "placeholders"
             )
         self._within_time(lambda: self._pusher.trigger(channels, event.type, data))
 
     def check(self) -> str:
-        """Return a text that says where pushes go, after a request with key and secret. Raises ``NotDelivered``."""
+        """Return a text that says where pushes go, after a request with key and secret.
+
+        Raises ``NotDelivered``.
+        """
         channel = _filled(self._channels[0])
         self._within_time(lambda: self._pusher.channel_info(channel))
         return f"{self._where}, channels {', '.join(self._channels)}"
 
     def channels(self, event: Event) -> list[str]:
-        """Return the channels of an event. A channel name with a run or a crawler is used only for events with one."""
+        """Return the channels of an event.
+
+        A channel name with a run or a crawler is used only for events with one.
+        """
         given = {"run_id": event.run_id, "crawler": event.body.get("crawler")}
         known = {name: str(value) for name, value in given.items() if value is not None}
         names = [
@@ -146,12 +163,14 @@ class PusherNotifier:
     def _within_time(self, call: Callable[[], object]) -> None:
         """Execute the call in another thread, and abandon it when the time is over.
 
-        No socket timeout covers a silent name server, or a server that sends byte by byte. Both would block one of the
-        worker's few threads.
+        No socket timeout covers a silent name server, or a server that sends byte by byte. Both
+        would block one of the worker's few threads.
         """
         deadline = time.monotonic() + self._timeout_s
         if not self._calls.acquire(timeout=self._timeout_s):
-            raise NotDelivered(f"{self._where}: {CALLS_MAX} earlier calls are still waiting for an answer")
+            raise NotDelivered(
+                f"{self._where}: {CALLS_MAX} earlier calls are still waiting for an answer"
+            )
         done = Future[None]()
 
         def run() -> None:
@@ -169,9 +188,12 @@ class PusherNotifier:
             raise NotDelivered(f"{self._where}: no answer within {self._timeout_s} s")
         failure = done.exception()
         if failure is not None:
-            # `from None`: errors of libraries may contain the signed URL, and causes are stored with the failure.
+            # `from None`: errors of libraries may contain the signed URL, and causes are stored
+            # with the failure.
             known = isinstance(failure, NotDelivered)
-            raise failure if known else NotDelivered(f"{self._where}: {self._plain(failure)}") from None
+            raise (
+                failure if known else NotDelivered(f"{self._where}: {self._plain(failure)}")
+            ) from None
 
     def send_request(self, request: Any) -> None:
         """Send a signed request. The official client calls this method as its transport."""
@@ -196,14 +218,23 @@ class PusherNotifier:
         text = self._plain(content.decode(errors="replace"))
         if status not in (200, 202):
             cure = CURES.get(status)
-            raise NotDelivered(f"{self._where} answered {status}: {text}" + (f"; {cure}" if cure else ""))
+            raise NotDelivered(
+                f"{self._where} answered {status}: {text}" + (f"; {cure}" if cure else "")
+            )
         # A login portal or a proxy may also answer 200, with an HTML page.
         if not content.strip().startswith(b"{"):
-            raise NotDelivered(f"{self._where} answered {status} with something else than JSON; check {SETTING}HOST")
+            raise NotDelivered(
+                f"{self._where} answered {status} with something else than JSON; check "
+                f"{SETTING}HOST"
+            )
 
     def _plain(self, text: object) -> str:
-        """Return one short line without the secret and without signatures, whatever library wrote the text."""
-        line = str(text).strip() or (type(text).__name__ if isinstance(text, Exception) else "no reason given")
+        """Return one short line without the secret and without signatures, whatever library wrote
+        the text.
+        """
+        line = str(text).strip() or (
+            type(text).__name__ if isinstance(text, Exception) else "no reason given"
+        )
         line = line.replace(self._secret, "…")
         line = re.sub(r"(auth_signature|auth_key|body_md5)=[^&\s\"\\]*", r"\1=…", line)
         line = re.sub(r"\b[0-9a-f]{64}\b", "…", line)
@@ -216,7 +247,8 @@ def _transport(timeout_s: float) -> httpx.Client:
         return httpx.Client(timeout=timeout_s, limits=limits, follow_redirects=False)
     except (ValueError, OSError, ImportError, httpx.InvalidURL) as error:
         raise InvalidRequest(
-            f"{SETTING}APP_ID: pushes cannot be made with the proxies or certificates of the environment: {error}; "
+            f"{SETTING}APP_ID: pushes cannot be made with the proxies or certificates of the "
+            f"environment: {error}; "
             "check HTTPS_PROXY, ALL_PROXY and SSL_CERT_FILE"
         ) from None
 
@@ -226,7 +258,8 @@ def _official_client(**options: Any) -> Any:
         import pusher
     except ImportError:
         raise InvalidRequest(
-            f"{SETTING}APP_ID: {options['app_id']!r} asks for pushes, but the package for them is not installed; "
+            f"{SETTING}APP_ID: {options['app_id']!r} asks for pushes, but the package for them is "
+            "not installed; "
             "pip install 'crawler-lifecycle[pusher]', or unset it"
         ) from None
     try:
@@ -246,16 +279,20 @@ def _channel_names(setting: str) -> list[str]:
     for name in names:
         if name.startswith("private-encrypted-"):
             raise InvalidRequest(
-                f"{SETTING}CHANNEL: {name!r} is not allowed; encrypted channels are not served, use private-…"
+                f"{SETTING}CHANNEL: {name!r} is not allowed; encrypted channels are not served, "
+                "use private-…"
             )
         longest = _filled(name, "9" * 19, "c" * 63)
         if not _CHANNEL.fullmatch(longest) or len(longest) > CHANNEL_MAX:
             raise InvalidRequest(
-                f"{SETTING}CHANNEL: {name!r} is not allowed; use letters, digits, _ - = @ , . ; and the placeholders "
+                f"{SETTING}CHANNEL: {name!r} is not allowed; use letters, digits, _ - = @ , . ; "
+                "and the placeholders "
                 f"{{run_id}} and {{crawler}}, at most {CHANNEL_MAX} characters"
             )
     return names
 
 
 def _filled(name: str, run_id: str = "0", crawler: str = "check") -> str:
-    return name.replace("{run_id}", run_id).replace("{crawler}", _NOT_IN_A_CHANNEL.sub("_", crawler)[:63])
+    return name.replace("{run_id}", run_id).replace(
+        "{crawler}", _NOT_IN_A_CHANNEL.sub("_", crawler)[:63]
+    )

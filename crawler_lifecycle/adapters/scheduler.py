@@ -21,7 +21,8 @@ from crawler_lifecycle.domain.errors import (
 )
 from crawler_lifecycle.ports.runs import DeployedTask, Deployment, QueuedTask
 
-#: Largest accepted answer, in bytes. An answer about 500 tasks with long reasons needs a tenth of this.
+#: Largest accepted answer, in bytes. An answer about 500 tasks with long reasons needs a tenth of
+#: this.
 ANSWER_MAX = 8 * 1024 * 1024
 #: Client errors that depend on the moment, not on the request.
 TRANSIENT_4XX = frozenset({408, 409, 421, 425, 429})
@@ -29,8 +30,8 @@ TRANSIENT_4XX = frozenset({408, 409, 421, 425, 429})
 OURS_4XX = frozenset({414, 431})
 #: Longest wait that a service may request, in seconds, so that a stop is not delayed for long.
 RETRY_AFTER_MAX_S = 60
-#: Seconds for which an idle connection is kept. Servers keep one longer (uvicorn, which ours uses, 5 s). Otherwise a
-#: server might close the connection just when a call is sent.
+#: Seconds for which an idle connection is kept. Servers keep one longer (uvicorn, which ours uses,
+#: 5 s). Otherwise a server might close the connection just when a call is sent.
 KEPT_S = 2.0
 PROBLEM = "application/problem+json"
 
@@ -38,8 +39,9 @@ _STATES = ("created", "existing", "deferred", "refused")
 
 
 class _Task(BaseModel):
-    """The service's answer about one task. Fields of later versions are ignored; the fields that we need are checked
-    strictly.
+    """The service's answer about one task.
+
+    Fields of later versions are ignored; the fields that we need are checked strictly.
     """
 
     model_config = ConfigDict(strict=True)
@@ -67,7 +69,8 @@ _DEFINITION = TypeAdapter(CrawlerDefinition)
 class HttpSchedulerClient:
     """The port ``SchedulerClient``.
 
-    Any invalid answer raises ``SchedulerUnavailable``, from a refused connection to a proxy's HTML page with status
+    Any invalid answer raises ``SchedulerUnavailable``, from a refused connection to a proxy's HTML
+    page with status
     200. It says nothing about the deployment. So the deployment is tried again under the same key.
     """
 
@@ -87,13 +90,16 @@ class HttpSchedulerClient:
         self._timeout_s = timeout_s
         self._http = httpx.Client(
             timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, 5.0)),
-            limits=httpx.Limits(max_connections=32, max_keepalive_connections=32, keepalive_expiry=KEPT_S),
+            limits=httpx.Limits(
+                max_connections=32, max_keepalive_connections=32, keepalive_expiry=KEPT_S
+            ),
             follow_redirects=False,
             headers={"Authorization": f"Bearer {token}"} if token else None,
             transport=transport,
             # Loading certificates takes 20 ms. Plain HTTP does not need them.
             verify=address.scheme == "https",
-            # The URL of the service is configured, so a proxy from the environment must not be used.
+            # The URL of the service is configured, so a proxy from the environment must not be
+            # used.
             trust_env=False,
         )
 
@@ -104,7 +110,8 @@ class HttpSchedulerClient:
     def deploy(self, deployment: Deployment) -> list[DeployedTask]:
         """Deploy the tasks. Return one answer for each task.
 
-        Raises ``DeploymentRefused``, ``DeploymentExpired`` or ``SchedulerUnavailable``. The last one may be
+        Raises ``DeploymentRefused``, ``DeploymentExpired`` or ``SchedulerUnavailable``. The last
+        one may be
         ``CallTooLarge``: then a call with fewer tasks may succeed.
         """
         kind = "scheduled" if deployment.scheduled else "onetime"
@@ -114,7 +121,10 @@ class HttpSchedulerClient:
             which = f"{len(deployment.tasks)} tasks"
             if len(deployment.tasks) == 1:
                 which = f"task {deployment.tasks[0].index} alone"
-            cure = "raise the limit of the service or of the proxy before it, or give arguments as a file to fetch"
+            cure = (
+                "raise the limit of the service or of the proxy before it, or give arguments as "
+                "a file to fetch"
+            )
             raise CallTooLarge(f"{error}, for {which}; {cure}") from None
         try:
             answers = _Answer.model_validate_json(body).tasks
@@ -123,12 +133,17 @@ class HttpSchedulerClient:
         asked = {task.index for task in deployment.tasks}
         if {a.index for a in answers} != asked or len(answers) != len(asked):
             raise SchedulerUnavailable(
-                f"scheduler service at {self._at} answered for wrong tasks: {len(answers)} instead of {len(asked)}"
+                f"scheduler service at {self._at} answered for wrong tasks: {len(answers)} instead "
+                f"of {len(asked)}"
             )
         unknown = next((a.state for a in answers if a.state not in _STATES), None)
         if unknown is not None:
-            raise SchedulerUnavailable(f"scheduler service at {self._at} answered with the unknown state {unknown!r}")
-        return [DeployedTask(a.index, a.state, a.name, a.uid, bounds.words(a.reason)) for a in answers]
+            raise SchedulerUnavailable(
+                f"scheduler service at {self._at} answered with the unknown state {unknown!r}"
+            )
+        return [
+            DeployedTask(a.index, a.state, a.name, a.uid, bounds.words(a.reason)) for a in answers
+        ]
 
     def crawlers(self) -> list[CrawlerDefinition]:
         """Return the crawlers that the service knows. Raises ``SchedulerUnavailable``."""
@@ -150,13 +165,20 @@ class HttpSchedulerClient:
                 for chunk in response.iter_bytes():
                     content += chunk
                     if len(content) > ANSWER_MAX:
-                        raise SchedulerUnavailable(f"scheduler service at {self._at}: answer over {ANSWER_MAX} bytes")
-                    # httpx limits only each read. A server that sends byte by byte would never reach that limit.
+                        raise SchedulerUnavailable(
+                            f"scheduler service at {self._at}: answer over {ANSWER_MAX} bytes"
+                        )
+                    # httpx limits only each read. A server that sends byte by byte would never
+                    # reach that limit.
                     if time.monotonic() > deadline:
-                        raise SchedulerUnavailable(f"scheduler service at {self._at}: slower than {self._timeout_s} s")
+                        raise SchedulerUnavailable(
+                            f"scheduler service at {self._at}: slower than {self._timeout_s} s"
+                        )
         except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError) as error:
             text = str(error) or type(error).__name__
-            raise SchedulerUnavailable(f"scheduler service at {self._at} cannot be reached: {text}") from error
+            raise SchedulerUnavailable(
+                f"scheduler service at {self._at} cannot be reached: {text}"
+            ) from error
         self._check(response, bytes(content))
         return bytes(content)
 
@@ -166,29 +188,47 @@ class HttpSchedulerClient:
             return
         detail = _detail(content)
         if status == 410:
-            raise DeploymentExpired(detail or "the deployment call expired before the service could carry it out")
+            raise DeploymentExpired(
+                detail or "the deployment call expired before the service could carry it out"
+            )
         if status == 401:
-            # While a token is being changed, the two sides may differ for a moment. That must not end runs.
+            # While a token is being changed, the two sides may differ for a moment. That must not
+            # end runs.
             cure = "set LIFECYCLE_SCHEDULER__TOKEN of our processes to the token of the service"
-            raise SchedulerUnavailable(f"scheduler service at {self._at} refuses our token (401); {cure}")
-        # A wrong URL, an old version or a proxy can also cause client errors. Only a problem document proves that the
-        # service itself refuses permanently.
-        is_problem = response.headers.get("content-type", "").partition(";")[0].strip().lower() == PROBLEM
+            raise SchedulerUnavailable(
+                f"scheduler service at {self._at} refuses our token (401); {cure}"
+            )
+        # A wrong URL, an old version or a proxy can also cause client errors. Only a problem
+        # document proves that the service itself refuses permanently.
+        is_problem = (
+            response.headers.get("content-type", "").partition(";")[0].strip().lower() == PROBLEM
+        )
         if status == 413:
             size = len(response.request.content)
-            raise CallTooLarge(f"scheduler service at {self._at} accepts no call of {size} bytes (413)")
+            raise CallTooLarge(
+                f"scheduler service at {self._at} accepts no call of {size} bytes (413)"
+            )
         if status == 421 and is_problem:
-            raise MeantElsewhere(detail or f"scheduler service at {self._at} uses another namespace (421)")
+            raise MeantElsewhere(
+                detail or f"scheduler service at {self._at} uses another namespace (421)"
+            )
         if is_problem and 400 <= status < 500 and status not in TRANSIENT_4XX | OURS_4XX:
-            raise DeploymentRefused(detail or f"scheduler service at {self._at} refused with status {status}")
+            raise DeploymentRefused(
+                detail or f"scheduler service at {self._at} refused with status {status}"
+            )
         suffix = f": {detail}" if detail else ""
-        unavailable = SchedulerUnavailable(f"scheduler service at {self._at} answered {status}{suffix}")
+        unavailable = SchedulerUnavailable(
+            f"scheduler service at {self._at} answered {status}{suffix}"
+        )
         unavailable.retry_after_s = _retry_after(response)
         raise unavailable
 
 
 def _retry_after(response: httpx.Response) -> float | None:
-    """Return the wait that the service requests, in seconds, at most ``RETRY_AFTER_MAX_S``. A date is ignored."""
+    """Return the wait that the service requests, in seconds, at most ``RETRY_AFTER_MAX_S``.
+
+    A date is ignored.
+    """
     text = response.headers.get("Retry-After", "")
     return float(min(int(text), RETRY_AFTER_MAX_S)) if text.isdecimal() and len(text) < 10 else None
 
@@ -221,19 +261,30 @@ def wire(deployment: Deployment) -> dict[str, Any]:
 
 
 def _task(task: QueuedTask) -> dict[str, Any]:
-    body = {"task_id": task.task_id, "index": task.index, "args": dict(task.args), "attempt": task.attempt}
-    again = {name: getattr(task, name) for name in ("retry", "memory", "avoid_node", "node_selector")}
+    body = {
+        "task_id": task.task_id,
+        "index": task.index,
+        "args": dict(task.args),
+        "attempt": task.attempt,
+    }
+    again = {
+        name: getattr(task, name) for name in ("retry", "memory", "avoid_node", "node_selector")
+    }
     return body | {name: value for name, value in again.items() if value}
 
 
 def _unreadable(url: str, error: ValidationError) -> str:
     first = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(str(part) for part in first["loc"])
-    return f"scheduler service at {url} gave an answer against its contract: {where}: {first['msg']}"
+    return (
+        f"scheduler service at {url} gave an answer against its contract: {where}: {first['msg']}"
+    )
 
 
 def _detail(content: bytes) -> str | None:
-    """Return the detail of a problem document, shortened, or ``None`` if the body is no problem document."""
+    """Return the detail of a problem document, shortened, or ``None`` if the body is no problem
+    document.
+    """
     try:
         problem = json.loads(content)
     except (ValueError, RecursionError):

@@ -24,7 +24,10 @@ from crawler_lifecycle.features.webhooks.domain.alerts import Alert
 
 @dataclass(frozen=True)
 class SmtpMailer:
-    """The port ``Mailer`` over SMTP. Without ``host`` and ``sender`` every delivery fails with the cure."""
+    """The port ``Mailer`` over SMTP.
+
+    Without ``host`` and ``sender`` every delivery fails with the cure.
+    """
 
     host: str | None = None
     port: int = 587
@@ -36,7 +39,10 @@ class SmtpMailer:
 
     async def mail(self, to: Sequence[str], alert: Alert, id: str) -> str:
         if self.host is None or self.sender is None:
-            raise NotDelivered("no mail server; set LIFECYCLE_SMTP__HOST and LIFECYCLE_SMTP__SENDER for this worker")
+            raise NotDelivered(
+                "no mail server; set LIFECYCLE_SMTP__HOST and LIFECYCLE_SMTP__SENDER for "
+                "this worker"
+            )
         letter = mail_of(self.sender, to, alert, id)
         held = list[smtplib.SMTP]()
         try:
@@ -46,21 +52,32 @@ class SmtpMailer:
             raise NotDelivered(f"no answer of {self.host} within {self.timeout_s:g} s") from None
         except (smtplib.SMTPException, OSError, ValueError) as error:
             words = printable(str(error) or type(error).__name__)[:1000]
-            raise NotDelivered(f"{self.host} does not take it: {redaction.current().text(words)}") from None
+            raise NotDelivered(
+                f"{self.host} does not take it: {redaction.current().text(words)}"
+            ) from None
         finally:
             for part in held:  # ends the thread if it still waits for an answer
                 with suppress(OSError):
                     if part.sock is not None:
                         part.sock.shutdown(socket.SHUT_RDWR)
         if refused:  # the others have it: trying again would send it to them twice
-            logging.getLogger(__name__).warning("the mail server refused recipients of an alert: %s", refused)
+            logging.getLogger(__name__).warning(
+                "the mail server refused recipients of an alert: %s", refused
+            )
         return f"{self.host} took it{f', but not for {refused}' if refused else ''}"
 
-    def _send(self, host: str, to: Sequence[str], letter: bytes, held: list[smtplib.SMTP]) -> Mapping[str, object]:
-        """Hand the letter over, and return the refused recipients. The connection is appended to ``held``."""
+    def _send(
+        self, host: str, to: Sequence[str], letter: bytes, held: list[smtplib.SMTP]
+    ) -> Mapping[str, object]:
+        """Hand the letter over, and return the refused recipients.
+
+        The connection is appended to ``held``.
+        """
         trusted = None if self.tls == "none" else ssl.create_default_context()
         connect = partial(smtplib.SMTP_SSL, context=trusted) if self.tls == "tls" else smtplib.SMTP
-        with closing(connect(host, self.port, socket.gethostname(), timeout=self.timeout_s)) as server:
+        with closing(
+            connect(host, self.port, socket.gethostname(), timeout=self.timeout_s)
+        ) as server:
             held.append(server)
             if self.tls == "starttls":
                 server.starttls(context=trusted)
@@ -75,8 +92,9 @@ class SmtpMailer:
 def mail_of(sender: str, to: Sequence[str], alert: Alert, id: str) -> bytes:
     """Return the alert as an e-mail. ``id``: the same for every try.
 
-    The subject is encoded whole, whatever it contains. ``EmailMessage`` would read encoded words in it, and could make
-    headers of them: the versions of Python differ here. The policy ``compat32`` reads nothing.
+    The subject is encoded whole, whatever it contains. ``EmailMessage`` would read encoded words in
+    it, and could make headers of them: the versions of Python differ here. The policy ``compat32``
+    reads nothing.
     """
     message = MIMEText(alert.text, _charset="utf-8")
     message["From"] = formataddr(parseaddr(sender))

@@ -1,1 +1,4 @@
-"""``crawlctl``: the command line. Modules are imported only when a verb needs them, which makes every verb fast."""
+"""``crawlctl``: the command line.
+
+Modules are imported only when a verb needs them, which makes every verb fast.
+"""

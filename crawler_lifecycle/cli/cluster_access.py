@@ -1,4 +1,6 @@
-"""Access to the Kubernetes cluster that a command names, and errors of the connection with a cure."""
+"""Access to the Kubernetes cluster that a command names, and errors of the connection with a
+cure.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,10 @@ _SETTING = "LIFECYCLE_CLUSTER__"
 
 @dataclass(frozen=True, slots=True)
 class ClusterAccess:
-    """A Kubernetes cluster from the options of a command. The settings replace each option that is ``None``."""
+    """A Kubernetes cluster from the options of a command.
+
+    The settings replace each option that is ``None``.
+    """
 
     kubeconfig: Path | None = None
     context: str | None = None
@@ -31,20 +36,33 @@ class ClusterAccess:
 
     def environment(self) -> dict[str, str]:
         """Return the environment variables that make our processes use this cluster."""
-        given = {name: value.absolute() if isinstance(value, Path) else value for name, value in self._given().items()}
+        given = {
+            name: value.absolute() if isinstance(value, Path) else value
+            for name, value in self._given().items()
+        }
         return {f"{_SETTING}{name.upper()}": str(value) for name, value in given.items()}
 
     def settings(self) -> ClusterSettings:
-        """Return the settings, changed by these options. Raises ``CommandFailed`` that names a wrong setting."""
+        """Return the settings, changed by these options.
+
+        Raises ``CommandFailed`` that names a wrong setting.
+        """
         return load_settings().cluster.model_copy(update=self._given())
 
     def _given(self) -> dict[str, Any]:
-        known = {name: value for name, value in asdict(self).items() if value is not None and name != "address"}
+        known = {
+            name: value
+            for name, value in asdict(self).items()
+            if value is not None and name != "address"
+        }
         return {"kind": "kubernetes", **known}
 
 
 def connect(settings: ClusterSettings) -> Api:
-    """Return a client of the cluster's API. Raises ``CommandFailed`` if its configuration cannot be read."""
+    """Return a client of the cluster's API.
+
+    Raises ``CommandFailed`` if its configuration cannot be read.
+    """
     from crawler_lifecycle.clusters.kubernetes.client.connection import Api
     from crawler_lifecycle.domain.errors import LifecycleError
 
@@ -59,13 +77,17 @@ def connect(settings: ClusterSettings) -> Api:
     except LifecycleError as error:
         raise WrongUsage(
             "no Kubernetes cluster is configured",
-            "--kubeconfig FILE and --context NAME, or LIFECYCLE_CLUSTER__KUBECONFIG; kubectl config get-contexts",
+            "--kubeconfig FILE and --context NAME, or LIFECYCLE_CLUSTER__KUBECONFIG; kubectl "
+            "config get-contexts",
             why=str(error),
         ) from None
 
 
 def check_namespace(api: Api) -> None:
-    """Check that the cluster answers and has our namespace. Raises ``CommandFailed`` that names the cure."""
+    """Check that the cluster answers and has our namespace.
+
+    Raises ``CommandFailed`` that names the cure.
+    """
     if namespace_phase(api) != "Terminating":
         return
     name = api.namespace
@@ -80,8 +102,8 @@ def check_namespace(api: Api) -> None:
 def namespace_phase(api: Api) -> str | None:
     """Return ``Active`` or ``Terminating``; ``None`` if this account may not read the namespace.
 
-    Such an account may still be allowed to work in the namespace. Raises ``CommandFailed`` if the namespace does not
-    exist, or the cluster does not answer.
+    Such an account may still be allowed to work in the namespace. Raises ``CommandFailed`` if the
+    namespace does not exist, or the cluster does not answer.
     """
     from crawler_lifecycle.clusters.kubernetes.client.errors import NotFound, RequestRefused
     from crawler_lifecycle.clusters.kubernetes.looks.namespace_identity import read_namespace
@@ -108,9 +130,13 @@ def failed(error: Exception) -> CommandFailed:
     status = getattr(error, "status", None)
     if status == 401:
         again = "log in again: kubectl get namespaces"
-        return CommandFailed(Exit.NOT_AUTHORISED, "the cluster does not accept this login", str(error), again)
+        return CommandFailed(
+            Exit.NOT_AUTHORISED, "the cluster does not accept this login", str(error), again
+        )
     if status == 403:
         ask = "ask for the permission (deploy/ has the roles), or use another --context"
-        return CommandFailed(Exit.NOT_AUTHORISED, "the cluster does not allow this", str(error), ask)
+        return CommandFailed(
+            Exit.NOT_AUTHORISED, "the cluster does not allow this", str(error), ask
+        )
     cure = "check it with kubectl version, with the same kubeconfig and context"
     return CommandFailed(Exit.UNREACHABLE, "the cluster does not answer", str(error), cure)

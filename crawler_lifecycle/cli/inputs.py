@@ -1,4 +1,6 @@
-"""Input of commands: ``name=value`` options, files or standard input, and the output of users' modules."""
+"""Input of commands: ``name=value`` options, files or standard input, and the output of users'
+modules.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,19 @@ from .problems import WrongUsage
 
 Given = Annotated[list[str] | None, Parameter(name=["--arg", "-a"])]
 Arguments = Annotated[Given, Parameter(help="argument of the crawler, name=value")]
-Settings = Annotated[list[str] | None, Parameter(name=["--setting", "-s"], help="setting, NAME=value")]
+Settings = Annotated[
+    list[str] | None, Parameter(name=["--setting", "-s"], help="setting, NAME=value")
+]
 
 #: The most bytes of an input, more than the largest graph has: a device has no end.
 CONTENT_MAX = 256 << 20
 
 
 def pairs(words: Sequence[str] | None, option: str) -> dict[str, str]:
-    """Return ``name=value`` options as a mapping. A value may also contain ``=``. Raises ``CommandFailed``."""
+    """Return ``name=value`` options as a mapping.
+
+    A value may also contain ``=``. Raises ``CommandFailed``.
+    """
     found: dict[str, str] = {}
     for word in words or ():
         name, equals, value = word.partition("=")
@@ -43,32 +50,45 @@ def filled(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def content_of(file: Path, option: str = "--file") -> bytes:
-    """Return the bytes of a file; ``-`` is standard input. Raises ``CommandFailed``, also above ``CONTENT_MAX``."""
+    """Return the bytes of a file; ``-`` is standard input.
+
+    Raises ``CommandFailed``, also above ``CONTENT_MAX``.
+    """
     try:
         with nullcontext(sys.stdin.buffer) if str(file) == "-" else file.open("rb") as opened:
             content = opened.read(CONTENT_MAX + 1)
     except OSError as error:
         raise WrongUsage(f"{option} {file} cannot be read", why=str(error)) from None
     if len(content) > CONTENT_MAX:
-        raise WrongUsage(f"{option} {file} has more than {CONTENT_MAX >> 20} MiB", "give a smaller file")
+        raise WrongUsage(
+            f"{option} {file} has more than {CONTENT_MAX >> 20} MiB", "give a smaller file"
+        )
     return content
 
 
 def json_of(where: str, content: bytes) -> Any:
-    """Return the value of a JSON text. ``where`` names the text in errors. Raises ``CommandFailed``."""
+    """Return the value of a JSON text.
+
+    ``where`` names the text in errors. Raises ``CommandFailed``.
+    """
     try:
         return json.loads(content)
     except (ValueError, RecursionError) as error:
         raise WrongUsage(f"{where}: this is not valid JSON", why=str(error)) from None
 
 
-def answer_of(module: str, words: Sequence[str], timeout_s: float | None = None) -> tuple[bytes, int]:
+def answer_of(
+    module: str, words: Sequence[str], timeout_s: float | None = None
+) -> tuple[bytes, int]:
     """Return the output of ``python -m module words`` and its exit code.
 
-    The process finds modules in the current folder. After ``timeout_s`` seconds it is killed with its child processes.
+    The process finds modules in the current folder. After ``timeout_s`` seconds it is killed with
+    its child processes.
     """
     command = [sys.executable, "-m", module, *words]
-    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True)
+    child = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True
+    )
     try:
         return child.communicate(timeout=timeout_s)[0], child.returncode
     except subprocess.TimeoutExpired:

@@ -1,4 +1,6 @@
-"""Facts about this machine: its loopback address, the start times of processes, and a start of ``crawlctl dev``."""
+"""Facts about this machine: its loopback address, the start times of processes, and a start of
+``crawlctl dev``.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +11,16 @@ from pathlib import Path
 from typing import Any
 
 LOOPBACK = "127.0.0.1"
-#: The file of a state directory that ``crawlctl dev`` locks. It has the id and the start time of its process, and a
-#: third word once the stack is ready.
+#: The file of a state directory that ``crawlctl dev`` locks. It has the id and the start time of
+#: its process, and a third word once the stack is ready.
 LOCK = "dev.lock"
 
 
 def start_time(pid: int) -> int | None:
     """Return the start time of a process, in clock ticks since the machine's start.
 
-    ``None`` if it does not exist or has ended. Process ids are used again, but id and start time identify one process.
+    ``None`` if it does not exist or has ended. Process ids are used again, but id and start time
+    identify one process.
     """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -34,7 +37,8 @@ def living(known: Mapping[str, Any]) -> dict[str, int]:
 
 
 def starting(lock: Path) -> float | None:
-    """Return for how many seconds ``crawlctl dev`` has been starting in the folder of this ``LOCK``.
+    """Return for how many seconds ``crawlctl dev`` has been starting in the folder of this
+    ``LOCK``.
 
     ``None`` if it is ready, has ended or never began, and if another user began it.
     """

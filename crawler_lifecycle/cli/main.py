@@ -17,8 +17,9 @@ from crawler_lifecycle.features.feature import VerbGroup
 from . import exits, output, session
 from .problems import CommandFailed, Exit, WrongUsage
 
-#: Verb -> the name of its function (or of its group of verbs), and its line in the help. The function is imported when
-#: its verb is called, because the imports of one verb must not slow down the others.
+#: Verb -> the name of its function (or of its group of verbs), and its line in the help. The
+#: function is imported when its verb is called, because the imports of one verb must not slow down
+#: the others.
 RUNS = {
     "start": ("runs.start:start", "Start a run of a crawler."),
     "stop": ("runs.verbs:stop", "Ask runs to end gracefully."),
@@ -32,22 +33,46 @@ RUNS = {
     "get": ("runs.verbs:get", "Describe a run; without one, list runs."),
     "describe": ("runs.verbs:describe", "Show everything about a run on one screen."),
     "tasks": ("runs.tasks:app", "List the tasks of a run, or add tasks to it (tasks add)."),
-    "timeline": ("runs.verbs:timeline", "List everything that happened to a run, and how late it was recorded."),
-    "corrections": ("runs.verbs:corrections", "List recorded statuses that were untrue, and for how long."),
-    "pools": ("runs.verbs:pools", "List the pools, who holds their places, and who waits for them."),
-    "quotas": ("runs.verbs:quotas", "List the quotas that hold for your next start, and what is used."),
+    "timeline": (
+        "runs.verbs:timeline",
+        "List everything that happened to a run, and how late it was recorded.",
+    ),
+    "corrections": (
+        "runs.verbs:corrections",
+        "List recorded statuses that were untrue, and for how long.",
+    ),
+    "pools": (
+        "runs.verbs:pools",
+        "List the pools, who holds their places, and who waits for them.",
+    ),
+    "quotas": (
+        "runs.verbs:quotas",
+        "List the quotas that hold for your next start, and what is used.",
+    ),
     "logs": ("runs.logs:logs", "Show the log of a task, or follow it."),
     "items": ("runs.items:items", "Show the items that a run found, or write them into a file."),
     "files": ("runs.files:files", "List the supporting files of a run; show or download one."),
     "export": ("runs.files:export", "Show the export of a run; send it again, or download it."),
 }
 SERVICES = {
-    "access": ("admin.access:access", "List what people and tokens did through the gateway, newest first."),
-    "audit": ("admin.audit:audit", "Compare database, cluster and Temporal, and repair differences."),
+    "access": (
+        "admin.access:access",
+        "List what people and tokens did through the gateway, newest first.",
+    ),
+    "audit": (
+        "admin.audit:audit",
+        "Compare database, cluster and Temporal, and repair differences.",
+    ),
     "dev": ("stack.dev:dev", "Run everything on this machine until Ctrl-C."),
-    "init": ("stack.init:init", "Make a folder with crawlers, a manager, a graph, a schedule and a test."),
+    "init": (
+        "stack.init:init",
+        "Make a folder with crawlers, a manager, a graph, a schedule and a test.",
+    ),
     "worker": ("admin.services:worker", "Run a worker."),
-    "gateway": ("admin.services:gateway_app", "Run the gateway (HTTP API), or make a token (gateway token new)."),
+    "gateway": (
+        "admin.services:gateway_app",
+        "Run the gateway (HTTP API), or make a token (gateway token new).",
+    ),
     "scheduler": ("admin.services:scheduler", "Run the scheduler service."),
     "doctor": ("doctor.verb:doctor", "Check what an installation needs, and show what to do."),
 }
@@ -63,10 +88,22 @@ CRAWLER = {
 DB = {
     "upgrade": ("admin.services:db_upgrade", "Upgrade the database's schema to this version."),
     "current": ("admin.services:db_current", "Show the schema version of the database."),
-    "check": ("admin.services:db_check", "Fail unless the database has the schema of this version."),
-    "backup": ("admin.db_copies:backup", "Write a whole copy of the database into a file, while everything runs."),
-    "restore": ("admin.db_copies:restore", "Replace the database with a copy, while its services have ended."),
-    "prune": ("admin.db_prune:prune", "Remove details of runs that ended long ago; their records stay."),
+    "check": (
+        "admin.services:db_check",
+        "Fail unless the database has the schema of this version.",
+    ),
+    "backup": (
+        "admin.db_copies:backup",
+        "Write a whole copy of the database into a file, while everything runs.",
+    ),
+    "restore": (
+        "admin.db_copies:restore",
+        "Replace the database with a copy, while its services have ended.",
+    ),
+    "prune": (
+        "admin.db_prune:prune",
+        "Remove details of runs that ended long ago; their records stay.",
+    ),
 }
 TOKEN = {
     "create": ("admin.access:create", "Create a token that the database keeps; shown only once."),
@@ -74,12 +111,20 @@ TOKEN = {
     "revoke": ("admin.access:revoke", "Revoke a token; gateways refuse it within seconds."),
 }
 CLUSTER = {
-    "release": ("admin.cluster:release", "Remove our finalizer from pods that will not be recorded any more."),
-    "tidy": ("admin.cluster_tidy:tidy", "Remove files of old runs from the shared volume and object storage."),
+    "release": (
+        "admin.cluster:release",
+        "Remove our finalizer from pods that will not be recorded any more.",
+    ),
+    "tidy": (
+        "admin.cluster_tidy:tidy",
+        "Remove files of old runs from the shared volume and object storage.",
+    ),
 }
 NOUNS = (
     VerbGroup("crawler", "The catalogue of crawlers.", CRAWLER),
-    VerbGroup("token", "Tokens that the database keeps, for clients of the gateway.", TOKEN, "Services"),
+    VerbGroup(
+        "token", "Tokens that the database keeps, for clients of the gateway.", TOKEN, "Services"
+    ),
     VerbGroup("db", "The database.", DB, "Services"),
     VerbGroup("cluster", "The Kubernetes cluster.", CLUSTER, "Services"),
 )
@@ -104,7 +149,9 @@ def build() -> App:
     )
     for title, verbs in (("Runs", RUNS), ("Services", SERVICES), ("This program", PROGRAM)):
         for name, (function, text) in verbs.items():
-            app.command(f"{ROOM}.{function}", name=name, help=text, group=title, alias=ALIASES.get(name))
+            app.command(
+                f"{ROOM}.{function}", name=name, help=text, group=title, alias=ALIASES.get(name)
+            )
     for noun in NOUNS:
         _add(app, noun, lambda function: f"{ROOM}.{function}")
     for feature in FEATURES:
@@ -123,7 +170,9 @@ def _add(app: App, noun: VerbGroup, full_name: Callable[[str], str]) -> None:
 
 
 def check_words(words: Sequence[str]) -> None:
-    """Raise ``CommandFailed`` for an argument that is not valid UTF-8: it could not be sent or stored."""
+    """Raise ``CommandFailed`` for an argument that is not valid UTF-8: it could not be sent or
+    stored.
+    """
     for number, word in enumerate(words, 1):
         try:
             word.encode()
@@ -136,7 +185,10 @@ def check_words(words: Sequence[str]) -> None:
 
 
 def run(words: Sequence[str]) -> int:
-    """Execute one command line. Return its exit code, 0 if the verb has none. No error shows a traceback."""
+    """Execute one command line.
+
+    Return its exit code, 0 if the verb has none. No error shows a traceback.
+    """
     try:
         os.getcwd()  # a verb, and the processes that it starts, begin their search there
         check_words(words)
@@ -147,21 +199,31 @@ def run(words: Sequence[str]) -> int:
         return _fail(failure.code, str(failure))
     except CycloptsError as error:
         verb = " ".join(error.command_chain or ())
-        return _fail(Exit.USAGE, f"{error}\n  next: {' '.join(('crawlctl', *verb.split(), '--help'))}")
+        return _fail(
+            Exit.USAGE, f"{error}\n  next: {' '.join(('crawlctl', *verb.split(), '--help'))}"
+        )
     except KeyboardInterrupt:
         return _fail(Exit.INTERRUPTED, "interrupted")
     except BrokenPipeError:  # `crawlctl list | head`
         return Exit.DONE
     except OSError as error:
-        what = f"{error.filename or 'the working directory, or the output'}: {error.strerror or error}"
-        return _fail(Exit.ERROR, f"{what}\n  next: check that it exists, and that this user and the disk allow it")
+        what = (
+            f"{error.filename or 'the working directory, or the output'}: {error.strerror or error}"
+        )
+        return _fail(
+            Exit.ERROR,
+            f"{what}\n  next: check that it exists, and that this user and the disk allow it",
+        )
     except LifecycleError as error:
         return _fail(Exit.ERROR, str(error))
     except Exception as error:
-        if sys.flags.dev_mode or sys.excepthook is not sys.__excepthook__:  # a service writes the stack into its log
+        # A service writes the stack into its log.
+        if sys.flags.dev_mode or sys.excepthook is not sys.__excepthook__:
             raise
         cure = "report it, with what is shown after export PYTHONDEVMODE=1"
-        return _fail(Exit.ERROR, f"a defect of crawlctl: {type(error).__name__}: {error}\n  next: {cure}")
+        return _fail(
+            Exit.ERROR, f"a defect of crawlctl: {type(error).__name__}: {error}\n  next: {cure}"
+        )
     return int(result) if isinstance(result, int) else Exit.DONE
 
 
@@ -171,9 +233,12 @@ def _fail(code: int, text: str) -> int:
 
 
 def main(words: Sequence[str] | None = None) -> NoReturn:
-    """Run the console script and end the process. Other programs pass the command line in ``words``.
+    """Run the console script and end the process.
 
-    A letter that the terminal cannot show, or a part of a file name that is no text, is written as its code.
+    Other programs pass the command line in ``words``.
+
+    A letter that the terminal cannot show, or a part of a file name that is no text, is written as
+    its code.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
@@ -182,7 +247,10 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
 
 
 def first() -> NoReturn:
-    """Run the console script that has the name of the package. Without words it shows everything at work."""
+    """Run the console script that has the name of the package.
+
+    Without words it shows everything at work.
+    """
     main(sys.argv[1:] or ("dev", "--demo", "--kill"))
 
 

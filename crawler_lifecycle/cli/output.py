@@ -1,6 +1,7 @@
 """Output formats: tables for people; JSON, JSON lines, YAML and names for programs.
 
-Data comes from crawlers and crawled pages. Therefore ``clean`` is applied to every text before it is printed.
+Data comes from crawlers and crawled pages. Therefore ``clean`` is applied to every text before it
+is printed.
 """
 
 from __future__ import annotations
@@ -13,7 +14,18 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
-from crawler_lifecycle.subjects import At, Cell, Column, Count, Document, Lag, Link, Took, Word, total_words
+from crawler_lifecycle.subjects import (
+    At,
+    Cell,
+    Column,
+    Count,
+    Document,
+    Lag,
+    Link,
+    Took,
+    Word,
+    total_words,
+)
 
 from .session import current, say
 
@@ -43,7 +55,10 @@ def say_note(answer: Document, about: str = "") -> None:
 def say_total(answer: Document, shown: int) -> None:
     """Print how many rows a list has, if these are not all."""
     if (answer.get("total") or 0) > shown:
-        say(f"{shown:,} of {total_words(answer['total'], bool(answer['total_exact']))}; for more: --limit")
+        say(
+            f"{shown:,} of {total_words(answer['total'], bool(answer['total_exact']))}; for more: "
+            "--limit"
+        )
 
 
 def clean(value: object, *, lines: bool = False) -> str:
@@ -55,7 +70,9 @@ def clean(value: object, *, lines: bool = False) -> str:
     if text.isprintable():
         return text
     kept = "\n\t" if lines else ""
-    return "".join(c if c.isprintable() or c in kept else c.encode("unicode_escape").decode() for c in text)
+    return "".join(
+        c if c.isprintable() or c in kept else c.encode("unicode_escape").decode() for c in text
+    )
 
 
 def moment(value: object) -> datetime | None:
@@ -70,11 +87,15 @@ def moment(value: object) -> datetime | None:
 
 
 def span(seconds: float) -> str:
-    """Return a duration in its one or two largest units: ``0.4 s``, ``12 s``, ``3 min 5 s``, ``2 h 10 min``."""
+    """Return a duration in its one or two largest units: ``0.4 s``, ``12 s``, ``3 min 5 s``,
+    ``2 h 10 min``.
+    """
     if seconds < 10:
         return f"{seconds:.1f} s".replace(".0 s", " s")
     whole = int(seconds)
-    for (size, name), (smaller, small_name) in pairwise(((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))):
+    for (size, name), (smaller, small_name) in pairwise(
+        ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+    ):
         if whole >= size:
             rest = whole % size // smaller
             return f"{whole // size} {name}" + (f" {rest} {small_name}" if rest else "")
@@ -82,7 +103,8 @@ def span(seconds: float) -> str:
 
 
 def ago(value: object) -> str:
-    """Return a time relative to now (``3 s ago``, ``in 2 min``), or in UTC with ``--time-format iso``.
+    """Return a time relative to now (``3 s ago``, ``in 2 min``), or in UTC with
+    ``--time-format iso``.
 
     ``-`` if there is no time.
     """
@@ -131,13 +153,19 @@ def written(cell: Cell) -> str:
 
 
 def as_json(document: object, *, indent: int | None = 2) -> str:
-    """Return JSON for people and programs. Letters of all languages stay; invisible characters are escaped."""
+    """Return JSON for people and programs.
+
+    Letters of all languages stay; invisible characters are escaped.
+    """
     text = json.dumps(document, indent=indent, ensure_ascii=False)
     return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
 
 
 def as_yaml(document: object) -> str:
-    """Return YAML with escaped invisible characters. Such texts get double quotes, where YAML allows escapes."""
+    """Return YAML with escaped invisible characters.
+
+    Such texts get double quotes, where YAML allows escapes.
+    """
     import yaml  # imported here, because few commands need it
 
     class Dumper(yaml.SafeDumper):
@@ -145,22 +173,33 @@ def as_yaml(document: object) -> str:
 
     def text(dumper: Dumper, value: str) -> yaml.ScalarNode:
         visible = value.replace("\n", "").isprintable()
-        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=None if visible else '"')
+        return dumper.represent_scalar(
+            "tag:yaml.org,2002:str", value, style=None if visible else '"'
+        )
 
     Dumper.add_representer(str, text)
     dumped = yaml.dump(document, Dumper=Dumper, sort_keys=False, allow_unicode=True)
     return "".join(
-        c if c.isprintable() or c == "\n" else f"\\u{ord(c):04x}" if ord(c) < 0x10000 else f"\\U{ord(c):08x}"
+        c
+        if c.isprintable() or c == "\n"
+        else f"\\u{ord(c):04x}"
+        if ord(c) < 0x10000
+        else f"\\U{ord(c):08x}"
         for c in dumped
     )
 
 
 def emit(
-    document: object, *, names: Sequence[object], table: Callable[[], None], rows: Sequence[Document] | None = None
+    document: object,
+    *,
+    names: Sequence[object],
+    table: Callable[[], None],
+    rows: Sequence[Document] | None = None,
 ) -> None:
     """Write ``document`` in the format of ``-o``. ``table`` writes it for people.
 
-    ``names`` are the ids for ``-o name``. ``rows`` are the lines for ``-o jsonl`` (default: the document as one line).
+    ``names`` are the ids for ``-o name``. ``rows`` are the lines for ``-o jsonl`` (default: the
+    document as one line).
     """
     if current().output == "json":
         print(as_json(document))
@@ -200,8 +239,13 @@ def emit_list(
     emit({key: list(rows), **known}, names=[row.get(name) for row in rows], table=table, rows=rows)
 
 
-def show_list(path: str, columns: Sequence[Column], *, key: str, empty: str, **filters: Any) -> None:
-    """Write the rows of a list of the API in the format of ``-o``. ``key`` is the field with a row's id."""
+def show_list(
+    path: str, columns: Sequence[Column], *, key: str, empty: str, **filters: Any
+) -> None:
+    """Write the rows of a list of the API in the format of ``-o``.
+
+    ``key`` is the field with a row's id.
+    """
     with current().gateway() as gateway:
         rows = gateway.rows(path, last=(beside := dict[str, Any]()), **filters)
     emit_list(path.rpartition("/")[2], rows, columns, name=key, empty=empty)
@@ -216,9 +260,18 @@ def build_table(rows: Sequence[Document], columns: Sequence[Column]) -> Any:
 
     wide = current().output == "wide"
     shown = [column for column in columns if "terminal" in column.on and (wide or not column.wide)]
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0), show_edge=False, expand=False)
+    table = Table(
+        box=None,
+        pad_edge=False,
+        header_style="bold",
+        padding=(0, 2, 0, 0),
+        show_edge=False,
+        expand=False,
+    )
     for column in shown:
-        table.add_column(column.title.upper(), justify="right" if column.right else "left", overflow="fold")
+        table.add_column(
+            column.title.upper(), justify="right" if column.right else "left", overflow="fold"
+        )
     for row in rows:
         texts = [written(column.cell(row)) for column in shown]
         table.add_row(*(Text(text, style=STYLES.get(text.partition(" ")[0], "")) for text in texts))
@@ -248,7 +301,9 @@ def show_facts(facts: Sequence[tuple[str, Cell]]) -> None:
     width = max(len(name) for name, _ in facts) + 2
     for name, value in facts:
         words = written(value).partition(" ")
-        line = Text(name.ljust(width), style="bold").append(words[0], style=STYLES.get(words[0], "not bold"))
+        line = Text(name.ljust(width), style="bold").append(
+            words[0], style=STYLES.get(words[0], "not bold")
+        )
         terminal.print(line.append("".join(words[1:]), style="not bold"))
 
 
@@ -257,7 +312,11 @@ def show_finding(level: str, style: str, name: str, text: str, cure: str | None)
     from rich.text import Text
 
     terminal = console()
-    line = Text(level, style=style).append(name.ljust(13), style="bold").append(clean(text), style="not bold")
+    line = (
+        Text(level, style=style)
+        .append(name.ljust(13), style="bold")
+        .append(clean(text), style="not bold")
+    )
     terminal.print(line)
     if cure:
         terminal.print(Text(" " * (len(level) + 13) + f"cure: {clean(cure)}"))
@@ -282,7 +341,10 @@ def console() -> Any:
 
 
 def write_lines(lines: Sequence[str]) -> None:
-    """Print lines with the present time. They go to standard error if standard output is for a program."""
+    """Print lines with the present time.
+
+    They go to standard error if standard output is for a program.
+    """
     moment = f"{now():%Y-%m-%dT%H:%M:%SZ}"
     for line in lines:
         if current().for_people:

@@ -22,9 +22,14 @@ class Exit(IntEnum):
 
 
 class CommandFailed(Exception):
-    """A command failed. ``what`` is the problem, ``why`` its cause, ``next_step`` a command or an action to try."""
+    """A command failed.
 
-    def __init__(self, code: Exit, what: str, why: str | None = None, next_step: str | None = None) -> None:
+    ``what`` is the problem, ``why`` its cause, ``next_step`` a command or an action to try.
+    """
+
+    def __init__(
+        self, code: Exit, what: str, why: str | None = None, next_step: str | None = None
+    ) -> None:
         super().__init__(what)
         self.code = code
         self.what = what

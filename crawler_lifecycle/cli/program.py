@@ -34,16 +34,20 @@ def completion(shell: Shell, /) -> None:
 
     app = build()
 
-    # ``session.split`` removes the options of every verb from the command line before cyclopts sees it. The generator
-    # of completions learns them here.
+    # ``session.split`` removes the options of every verb from the command line before cyclopts sees
+    # it. The generator of completions learns them here.
     @app.meta.default
     def everywhere(
         *words: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)],
-        output: Annotated[Literal[options.FORMATS] | None, Parameter(name=["--output", "-o"], help="format")] = None,  # type: ignore[valid-type]
+        output: Annotated[
+            Literal[options.FORMATS] | None, Parameter(name=["--output", "-o"], help="format")
+        ] = None,  # type: ignore[valid-type]
         gateway: Annotated[str | None, Parameter(help="address of the gateway")] = None,
         token_file: Annotated[Path | None, Parameter(help="file with the token")] = None,
         timeout: Annotated[str | None, Parameter(help="longest time to wait")] = None,
-        time_format: Annotated[Literal[options.TIME_FORMATS] | None, Parameter(help="format of times")] = None,  # type: ignore[valid-type]
+        time_format: Annotated[
+            Literal[options.TIME_FORMATS] | None, Parameter(help="format of times")
+        ] = None,  # type: ignore[valid-type]
         no_color: Annotated[bool, Parameter(help="no colours")] = False,
         quiet: Annotated[bool, Parameter(name=["--quiet", "-q"], help="data only")] = False,
     ) -> None:

@@ -34,25 +34,37 @@ START_S = 60
 TOKEN_MAX = 100_000
 
 HELP = """\
-Options of every verb, before or after it: `-o table|wide|json|jsonl|yaml|name` output format · `--gateway URL` · \
-`--token-file FILE` · `--timeout 30m` longest time to wait · `--time-format relative|iso` · `--no-color` · \
-`-q`, `--quiet` data only.
+Options of every verb, before or after it: `-o table|wide|json|jsonl|yaml|name` output format · \
+`--gateway URL` · `--token-file FILE` · `--timeout 30m` longest time to wait · \
+`--time-format relative|iso` · `--no-color` · `-q`, `--quiet` data only.
 
-Exit codes: 0 done, 1 error, 2 usage, 3 not found, 4 not in this state, 5 run failed, 6 run stopped, \
-7 gave up waiting, 8 unreachable, 9 not authorised, 130 interrupted."""
+Exit codes: 0 done, 1 error, 2 usage, 3 not found, 4 not in this state, 5 run failed, \
+6 run stopped, 7 gave up waiting, 8 unreachable, 9 not authorised, 130 interrupted."""
 
-#: Options whose next word is always data, even if it looks like an option -> their long name for the verb.
+#: Options whose next word is always data, even if it looks like an option -> their long name for
+#: the verb.
 _DATA = {"-a": "--arg", "-s": "--setting"} | {
     name: name
     for name in (
-        *("--arg", "--setting", "--reason", "--tag", "--request-id", "--by", "--task-file", "--flow", "--parent"),
+        *(
+            "--arg",
+            "--setting",
+            "--reason",
+            "--tag",
+            "--request-id",
+            "--by",
+            "--task-file",
+            "--flow",
+            "--parent",
+        ),
         *("--file", "--download", "--name", "--each", "--spider"),
     )
 }
 
 #: Options of every verb that need a value -> their long name.
 _VALUES = {"-o": "--output"} | {
-    name: name for name in ("--output", "--gateway", "--timeout", "--time-format", "--token-file", "--color")
+    name: name
+    for name in ("--output", "--gateway", "--timeout", "--time-format", "--token-file", "--color")
 }
 _FLAGS = {"--no-color": "--no-color", "-q": "--quiet", "--quiet": "--quiet"}
 
@@ -71,7 +83,10 @@ class Session:
     quiet: bool = False
 
     def gateway(self) -> Gateway:
-        """Return a connection to the named gateway, or to that of ``crawlctl dev``. Raises ``CommandFailed``."""
+        """Return a connection to the named gateway, or to that of ``crawlctl dev``.
+
+        Raises ``CommandFailed``.
+        """
         from .client.gateway import Gateway  # imports the HTTP client, which `--help` does not need
 
         timeout_s = min(self.timeout_s or REQUEST_TIMEOUT_S, REQUEST_TIMEOUT_S)
@@ -83,19 +98,25 @@ class Session:
             raise CommandFailed(
                 Exit.UNREACHABLE,
                 "no gateway is known",
-                f"no --gateway, no LIFECYCLE_GATEWAY__URL, no {dev_json.DEV_JSON} in this folder or a folder above it",
-                "start a gateway on this machine with crawlctl dev, or name one with crawlctl --gateway URL …",
+                f"no --gateway, no LIFECYCLE_GATEWAY__URL, no {dev_json.DEV_JSON} in this folder "
+                "or a folder above it",
+                "start a gateway on this machine with crawlctl dev, or name one with crawlctl "
+                "--gateway URL …",
             )
         url = str(stack.known["gateway"])
         if self.token() is not None:
-            say(f"the token is not sent to {url}: this gateway was found in {dev_json.DEV_JSON}, and needs none")
+            say(
+                f"the token is not sent to {url}: this gateway was found in {dev_json.DEV_JSON}, "
+                "and needs none"
+            )
         return Gateway(url, token=None, timeout_s=timeout_s, stack=stack)
 
     def token(self) -> str | None:
-        """Return the token from ``--token-file``, ``LIFECYCLE_GATEWAY__TOKEN`` or the settings file, in this order.
+        """Return the token from ``--token-file``, ``LIFECYCLE_GATEWAY__TOKEN`` or the settings
+        file, in this order.
 
-        A token is never an argument, because every user of a machine can read the arguments of all processes. Raises
-        ``CommandFailed``.
+        A token is never an argument, because every user of a machine can read the arguments of all
+        processes. Raises ``CommandFailed``.
         """
         if self.token_file is not None:
             return _read_token(self.token_file)
@@ -118,7 +139,10 @@ def current() -> Session:
 
 
 def say(line: str) -> None:
-    """Write a line for people to standard error. Standard output only has data, which programs may read."""
+    """Write a line for people to standard error.
+
+    Standard output only has data, which programs may read.
+    """
     if not _current.quiet:
         print(line, file=sys.stderr, flush=True)
 
@@ -139,7 +163,9 @@ def command(verb: str, **options: object) -> str:
 
 
 def stack_of_dev() -> dev_json.Stack | None:
-    """Return the stack of this folder or a folder above it, as ``dev_json.nearest`` does. Wait while it is starting.
+    """Return the stack of this folder or a folder above it, as ``dev_json.nearest`` does.
+
+    Wait while it is starting.
 
     Raises ``CommandFailed`` if it is still starting after ``START_S``.
     """
@@ -153,14 +179,18 @@ def stack_of_dev() -> dev_json.Stack | None:
         if second == 0:
             say(f"crawlctl dev is starting ({age:.0f} s); waiting up to {START_S} s for it")
         time.sleep(1)
-    raise CommandFailed(Exit.UNREACHABLE, "crawlctl dev is still starting", None, f"ls {lock.parent / 'logs'}")
+    raise CommandFailed(
+        Exit.UNREACHABLE, "crawlctl dev is still starting", None, f"ls {lock.parent / 'logs'}"
+    )
 
 
 def _setting(name: str) -> str | None:
     try:
         return dev_json.gateway_setting(name)
     except dev_json.ConfigUnreadable as error:
-        raise WrongUsage(str(error), "give the path of a TOML file in LIFECYCLE_CONFIG, or unset it") from None
+        raise WrongUsage(
+            str(error), "give the path of a TOML file in LIFECYCLE_CONFIG, or unset it"
+        ) from None
 
 
 def _read_token(file: Path) -> str:
@@ -169,7 +199,9 @@ def _read_token(file: Path) -> str:
             text = opened.read(TOKEN_MAX)
     except (OSError, UnicodeDecodeError) as error:
         raise WrongUsage(
-            f"--token-file {file} cannot be read", "give a file that only contains the token", why=str(error)
+            f"--token-file {file} cannot be read",
+            "give a file that only contains the token",
+            why=str(error),
         ) from None
     return _checked_token(text.strip(), f"--token-file {file}")
 
@@ -178,15 +210,18 @@ def _checked_token(text: str, where: str) -> str:
     # The error does not contain the text: it may be a secret with a small mistake.
     if not text or not text.isascii() or not text.isprintable() or " " in text:
         raise WrongUsage(
-            f"{where} has no valid token", "give one word of printable ASCII, as crawlctl gateway token new prints it"
+            f"{where} has no valid token",
+            "give one word of printable ASCII, as crawlctl gateway token new prints it",
         )
     return text
 
 
 def split(words: Sequence[str]) -> tuple[Session, list[str]]:
-    """Split a command line into the options of every verb, at any position, and the words for the verb itself.
+    """Split a command line into the options of every verb, at any position, and the words for the
+    verb itself.
 
-    Words after ``--`` and the values of options such as ``-a`` are data, and are not changed. Raises ``CommandFailed``.
+    Words after ``--`` and the values of options such as ``-a`` are data, and are not changed.
+    Raises ``CommandFailed``.
     """
     found: dict[str, str] = {}
     flags: set[str] = set()
@@ -218,7 +253,8 @@ def split(words: Sequence[str]) -> tuple[Session, list[str]]:
 
 def _session(found: Mapping[str, str], flags: Set[str]) -> Session:
     output = found.get("--output", "table")
-    output = _one_of("-o", "table" if output == "text" else output, FORMATS)  # the Temporal CLI's word for a table
+    # The Temporal CLI's word for a table.
+    output = _one_of("-o", "table" if output == "text" else output, FORMATS)
     color = _one_of("--color", found.get("--color", "auto"), COLOURS)
     timeout = found.get("--timeout")
     token_file = found.get("--token-file")
@@ -228,7 +264,9 @@ def _session(found: Mapping[str, str], flags: Set[str]) -> Session:
         token_file=None if token_file is None else Path(token_file),
         timeout_s=None if timeout is None else seconds(timeout),
         time_format=_one_of("--time-format", found.get("--time-format", "relative"), TIME_FORMATS),
-        color="--no-color" not in flags and color != "never" and (color == "always" or "NO_COLOR" not in os.environ),
+        color="--no-color" not in flags
+        and color != "never"
+        and (color == "always" or "NO_COLOR" not in os.environ),
         force_color=color == "always" and "--no-color" not in flags,
         quiet="--quiet" in flags,
     )
@@ -241,7 +279,9 @@ def _one_of(option: str, value: str, choices: Sequence[str]) -> str:
 
 
 def _parts(word: str) -> tuple[str, str | None]:
-    """Return an option's name and its attached value: ``--output=json``, ``-ojson``, ``-o=json``, ``-aname=value``."""
+    """Return an option's name and its attached value: ``--output=json``, ``-ojson``, ``-o=json``,
+    ``-aname=value``.
+    """
     if word.startswith("--"):
         name, equals, value = word.partition("=")
         return name, value if equals else None
@@ -251,28 +291,41 @@ def _parts(word: str) -> tuple[str, str | None]:
 
 
 _DURATION = re.compile(
-    r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?", re.ASCII
+    r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?",
+    re.ASCII,
 )
 
 
 def seconds(text: str) -> float:
-    """Return the seconds of a duration: ``90``, ``90s``, ``30m``, ``1h30m`` or ``7d``. Raises ``CommandFailed``."""
+    """Return the seconds of a duration: ``90``, ``90s``, ``30m``, ``1h30m`` or ``7d``.
+
+    Raises ``CommandFailed``.
+    """
     match = _DURATION.fullmatch(text.strip())
     if not text.strip() or match is None:
-        raise WrongUsage(f"{text!r} is not a duration", "give a duration such as 90s, 30m, 1h30m or 7d")
+        raise WrongUsage(
+            f"{text!r} is not a duration", "give a duration such as 90s, 30m, 1h30m or 7d"
+        )
     days, hours, minutes, rest = (float(part or 0) for part in match.groups())
     return days * 86400 + hours * 3600 + minutes * 60 + rest
 
 
-def long_ago(text: str, now: datetime, rule: Retention, option: str = "--older-than") -> tuple[float, datetime]:
-    """Return the seconds of an option such as ``--older-than``, and the time that is this much before ``now``.
+def long_ago(
+    text: str, now: datetime, rule: Retention, option: str = "--older-than"
+) -> tuple[float, datetime]:
+    """Return the seconds of an option such as ``--older-than``, and the time that is this much
+    before ``now``.
 
     Raises ``CommandFailed``.
     """
     age_s = seconds(text)
     if age_s < rule.least_s:
-        least = f"{rule.least_s / 86400:g}d" if rule.least_s >= 86400 else f"{rule.least_s / 3600:g}h"
-        raise WrongUsage(f"{option} {text!r} is too short", f"give at least {least}", why=rule.why_least)
+        least = (
+            f"{rule.least_s / 86400:g}d" if rule.least_s >= 86400 else f"{rule.least_s / 3600:g}h"
+        )
+        raise WrongUsage(
+            f"{option} {text!r} is too short", f"give at least {least}", why=rule.why_least
+        )
     try:
         return age_s, storable(now - timedelta(seconds=age_s))
     except (OverflowError, ValueError):
@@ -284,8 +337,8 @@ def long_ago(text: str, now: datetime, rule: Retention, option: str = "--older-t
 def time_of(option: str, text: str, now: datetime | None = None) -> str:
     """Return the time of an option in UTC, in the format of the API. Raises ``CommandFailed``.
 
-    ``text`` is an ISO 8601 date or time, or a duration such as ``24h`` before ``now``, if that is given. A time without
-    an offset is UTC.
+    ``text`` is an ISO 8601 date or time, or a duration such as ``24h`` before ``now``, if that is
+    given. A time without an offset is UTC.
     """
     try:
         found = datetime.fromisoformat(text.strip())
@@ -293,7 +346,9 @@ def time_of(option: str, text: str, now: datetime | None = None) -> str:
         # A duration needs a unit here: a number alone could be a year.
         length = _DURATION.fullmatch(text.strip()) is not None and text.strip()[-1:].isalpha()
         if now is None or not length:
-            cure = "give a duration such as 24h or 7d, or a time" if now is not None else "give a time"
+            cure = (
+                "give a duration such as 24h or 7d, or a time" if now is not None else "give a time"
+            )
             cure += " such as 2026-11-20 or 2026-11-20T12:00Z"
             raise WrongUsage(f"{option} {text!r} is not a time", cure) from None
         try:
@@ -322,7 +377,8 @@ def load_settings() -> Settings:
 
 def installed() -> str:
     """Return the version of this package."""
-    from importlib.metadata import PackageNotFoundError, version  # imported here, because few commands need it
+    # Imported here, because few commands need it.
+    from importlib.metadata import PackageNotFoundError, version
 
     try:
         return version("crawler-lifecycle")

@@ -1,4 +1,6 @@
-"""Shared code of verbs about runs, managers, graphs, schedules and webhooks: list, control, wait and watch."""
+"""Shared code of verbs about runs, managers, graphs, schedules and webhooks: list, control, wait
+and watch.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,17 @@ from crawler_lifecycle.domain.waiting import ageless
 from crawler_lifecycle.subjects import TERMINAL, Document, Subject
 
 from .client.polling import Polling
-from .output import as_json, clean, console, emit, say_note, show_facts, show_list, show_rows, write_lines
+from .output import (
+    as_json,
+    clean,
+    console,
+    emit,
+    say_note,
+    show_facts,
+    show_list,
+    show_rows,
+    write_lines,
+)
 from .problems import CommandFailed, Exit, WrongUsage
 from .session import current, say
 
@@ -32,8 +44,12 @@ Entry = tuple[object, str, Document]
 LONGEST_PAUSE_S = 1.0
 
 By = Annotated[str | None, Parameter(help="who requests it; default: you")]
-Project = Annotated[str | None, Parameter(help="project, with a token of all projects; default: that of the token")]
-Search = Annotated[str | None, Parameter(help="only those with this text, in any case; docs/gateway.md says where")]
+Project = Annotated[
+    str | None, Parameter(help="project, with a token of all projects; default: that of the token")
+]
+Search = Annotated[
+    str | None, Parameter(help="only those with this text, in any case; docs/gateway.md says where")
+]
 Sort = Annotated[str | None, Parameter(help="order by this column; -COLUMN: the largest first")]
 Limit = Annotated[int, Parameter(help="show at most this many")]
 Reason = Annotated[str | None, Parameter(help="reason for the record")]
@@ -54,7 +70,10 @@ _OF_STATE = {
 
 
 def status_of(row: Document) -> tuple[Any, Any]:
-    """Return status and ``ended_by`` of a run or manager. The state of a graph is translated into them."""
+    """Return status and ``ended_by`` of a run or manager.
+
+    The state of a graph is translated into them.
+    """
     return _OF_STATE.get(str(row.get("state")), (row.get("status"), row.get("ended_by")))
 
 
@@ -64,7 +83,9 @@ class Kind:
 
     subject: Subject
     line: Callable[[Document], str] = str
-    """Returns one line about an entry: its kind, number and state. Schedules and webhooks do not need it."""
+    """Returns one line about an entry: its kind, number and state. Schedules and webhooks do not
+    need it.
+    """
     again: str = "resume"
     """The verb that resumes an ended entry."""
 
@@ -91,7 +112,9 @@ class Kind:
         make = "create" if self.noun in ("schedule", "webhook") else "start"
         empty = f"no {plural}; next: crawlctl {self.noun} {make} --help"
         subject = self.subject
-        show_list(f"/v1/{plural}", subject.columns, key=subject.key, empty=empty, limit=limit, **filters)
+        show_list(
+            f"/v1/{plural}", subject.columns, key=subject.key, empty=empty, limit=limit, **filters
+        )
 
     def show(self, rows: Sequence[Document]) -> None:
         """Print entries, and the notes of the gateway about them."""
@@ -117,9 +140,12 @@ class Kind:
         wait: bool = False,
         then: str = "describe {}",
     ) -> int:
-        """Request ``action`` for several entries. One that fails or has already ended does not prevent the others.
+        """Request ``action`` for several entries.
 
-        With ``wait``, wait until all have ended. ``then`` is the suggested next verb, with ``{}`` for the number.
+        One that fails or has already ended does not prevent the others.
+
+        With ``wait``, wait until all have ended. ``then`` is the suggested next verb, with ``{}``
+        for the number.
         """
         answers: list[Document] = []
         failures: list[CommandFailed] = []
@@ -137,8 +163,12 @@ class Kind:
                 except CommandFailed as failure:
                     failures.append(failure)
             if wait:
-                ends = [self.wait_for(gateway, self.number(answer), "ended")[0] for answer in answers]
-                notes = [{"note": answer["note"]} if answer.get("note") else {} for answer in answers]
+                ends = [
+                    self.wait_for(gateway, self.number(answer), "ended")[0] for answer in answers
+                ]
+                notes = [
+                    {"note": answer["note"]} if answer.get("note") else {} for answer in answers
+                ]
                 answers = [{**end, **note} for end, note in zip(ends, notes, strict=True)]
         if answers:
             self.show(answers)
@@ -150,12 +180,22 @@ class Kind:
             raise failures[-1]
         return Exit.DONE
 
-    def be_sure(self, numbers: Sequence[object], what: str, *, yes: bool, verb: str = "force-stop") -> None:
-        """Ask before ``what`` is killed or deleted. Raises ``CommandFailed`` without a yes, or without a terminal."""
+    def be_sure(
+        self, numbers: Sequence[object], what: str, *, yes: bool, verb: str = "force-stop"
+    ) -> None:
+        """Ask before ``what`` is killed or deleted.
+
+        Raises ``CommandFailed`` without a yes, or without a terminal.
+        """
         if yes:
             return
         does, why, done, instead = {
-            "force-stop": ("Kill", "force-stop kills crawlers, which cannot save anything", "stopped", "stop"),
+            "force-stop": (
+                "Kill",
+                "force-stop kills crawlers, which cannot save anything",
+                "stopped",
+                "stop",
+            ),
             "delete": ("Delete", "delete cannot be undone", "deleted", "describe"),
         }[verb]
         if not sys.stdin.isatty():
@@ -163,19 +203,24 @@ class Kind:
         wanted = " ".join(shlex.quote(str(number)) for number in numbers)
         print(f"{does} {what} {wanted}? [y/N] ", end="", file=sys.stderr, flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-            raise CommandFailed(Exit.ERROR, f"nothing was {done}", None, self.call(instead, *numbers))
+            raise CommandFailed(
+                Exit.ERROR, f"nothing was {done}", None, self.call(instead, *numbers)
+            )
 
-    # --- following ---------------------------------------------------------------------------------------------------
+    # --- following --------------------------------------------------------------------------------
 
     def wait_for(
         self, gateway: Gateway, number: Any, goal: Goal, *, after: Document | None = None
     ) -> tuple[Document, Exit]:
         """Poll an entry until ``goal`` is reached. Return its document and the exit code.
 
-        Attempts before that of ``after`` are ignored. A restart of the gateway does not end the wait.
+        Attempts before that of ``after`` are ignored. A restart of the gateway does not end the
+        wait.
         """
         shown = ""
-        for row in Polling(timeout_s=current().timeout_s).answers(lambda: gateway.get(self.path(number))):
+        for row in Polling(timeout_s=current().timeout_s).answers(
+            lambda: gateway.get(self.path(number))
+        ):
             code = verdict(row, goal) if is_news(row, after) else None
             if code is not None:
                 return row, code
@@ -186,7 +231,12 @@ class Kind:
         raise self.gave_up(number, shown.partition(f"{self.noun} {number} ")[2])
 
     def await_end(
-        self, gateway: Gateway, number: Any, goal: Goal = "completed", *, after: Document | None = None
+        self,
+        gateway: Gateway,
+        number: Any,
+        goal: Goal = "completed",
+        *,
+        after: Document | None = None,
     ) -> int:
         """Wait for an entry as ``wait_for`` does, and print it. Return the exit code."""
         row, code = self.wait_for(gateway, number, goal, after=after)
@@ -197,10 +247,16 @@ class Kind:
         """Return the error of a wait that took longer than ``--timeout``."""
         why = f"after {current().timeout_s:g} s it is {state or 'unknown'}"
         again = self.call("wait", number)
-        return CommandFailed(Exit.GAVE_UP_WAITING, f"gave up waiting; the {self.noun} continues", why, again)
+        return CommandFailed(
+            Exit.GAVE_UP_WAITING, f"gave up waiting; the {self.noun} continues", why, again
+        )
 
-    def follow(self, gateway: Gateway, number: Any, *, watch: bool, after: Document | None = None) -> int:
-        """Wait for the end of a started entry, with ``watch`` showing its changes. Return the exit code.
+    def follow(
+        self, gateway: Gateway, number: Any, *, watch: bool, after: Document | None = None
+    ) -> int:
+        """Wait for the end of a started entry, with ``watch`` showing its changes.
+
+        Return the exit code.
 
         Attempts before that of ``after`` are ignored.
         """
@@ -222,7 +278,10 @@ class Kind:
         return self.seen_to_its_end(row, code)
 
     def seen_to_its_end(self, row: Document, code: Exit | None) -> int:
-        """Return the exit code after a watch. Raises ``CommandFailed`` if ``code`` is ``None``: the time was over."""
+        """Return the exit code after a watch.
+
+        Raises ``CommandFailed`` if ``code`` is ``None``: the time was over.
+        """
         number = self.number(row)
         if code is None:
             raise self.gave_up(number, self.line(row).partition(f"{self.noun} {number} ")[2])
@@ -247,16 +306,30 @@ class NamedKind(Kind):
         with current().gateway() as gateway:
             self._show(gateway.post(f"{self.path(name)}/{what}", body))
 
-    def put(self, name: str, body: Mapping[str, Any], by: str | None, following: Callable[[Document], str]) -> None:
-        """Create an entry or replace its definition. ``following`` returns the verbs to suggest next."""
+    def put(
+        self,
+        name: str,
+        body: Mapping[str, Any],
+        by: str | None,
+        following: Callable[[Document], str],
+    ) -> None:
+        """Create an entry or replace its definition.
+
+        ``following`` returns the verbs to suggest next.
+        """
         with current().gateway() as gateway:
             found = gateway.put(self.path(name), {**body, "requested_by": by or user()})
         self._show(found, name)
-        verbs = " · ".join(f"crawlctl {self.noun} {verb} {name}" for verb in following(found).split())
+        verbs = " · ".join(
+            f"crawlctl {self.noun} {verb} {name}" for verb in following(found).split()
+        )
         say(f"next: {verbs}")
 
     def definition(self, name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the present definition with these changes. Raises ``CommandFailed`` if there are none."""
+        """Return the present definition with these changes.
+
+        Raises ``CommandFailed`` if there are none.
+        """
         if not changes:
             raise WrongUsage("nothing to change", f"crawlctl {self.noun} update --help")
         with current().gateway() as gateway:
@@ -275,7 +348,9 @@ class NamedKind(Kind):
 
 
 def verdict(row: Document, goal: Goal) -> Exit | None:
-    """Return the exit code of a command that waits for ``goal``; ``None`` if it must continue to wait."""
+    """Return the exit code of a command that waits for ``goal``; ``None`` if it must continue to
+    wait.
+    """
     status, ended_by = status_of(row)
     if status not in TERMINAL:
         return Exit.DONE if goal == "started" and status != "INITIALIZING" else None
@@ -287,10 +362,12 @@ def verdict(row: Document, goal: Goal) -> Exit | None:
 
 
 def is_news(row: Document, after: Document | None) -> bool:
-    """Return whether a row belongs to the attempt that a start or resume began. ``after`` is the answer to it.
+    """Return whether a row belongs to the attempt that a start or resume began.
 
-    The row of a manager may still show the end of the previous attempt, because the next one is recorded a little
-    later.
+    ``after`` is the answer to it.
+
+    The row of a manager may still show the end of the previous attempt, because the next one is
+    recorded a little later.
     """
     attempt = int(row.get("attempt") or 0)
     before = after or {}
@@ -307,16 +384,19 @@ def watch_changes(
     end: Callable[[T], Exit | None] = lambda answer: None,
     nothing: str = "",
 ) -> tuple[T, Exit | None]:
-    """Poll, and show changes: redraw ``picture`` on a terminal; otherwise print a line for each changed entry.
+    """Poll, and show changes: redraw ``picture`` on a terminal; otherwise print a line for each
+    changed entry.
 
-    Return the last answer and the result of ``end`` for it, which is ``None`` if ``--timeout`` was over first.
-    ``nothing`` is printed once if there is no entry.
+    Return the last answer and the result of ``end`` for it, which is ``None`` if ``--timeout`` was
+    over first. ``nothing`` is printed once if there is no entry.
     """
     polling = Polling(timeout_s=current().timeout_s, longest_s=LONGEST_PAUSE_S)
     printed: dict[object, str] = {}
     with nullcontext() if picture is None else _screen() as show:
         for answer in polling.answers(ask, lambda failure: say(f"{failure.what}; trying again")):
-            changed = [entry for entry in entries(answer) if printed.get(entry[0]) != ageless(entry[1])]
+            changed = [
+                entry for entry in entries(answer) if printed.get(entry[0]) != ageless(entry[1])
+            ]
             printed |= {key: ageless(line) for key, line, _ in changed}
             if show is not None and picture is not None:
                 show(picture(answer))
@@ -346,5 +426,7 @@ def _screen() -> Iterator[Callable[[Any], None] | None]:
         return
     from rich.live import Live
 
-    with Live(console=terminal, auto_refresh=False, vertical_overflow="crop", redirect_stdout=False) as live:
+    with Live(
+        console=terminal, auto_refresh=False, vertical_overflow="crop", redirect_stdout=False
+    ) as live:
         yield lambda picture: live.update(picture, refresh=True)

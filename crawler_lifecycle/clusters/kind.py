@@ -1,8 +1,8 @@
 """Kinds of clusters.
 
-Each kind has one class, which creates all parts of such a cluster. The settings choose the class by its name. This
-module imports no implementation. A kind imports a part only when its method is called: some parts take long to load,
-and no process needs all of them.
+Each kind has one class, which creates all parts of such a cluster. The settings choose the class by
+its name. This module imports no implementation. A kind imports a part only when its method is
+called: some parts take long to load, and no process needs all of them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,15 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.ports.cluster import Cluster, Deployer, EvidenceKeeper, LiveFiles, Observer, TaskFiles, TaskLogs
+from crawler_lifecycle.ports.cluster import (
+    Cluster,
+    Deployer,
+    EvidenceKeeper,
+    LiveFiles,
+    Observer,
+    TaskFiles,
+    TaskLogs,
+)
 from crawler_lifecycle.ports.protocols import FilesPlace, KnowsRuns, TaskBundles
 from crawler_lifecycle.ports.runs import Deployment, QueuedTask
 from crawler_lifecycle.settings import ClusterSettings
@@ -22,7 +30,8 @@ from crawler_lifecycle.settings import ClusterSettings
 #: Variables that only one task may know, such as the gateway's address and a token for it.
 TaskEnvironment = Callable[[Deployment, QueuedTask], Mapping[str, str]]
 
-#: Name of a kind -> its class. ``LIFECYCLE_CLUSTER__KIND`` may name any other class in the same way.
+#: Name of a kind -> its class. ``LIFECYCLE_CLUSTER__KIND`` may name any other class in the same
+#: way.
 KINDS: Mapping[str, str] = {
     "local": "crawler_lifecycle.clusters.local.kind:LocalKind",
     "kubernetes": "crawler_lifecycle.clusters.kubernetes.kind:KubernetesKind",
@@ -32,16 +41,21 @@ KINDS: Mapping[str, str] = {
 class ClusterKind(ABC):
     """One kind of cluster, with all parts that our processes need (docs/clusters.md).
 
-    ``settings`` is the section ``cluster``. Every method may raise ``InvalidRequest``, which names the setting and the
-    cure. A method that is not abstract returns the answer of a cluster that lacks this part.
+    ``settings`` is the section ``cluster``. Every method may raise ``InvalidRequest``, which names
+    the setting and the cure. A method that is not abstract returns the answer of a cluster that
+    lacks this part.
     """
 
     clears_itself: ClassVar[bool] = False
-    """True when its deployer has ``remove_old``, which the scheduler service calls each hour to remove old files."""
+    """True when its deployer has ``remove_old``, which the scheduler service calls each hour to
+    remove old files.
+    """
     uploads: ClassVar[bool] = False
     """True when tasks upload their files to ``LIFECYCLE_CLUSTER__FILES_URL``, if that is set."""
     checks: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    """Checks of ``crawlctl doctor``: name -> ``module:function``. Only that command imports them."""
+    """Checks of ``crawlctl doctor``: name -> ``module:function``. Only that command imports
+    them.
+    """
     component: ClassVar[str | None] = None
     """``module:function`` that returns the component in whose pod ``crawlctl doctor`` runs."""
     window: ClassVar[int | None] = None
@@ -58,11 +72,15 @@ class ClusterKind(ABC):
 
     @abstractmethod
     def cluster(self) -> Cluster:
-        """Return the object that reads the tasks' state and ends tasks, for the roles that call the cluster."""
+        """Return the object that reads the tasks' state and ends tasks, for the roles that call the
+        cluster.
+        """
 
     @abstractmethod
     def files(self, bundles: TaskBundles | None) -> TaskFiles:
-        """Return the source of the tasks' files for archives. It needs no connection to the cluster.
+        """Return the source of the tasks' files for archives.
+
+        It needs no connection to the cluster.
 
         ``bundles`` reads the files that tasks uploaded.
         """
@@ -72,14 +90,18 @@ class ClusterKind(ABC):
         """Return the object that reads which run numbers exist on the cluster."""
 
     def capacity(self) -> tuple[int | None, int]:
-        """Return the number of tasks that execute at once, and of those that may wait on the cluster beside them.
+        """Return the number of tasks that execute at once, and of those that may wait on the
+        cluster beside them.
 
         ``None``: unknown. The pools of an installation share these places.
         """
         return (self.settings.slots if "slots" in self.settings.model_fields_set else None), 0
 
     def observer(self) -> Observer | None:
-        """Return the observer that reports changes at once. Without an observer, the next look finds a change."""
+        """Return the observer that reports changes at once.
+
+        Without an observer, the next look finds a change.
+        """
         return None
 
     def logs(self) -> TaskLogs | None:
@@ -87,19 +109,28 @@ class ClusterKind(ABC):
         return None
 
     def live_files(self) -> LiveFiles | None:
-        """Return the reader of the files that tasks write, for the gateway. It works while they execute."""
+        """Return the reader of the files that tasks write, for the gateway.
+
+        It works while they execute.
+        """
         return None
 
     def files_elsewhere(self) -> str | None:
-        """Return a sentence for people on where the files are, when ``live_files`` cannot read them."""
+        """Return a sentence for people on where the files are, when ``live_files`` cannot read
+        them.
+        """
         return None
 
     def keeper(self) -> EvidenceKeeper | None:
-        """Return the object that keeps the evidence of a task's end until the database has recorded it."""
+        """Return the object that keeps the evidence of a task's end until the database has recorded
+        it.
+        """
         return None
 
     def volume(self) -> FilesPlace | None:
-        """Return the volume or the folders with the tasks' files, if this process can reach them."""
+        """Return the volume or the folders with the tasks' files, if this process can reach
+        them.
+        """
         return None
 
 
@@ -109,11 +140,17 @@ def kind_of(settings: ClusterSettings) -> ClusterKind:
     found = None
     wrong = f"LIFECYCLE_CLUSTER__KIND: {name!r:.200}"
     if name not in KINDS and ":" not in name:
-        raise InvalidRequest(f"{wrong} is not a kind of cluster; give {', '.join(KINDS)}, or your own MODULE:CLASS")
+        raise InvalidRequest(
+            f"{wrong} is not a kind of cluster; give {', '.join(KINDS)}, or your own MODULE:CLASS"
+        )
     try:
         found = resolve_name(KINDS.get(name, name))
     except (ImportError, AttributeError, ValueError) as error:
-        raise InvalidRequest(f"{wrong} cannot be imported ({error}); install it together with this package") from error
+        raise InvalidRequest(
+            f"{wrong} cannot be imported ({error}); install it together with this package"
+        ) from error
     if not (isinstance(found, type) and issubclass(found, ClusterKind)):
-        raise InvalidRequest(f"{wrong} is not a ClusterKind; derive the class from {__name__}.ClusterKind")
+        raise InvalidRequest(
+            f"{wrong} is not a ClusterKind; derive the class from {__name__}.ClusterKind"
+        )
     return found(settings)

@@ -1,9 +1,10 @@
 """Removal of old runs' files from the shared volume, or from the folders of the local cluster.
 
-Each of a run's folders is first moved below ``trash`` in one step, and then removed there. So a resume in the meantime
-finds no folder, but never a half-empty one. The kubelet creates the folders above those of a task, with the rights of
-the volume's top folder. Older kubelets create some of them for root only. Then we remove only the contents of the
-task's own folders, and empty folders stay.
+Each of a run's folders is first moved below ``trash`` in one step, and then removed there. So a
+resume in the meantime finds no folder, but never a half-empty one. The kubelet creates the folders
+above those of a task, with the rights of the volume's top folder. Older kubelets create some of
+them for root only. Then we remove only the contents of the task's own folders, and empty folders
+stay.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ _CURE = "run it where the volume is mounted writable, as the user of crawl pods 
 class VolumePlace:
     """A remover of the files that pods wrote below ``root`` (paths: ``layout``).
 
-    Several processes may remove files at the same time. A file that cannot be read or changed raises
-    ``ClusterUnavailable`` with the cure.
+    Several processes may remove files at the same time. A file that cannot be read or changed
+    raises ``ClusterUnavailable`` with the cure.
     """
 
     def __init__(self, root: Path) -> None:
@@ -41,10 +42,14 @@ class VolumePlace:
         """The mount point of the volume."""
 
     def runs(self) -> set[str]:
-        """Return the names of all folders at the level of runs, including names that are not those of a run."""
+        """Return the names of all folders at the level of runs, including names that are not those
+        of a run.
+        """
         check_mounted(self._root)
         try:
-            found = {folder.name for top in (_TASKS, _STATE) for folder in _folders(self._root / top)}
+            found = {
+                folder.name for top in (_TASKS, _STATE) for folder in _folders(self._root / top)
+            }
         except OSError as error:
             raise _cannot_clear(self._root, error) from error
         check_mounted(self._root)
@@ -56,7 +61,9 @@ class VolumePlace:
             folder = self._root / top / str(run)
             try:
                 while _is_folder(folder) and not self._moved(folder, top):
-                    continue  # another process moved it, or the trash itself was removed: check again whether it exists
+                    # Another process moved it, or the trash itself was removed: check again whether
+                    # it exists.
+                    continue
             except OSError as error:
                 raise _cannot_clear(folder, error) from error
         check_mounted(self._root)  # last, because an unmounted volume seems to have no folders
@@ -68,7 +75,8 @@ class VolumePlace:
         """
         trash = self._root / TRASH
         try:
-            # A rename is one step: a process that empties the trash at this moment sees the whole folder or nothing.
+            # A rename is one step: a process that empties the trash at this moment sees the whole
+            # folder or nothing.
             trash.mkdir(exist_ok=True)
             folder.rename(trash / f"{folder.name}.{os.urandom(8).hex()}")
         except FileNotFoundError:
@@ -76,18 +84,26 @@ class VolumePlace:
         except PermissionError:
             if top == _STATE:
                 _hide_state(folder)
-            else:  # the files of an ended attempt may stay here until ``remove``; check that we can remove them
+            # The files of an ended attempt may stay here until ``remove``; check that we can remove
+            # them.
+            else:
                 _check_ours(folder)
         return True
 
     def remove(self, run: RunRef, attempt: int) -> None:
-        """Remove the run's folders from the trash, and the folders of its attempts up to ``attempt``.
+        """Remove the run's folders from the trash, and the folders of its attempts up to
+        ``attempt``.
 
-        A resume may have begun a later attempt meanwhile. Its folders stay, even empty ones, because a pod mounts them.
+        A resume may have begun a later attempt meanwhile. Its folders stay, even empty ones,
+        because a pod mounts them.
         """
         top = self._root / _TASKS / str(run)
         try:
-            aside = [folder for folder in _folders(self._root / TRASH) if folder.name.startswith(f"{run}.")]
+            aside = [
+                folder
+                for folder in _folders(self._root / TRASH)
+                if folder.name.startswith(f"{run}.")
+            ]
             indexes = _folders(top)
             over = [
                 folder
@@ -96,7 +112,12 @@ class VolumePlace:
                 if folder.name.isdecimal() and int(folder.name) <= attempt
             ]
             states = _folders(self._root / _STATE / str(run))
-            aside += [folder for state in states for folder in _folders(state) if folder.name.startswith(ASIDE)]
+            aside += [
+                folder
+                for state in states
+                for folder in _folders(state)
+                if folder.name.startswith(ASIDE)
+            ]
         except OSError as error:
             raise _cannot_clear(self._root, error) from error
         for folder in (*aside, *over):
@@ -136,30 +157,41 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def folders_in(folder: Path) -> list[Path]:
-    """Return the folders in ``folder``, without links; none when it does not exist. Raises ``OSError``."""
+    """Return the folders in ``folder``, without links; none when it does not exist.
+
+    Raises ``OSError``.
+    """
     with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
         return [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
     return []
 
 
 def _check_ours(folder: Path) -> None:
-    """Raise ``PermissionError`` if we have no right to remove the files of the first task below ``folder``."""
+    """Raise ``PermissionError`` if we have no right to remove the files of the first task below
+    ``folder``.
+    """
     first: Path | None = folder
     for _ in ("index", "attempt", "files"):
         first = next(iter(_folders(first)), None) if first is not None else None
-    if first is not None and not os.access(first, os.W_OK | os.X_OK) and _is_folder(first):  # if it still exists
+    # If it still exists.
+    if first is not None and not os.access(first, os.W_OK | os.X_OK) and _is_folder(first):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(first))
 
 
 def _hide_state(folder: Path) -> None:
-    """Move every task's saved state to a subfolder, so that no attempt finds it. Raises ``OSError``."""
+    """Move every task's saved state to a subfolder, so that no attempt finds it.
+
+    Raises ``OSError``.
+    """
     for state in _folders(folder):
         while names := _to_hide(state):
             aside = state / f"{ASIDE}{os.urandom(8).hex()}"
-            # Another process may move a name first, or remove our subfolder. Then list the remaining names again.
+            # Another process may move a name first, or remove our subfolder. Then list the
+            # remaining names again.
             with suppress(FileNotFoundError):
                 aside.mkdir(mode=0o700)
-                # Move the marker of a clean stop first: without it, no attempt uses the state that remains.
+                # Move the marker of a clean stop first: without it, no attempt uses the state that
+                # remains.
                 for name in sorted(names, key=lambda one: (one != "clean-stop.json", one)):
                     (state / name).rename(aside / name)
 
@@ -182,7 +214,9 @@ def _remove(folder: Path) -> None:
 
 
 def _remove_tree(folder: Path) -> list[tuple[Path, OSError]]:
-    """Remove everything below ``folder`` that we can, and return the path and error of each file that remains."""
+    """Remove everything below ``folder`` that we can, and return the path and error of each file
+    that remains.
+    """
     incidents: list[tuple[Path, OSError]] = []
 
     def failed(what: object, path: str, about: tuple[type, BaseException, object]) -> None:
@@ -199,7 +233,8 @@ def _restore_rights(folder: Path) -> None:
     """Restore our rights to the folders that we own, because a crawler may have removed them."""
     inside = (Path(path, name) for path, names, _ in os.walk(folder) for name in names)
     for inner in chain([folder], inside):  # each folder before ``os.walk`` enters it
-        with suppress(OSError):  # another process may remove it; the next removal reports a folder without rights
+        # Another process may remove it; the next removal reports a folder without rights.
+        with suppress(OSError):
             if _is_folder(inner) and inner.lstat().st_uid == os.geteuid():
                 inner.chmod(0o700)
 
@@ -215,23 +250,31 @@ def _rmdir(folder: Path) -> None:
 
 
 def _cannot_clear(path: Path, error: OSError) -> ClusterUnavailable:
-    return ClusterUnavailable(f"{str(path)!r} cannot be removed: {error.strerror or error}; {_CURE}")
+    return ClusterUnavailable(
+        f"{str(path)!r} cannot be removed: {error.strerror or error}; {_CURE}"
+    )
 
 
 def is_volume(root: Path) -> bool:
-    """Return whether this is the volume, and not the empty folder for its mount. Raises ``OSError``."""
+    """Return whether this is the volume, and not the empty folder for its mount.
+
+    Raises ``OSError``.
+    """
     return "tasks" in os.listdir(root) or os.path.ismount(root)
 
 
 def check_mounted(root: Path) -> None:
-    """Raise ``ClusterUnavailable`` when no volume is mounted here: that is an outage, not a volume without files."""
+    """Raise ``ClusterUnavailable`` when no volume is mounted here: that is an outage, not a volume
+    without files.
+    """
     try:
         there = is_volume(root)
     except OSError as error:
         raise unreadable(root, error) from error
     if not there:
         raise ClusterUnavailable(
-            f"LIFECYCLE_CLUSTER__VOLUME_PATH: {str(root)!r} holds no folder 'tasks' and nothing is mounted there; "
+            f"LIFECYCLE_CLUSTER__VOLUME_PATH: {str(root)!r} holds no folder 'tasks' and nothing is "
+            "mounted there; "
             "mount the volume that crawl pods write to"
         )
 
@@ -239,6 +282,7 @@ def check_mounted(root: Path) -> None:
 def unreadable(root: Path, error: OSError) -> ClusterUnavailable:
     """Return the error for a volume that cannot be read."""
     return ClusterUnavailable(
-        f"LIFECYCLE_CLUSTER__VOLUME_PATH: {str(root)!r} cannot be read: {error.strerror}; mount the volume that crawl "
+        f"LIFECYCLE_CLUSTER__VOLUME_PATH: {str(root)!r} cannot be read: {error.strerror}; mount "
+        "the volume that crawl "
         "pods write to"
     )

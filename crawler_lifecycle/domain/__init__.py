@@ -1,1 +1,3 @@
-"""The terms and rules of a crawl: pure Python with the standard library, without input, output or Temporal."""
+"""The terms and rules of a crawl: pure Python with the standard library, without input, output or
+Temporal.
+"""

@@ -1,7 +1,8 @@
 """Bounds of numbers, times and texts that come from callers and crawlers.
 
-The first part checks values of a caller (``LIMITS``); a wrong value is refused. The second part reads values of a
-crawler. There an impossible value becomes unknown, because a value that fits no column would break every look.
+The first part checks values of a caller (``LIMITS``); a wrong value is refused. The second part
+reads values of a crawler. There an impossible value becomes unknown, because a value that fits no
+column would break every look.
 """
 
 from __future__ import annotations
@@ -27,29 +28,33 @@ INT_MAX = 2**31 - 1
 #: Times outside of these years are refused.
 FIRST_YEAR = 1970
 LAST_YEAR = 2100
-_TIME_CURE = f"give a time of the years {FIRST_YEAR} to {LAST_YEAR} with its zone, such as 2026-03-01T12:00:00Z"
+_TIME_CURE = (
+    f"give a time of the years {FIRST_YEAR} to {LAST_YEAR} with its zone, such as "
+    "2026-03-01T12:00:00Z"
+)
 #: The most processors of one task: more than any machine has.
 CPU_MAX = 100_000
 DAY_S = 86_400.0
 YEAR_S = 366 * DAY_S
-#: The most open objects of each kind in one installation, by default (settings ``LIFECYCLE_LIMITS__MANAGERS`` …). Each
-#: open webhook needs a thread of a worker.
+#: The most open objects of each kind in one installation, by default (settings
+#: ``LIFECYCLE_LIMITS__MANAGERS`` …). Each open webhook needs a thread of a worker.
 MOST: Mapping[str, int] = {"managers": 1_000, "graphs": 1_000, "schedules": 1_000, "webhooks": 100}
-#: The most values in a body of JSON, with its arrays and objects, and in an input of a workflow. Even the shortest
-#: value takes time to validate.
+#: The most values in a body of JSON, with its arrays and objects, and in an input of a workflow.
+#: Even the shortest value takes time to validate.
 VALUES_MAX = 150_000
 INPUT_VALUES_MAX = 30_000
-#: The most bytes of JSON of the tasks in one deployment call. With the fields that the tasks share, a call stays below
-#: one megabyte, a usual limit of proxies.
+#: The most bytes of JSON of the tasks in one deployment call. With the fields that the tasks share,
+#: a call stays below one megabyte, a usual limit of proxies.
 OFFER_BYTES_MAX = 768 * 1024
-#: The most characters of a short text, such as ``requested_by`` or ``parent``. It is the length of their columns.
+#: The most characters of a short text, such as ``requested_by`` or ``parent``. It is the length of
+#: their columns.
 SAID_MAX = 255
-#: The most bytes of such a text as JSON, as it is sent through Temporal. There a character outside of ASCII has 6 or 12
-#: bytes. Temporal ends a workflow that sets a search attribute of more than 2,048 bytes. As UTF-8 such a text has at
-#: most 765 bytes, and a workflow id may have 1,000.
+#: The most bytes of such a text as JSON, as it is sent through Temporal. There a character outside
+#: of ASCII has 6 or 12 bytes. Temporal ends a workflow that sets a search attribute of more than
+#: 2,048 bytes. As UTF-8 such a text has at most 765 bytes, and a workflow id may have 1,000.
 TRAVEL_MAX = 2_000
-#: Unicode categories that are refused: control characters, surrogates and line separators. Databases, protobuf or logs
-#: would change them.
+#: Unicode categories that are refused: control characters, surrogates and line separators.
+#: Databases, protobuf or logs would change them.
 _UNFIT = ("Cc", "Cs", "Zl", "Zp")
 #: The most characters of a task's name, uid and reason in an answer of the scheduler service.
 NAME_MAX = 255
@@ -61,13 +66,16 @@ REASON_MAX = 1000
 STRICT = {"extra": "forbid", "allow_inf_nan": False}
 
 
-# --- values of a caller -----------------------------------------------------------------------------------------------
+# --- values of a caller ---------------------------------------------------------------------------
 
 _QUOTED = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 
 
 def values_in(text: bytes) -> int:
-    """Return the number of values in JSON, without parsing it. An empty array or object counts twice."""
+    """Return the number of values in JSON, without parsing it.
+
+    An empty array or object counts twice.
+    """
     if text.count(b",") > INPUT_VALUES_MAX // 2:
         text = _QUOTED.sub(b"", text)  # commas in texts separate nothing
     return 1 + sum(map(text.count, (b",", b"[", b"{")))
@@ -80,7 +88,10 @@ def check_values(field: str, text: bytes, most: int) -> None:
 
 
 def shown(value: object) -> str:
-    """Return a value as errors show it, at most 120 characters. Only the beginning of a long one is converted."""
+    """Return a value as errors show it, at most 120 characters.
+
+    Only the beginning of a long one is converted.
+    """
     if isinstance(value, int) and abs(value) >= 10**60:
         return "a very large number"
     text = repr(value[:120] if isinstance(value, str | list) else value)
@@ -107,7 +118,9 @@ class Bound:
         least = f"above {self.least:g}" if self.above else f"from {self.least:g}"
         to = "and at most" if self.above else "to"
         unit = f" {self.unit}" if self.unit else ""
-        most = str(int(self.most)) if self.whole or self.most == int(self.most) else f"{self.most:g}"
+        most = (
+            str(int(self.most)) if self.whole or self.most == int(self.most) else f"{self.most:g}"
+        )
         return f"give {kind} {least} {to} {most}{unit}{self.cure}"
 
     def holds(self, value: object) -> bool:
@@ -121,13 +134,15 @@ class Bound:
 
 
 _OPEN = ", or null for no limit"
-#: The bounds of all numbers of a request. Every input (HTTP, Temporal, catalogue, CLI) builds the dataclasses of
-#: ``domain.run``, and these use only this table.
+#: The bounds of all numbers of a request. Every input (HTTP, Temporal, catalogue, CLI) builds the
+#: dataclasses of ``domain.run``, and these use only this table.
 LIMITS: Mapping[str, Bound] = {
     "run_id": Bound(1, ID_MAX, whole=True, or_none=True),
     "attempt": Bound(1, INT_MAX, whole=True),
     "priority": Bound(1, 5, whole=True, cure=": 1 is first, 5 is last"),
-    "max_parallel_tasks": Bound(1, TASKS_PER_RUN_MAX, whole=True, or_none=True, cure=", or leave it out for all"),
+    "max_parallel_tasks": Bound(
+        1, TASKS_PER_RUN_MAX, whole=True, or_none=True, cure=", or leave it out for all"
+    ),
     # At least one look a day: with fewer looks, the recorded status would be of little use.
     "poll_minutes": Bound(0, 1440, "minutes", above=True),
     "limits.start_check_s": Bound(0, 3600, "seconds"),
@@ -146,20 +161,30 @@ def refusal(field: str, value: object, cure: str) -> InvalidRequest:
 
 def check_name(what: str, name: object, *, or_none: bool = False) -> None:
     """Raise ``InvalidRequest`` unless this may be the name of a crawler, a pool or a project."""
-    if not (or_none and name is None) and not (isinstance(name, str) and CRAWLER_NAME.fullmatch(name)):
-        rule = "have 1 to 63 characters of a-z, 0-9, '-', '_' and '.', and begin and end with a letter or digit"
+    if not (or_none and name is None) and not (
+        isinstance(name, str) and CRAWLER_NAME.fullmatch(name)
+    ):
+        rule = (
+            "have 1 to 63 characters of a-z, 0-9, '-', '_' and '.', and begin and end with a "
+            "letter or digit"
+        )
         raise refusal(what, name, f"{what} names {rule}")
 
 
 def check_number(field: str, value: object, bound: Bound | None = None) -> None:
-    """Raise ``InvalidRequest`` unless the number is within its bound (by default the field's bound in ``LIMITS``)."""
+    """Raise ``InvalidRequest`` unless the number is within its bound (by default the field's bound
+    in ``LIMITS``).
+    """
     bound = bound or LIMITS[field]
     if not (bound.holds(value) or (value is None and bound.or_none)):
         raise refusal(field, value, bound.cure_text())
 
 
 def storable(at: datetime) -> datetime:
-    """Return the time in UTC. Raises ``ValueError`` with the cure for a time outside of the years that we store."""
+    """Return the time in UTC.
+
+    Raises ``ValueError`` with the cure for a time outside of the years that we store.
+    """
     found = believable(at)
     if found is None:
         raise ValueError(_TIME_CURE)
@@ -167,27 +192,46 @@ def storable(at: datetime) -> datetime:
 
 
 def check_time(field: str, value: datetime | None) -> None:
-    """Raise ``InvalidRequest`` unless the time has a time zone and lies in the years that we store."""
+    """Raise ``InvalidRequest`` unless the time has a time zone and lies in the years that we
+    store.
+    """
     if value is None:
         return
     if not isinstance(value, datetime):
-        raise refusal(field, value, "give a datetime with its zone, such as datetime(2026, 3, 1, 12, tzinfo=UTC)")
+        raise refusal(
+            field,
+            value,
+            "give a datetime with its zone, such as datetime(2026, 3, 1, 12, tzinfo=UTC)",
+        )
     if value.tzinfo is None or believable(value) is None:
         raise refusal(field, value.isoformat(), _TIME_CURE)
 
 
 def travels(value: object, most: int = SAID_MAX) -> bool:
-    """Return whether databases, Temporal and workflow ids keep this text unchanged: 1 to ``most`` characters."""
-    if not isinstance(value, str) or not 0 < len(value) <= most or len(json.dumps(value)) > TRAVEL_MAX:
+    """Return whether databases, Temporal and workflow ids keep this text unchanged: 1 to ``most``
+    characters.
+    """
+    if (
+        not isinstance(value, str)
+        or not 0 < len(value) <= most
+        or len(json.dumps(value)) > TRAVEL_MAX
+    ):
         return False
     return value.isprintable() or not any(unicodedata.category(c) in _UNFIT for c in value)
 
 
 def check_text(field: str, value: object, most: int = SAID_MAX, *, needed: bool = False) -> None:
-    """Raise ``InvalidRequest`` unless the text can be stored and sent. ``None`` is allowed unless it is ``needed``."""
+    """Raise ``InvalidRequest`` unless the text can be stored and sent.
+
+    ``None`` is allowed unless it is ``needed``.
+    """
     if (needed or value is not None) and not travels(value, most):
         cure = f"give a text of 1 to {most} characters without control characters"
-        raise refusal(field, value, f"{cure}, at most {TRAVEL_MAX} bytes as JSON (outside of ASCII, 6 or 12 for each)")
+        raise refusal(
+            field,
+            value,
+            f"{cure}, at most {TRAVEL_MAX} bytes as JSON (outside of ASCII, 6 or 12 for each)",
+        )
 
 
 def check_request_id(value: object) -> None:
@@ -200,7 +244,7 @@ def check_request_id(value: object) -> None:
         raise refusal("request_id", value, "remove the spaces at its ends")
 
 
-# --- values of a crawler ----------------------------------------------------------------------------------------------
+# --- values of a crawler --------------------------------------------------------------------------
 
 #: The highest number of a signal. Linux has 64 signals, some of its ports 128.
 SIGNAL_MAX = 128
@@ -210,19 +254,25 @@ NOTE_MAX = 200
 
 
 def whole(value: object) -> int | None:
-    """Return the number that a text of decimal digits names; ``None``: no such text, or more than ``ID_MAX``."""
+    """Return the number that a text of decimal digits names; ``None``: no such text, or more than
+    ``ID_MAX``.
+    """
     if not (isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= 19):
         return None
     return int(value) if int(value) <= ID_MAX else None
 
 
 def count(value: object) -> int | None:
-    """Return a counter or bytes of memory: a whole number from 0 to ``COUNT_MAX``; ``None``: it is no such number."""
+    """Return a counter or bytes of memory: a whole number from 0 to ``COUNT_MAX``; ``None``: it is
+    no such number.
+    """
     return value if type(value) is int and 0 <= value <= COUNT_MAX else None
 
 
 def exit_code(value: object) -> int | None:
-    """Return the exit code of a process; ``None``: the value is no exit code that fits into its column."""
+    """Return the exit code of a process; ``None``: the value is no exit code that fits into its
+    column.
+    """
     return value if type(value) is int and -INT_MAX <= value <= INT_MAX else None
 
 
@@ -232,7 +282,8 @@ def exit_signal(value: object) -> int | None:
 
 
 def words(value: object, most: int = TEXT_MAX) -> str | None:
-    """Return the text, cut to ``most`` characters, without characters that a database or Temporal refuses.
+    """Return the text, cut to ``most`` characters, without characters that a database or Temporal
+    refuses.
 
     ``None``: the text is empty, or the value is no text.
     """
@@ -244,11 +295,17 @@ def words(value: object, most: int = TEXT_MAX) -> str | None:
 
 def cut_to_travel(text: str) -> str:
     """Return the text, cut if it is too long for a search attribute of Temporal."""
-    return text if len(text) <= SAID_MAX and len(json.dumps(text)) <= TRAVEL_MAX else text[: TRAVEL_MAX // 12]
+    return (
+        text
+        if len(text) <= SAID_MAX and len(json.dumps(text)) <= TRAVEL_MAX
+        else text[: TRAVEL_MAX // 12]
+    )
 
 
 def moment(value: object) -> datetime | None:
-    """Return an ISO 8601 time in UTC; ``None``: no such text, no zone, or a year that we do not store."""
+    """Return an ISO 8601 time in UTC; ``None``: no such text, no zone, or a year that we do not
+    store.
+    """
     if not isinstance(value, str):
         return None
     try:

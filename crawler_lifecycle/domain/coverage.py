@@ -1,4 +1,6 @@
-"""Judgement of what a run brought: items, pages, errors and fields of items, compared with runs before it."""
+"""Judgement of what a run brought: items, pages, errors and fields of items, compared with runs
+before it.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +18,21 @@ from .ended_by import EndedBy
 from .quick import quick_dataclass
 from .run import COVERAGE, DROPPED, EMPTY, NO_ITEMS, UNMET, UNMET_OUTCOMES, RunStatus, Verdict
 
-#: The most fields of a task or a run, and of characters of a field's name. ``runner/feeds.py`` has the same limits.
+#: The most fields of a task or a run, and of characters of a field's name. ``runner/feeds.py`` has
+#: the same limits.
 FIELDS_MAX = 30
 FIELD_NAME_MAX = 60
 #: The most characters of a note. The first note of a task is the run's.
 NOTE_MAX = 500
 #: The most field names that are summed over the tasks of a run.
 NAMES_MAX = 1_000
-#: A run is compared with at most ``RUNS`` completed runs, and only if ``RUNS_MIN`` of them know the field.
+#: A run is compared with at most ``RUNS`` completed runs, and only if ``RUNS_MIN`` of them know the
+#: field.
 RUNS = 10
 RUNS_MIN = 3
-#: Numbers are compared with the last ``GOOD_RUNS`` good runs with items, among the last ``GOOD_AMONG`` completed runs.
-#: Without this limit the verdict about a crawler that never brings items would read all of its runs.
+#: Numbers are compared with the last ``GOOD_RUNS`` good runs with items, among the last
+#: ``GOOD_AMONG`` completed runs. Without this limit the verdict about a crawler that never brings
+#: items would read all of its runs.
 GOOD_RUNS = 5
 GOOD_AMONG = 1_000
 #: The most fields that a cause describes.
@@ -46,23 +51,32 @@ _RULES: Mapping[str, Mapping[str, Bound]] = {
 
 @quick_dataclass(frozen=True, slots=True)
 class Coverage:
-    """The share (0 to 1) of items that fill each field, and the number of all items that can be read."""
+    """The share (0 to 1) of items that fill each field, and the number of all items that can be
+    read.
+    """
 
     items: int
     """At least 1, or 0 with a note."""
     shares: Mapping[str, float]
     note: str | None = None
-    """Sentences about items that were counted or left in files, that cannot be read, and about files not kept."""
+    """Sentences about items that were counted or left in files, that cannot be read, and about
+    files not kept.
+    """
 
     @classmethod
     def of(cls, said: object) -> Coverage | None:
-        """Read a runner's report or the value of a row. Leave out impossible fields. ``None``: it reports no items."""
+        """Read a runner's report or the value of a row.
+
+        Leave out impossible fields. ``None``: it reports no items.
+        """
         if not isinstance(said, Mapping):
             return None
         items = count(said.get("items"))
         shares = said.get("shares")
         note = said.get("note")
-        note = note[:NOTE_MAX] if isinstance(note, str) and note and travels(note, len(note)) else None
+        note = (
+            note[:NOTE_MAX] if isinstance(note, str) and note and travels(note, len(note)) else None
+        )
         if items is None or not (items or note) or not isinstance(shares, Mapping):
             return None
         good = (
@@ -77,7 +91,10 @@ class Coverage:
         return cls(items, dict(islice(good, FIELDS_MAX)), note)
 
     def share(self, name: str) -> float | None:
-        """Return the share of items that fill a field. ``None``: unknown, only the most filled fields are kept."""
+        """Return the share of items that fill a field.
+
+        ``None``: unknown, only the most filled fields are kept.
+        """
         return self.shares.get(name, None if len(self.shares) >= FIELDS_MAX else 0.0)
 
 
@@ -114,11 +131,18 @@ class ExpectedCoverage:
     numbers: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """The rules of each counter, by the names in ``_RULES``."""
     watched: bool = False
-    """True if a run without items needs attention when runs before it had some, or when it had only errors."""
+    """True if a run without items needs attention when runs before it had some, or when it had only
+    errors.
+    """
 
     @classmethod
-    def of(cls, written: Mapping[str, Any], *, fail: bool = False, watched: bool = False) -> ExpectedCoverage:
-        """Read the key ``expect`` of a crawler's entry, without a check. A plain number is the least number."""
+    def of(
+        cls, written: Mapping[str, Any], *, fail: bool = False, watched: bool = False
+    ) -> ExpectedCoverage:
+        """Read the key ``expect`` of a crawler's entry, without a check.
+
+        A plain number is the least number.
+        """
         parts = dict[str, Any]()
         numbers = dict[str, Any]()
         for name, value in written.items():
@@ -131,14 +155,17 @@ class ExpectedCoverage:
         return cls(parts, fail, numbers, watched)
 
     def check(self) -> None:
-        """Raise ``InvalidRequest`` for an unknown rule, too many fields, an invalid name or an invalid number."""
+        """Raise ``InvalidRequest`` for an unknown rule, too many fields, an invalid name or an
+        invalid number.
+        """
         for counter, given in self.numbers.items():
             rules = _RULES[counter]
             if not given or not given.keys() <= rules.keys():
                 raise refusal(
                     f"expect.{counter}",
                     given,
-                    f"give {{{', '.join(rules)}}}; a field of items called {counter} is named below fields",
+                    f"give {{{', '.join(rules)}}}; a field of items called {counter} is named "
+                    "below fields",
                 )
             for rule, number in given.items():
                 check_number(f"expect.{counter}.{rule}", number, rules[rule])
@@ -152,8 +179,8 @@ class ExpectedCoverage:
 def summed(tasks: Iterable[Coverage], first: Iterable[str] = ()) -> Coverage | None:
     """Return the coverage of all tasks together, weighted by their items.
 
-    The result has at most ``FIELDS_MAX`` fields: the fields in ``first``, then the most filled fields. ``None``: no
-    task has a coverage.
+    The result has at most ``FIELDS_MAX`` fields: the fields in ``first``, then the most filled
+    fields. ``None``: no task has a coverage.
     """
     items = 0
     wanted = frozenset(first)
@@ -171,11 +198,18 @@ def summed(tasks: Iterable[Coverage], first: Iterable[str] = ()) -> Coverage | N
 
 
 def judged(
-    verdict: Verdict, brought: Brought, expected: ExpectedCoverage, before: Sequence[Coverage], good: Sequence[Brought]
+    verdict: Verdict,
+    brought: Brought,
+    expected: ExpectedCoverage,
+    before: Sequence[Coverage],
+    good: Sequence[Brought],
 ) -> Verdict:
-    """Return the verdict of a run after the comparison with what is expected. Only a COMPLETED verdict can change.
+    """Return the verdict of a run after the comparison with what is expected.
 
-    ``before``: the coverages of its crawler's last ``RUNS`` completed runs, without runs that have none. ``good``: what
+    Only a COMPLETED verdict can change.
+
+    ``before``: the coverages of its crawler's last ``RUNS`` completed runs, without runs that have
+        none. ``good``: what
     its last ``GOOD_RUNS`` good runs with items brought.
     """
     if verdict.status is not RunStatus.COMPLETED:
@@ -189,7 +223,9 @@ def judged(
     found = [text for _, text in less] + unknown
     if not found:
         return replace(verdict, lacks=NO_ITEMS) if good and not brought.items else verdict
-    said = found[:SAID_MAX] + ([f"and {len(found) - SAID_MAX} more"] if len(found) > SAID_MAX else [])
+    said = found[:SAID_MAX] + (
+        [f"and {len(found) - SAID_MAX} more"] if len(found) > SAID_MAX else []
+    )
     if verdict.outcome != "finished":  # the crawler's own word, or what failed, may be the reason
         said.append(verdict.cause)
     word = min((word for word, _ in less), key=UNMET_OUTCOMES.index, default=COVERAGE)
@@ -197,7 +233,9 @@ def judged(
     return Verdict(status, word, "; ".join(said), EndedBy.SERVICE, word)
 
 
-def _too_little(brought: Brought, expected: ExpectedCoverage, good: Sequence[Brought]) -> Iterator[tuple[str, str]]:
+def _too_little(
+    brought: Brought, expected: ExpectedCoverage, good: Sequence[Brought]
+) -> Iterator[tuple[str, str]]:
     """Yield an outcome and a sentence for each counter that is not as expected."""
     pages = brought.pages
     items = brought.items
@@ -208,27 +246,49 @@ def _too_little(brought: Brought, expected: ExpectedCoverage, good: Sequence[Bro
         rules = expected.numbers.get(name, {})
         usual = median(getattr(earlier, name) for earlier in good) if good else 0
         implied = name == "items" and (rules or expected.parts or (expected.watched and good))
-        wanted = {DROPPED: (1 - rules.get("drop", 1)) * usual, UNMET: rules.get("min", 1 if implied else 0)}
+        wanted = {
+            DROPPED: (1 - rules.get("drop", 1)) * usual,
+            UNMET: rules.get("min", 1 if implied else 0),
+        }
         short = {word: least for word, least in wanted.items() if least - number > 1e-9}
         if short:
             word = next(iter(short)) if number or name == "pages" else EMPTY
-            before = f", the usual number is {usual:,.10g} (median of {len(good)} good runs)" if good else ""
+            before = (
+                f", the usual number is {usual:,.10g} (median of {len(good)} good runs)"
+                if good
+                else ""
+            )
             yield word, f"{name}: {number:,}{before}, expected at least {max(short.values()):,.10g}"
     most = expected.numbers.get("errors", {}).get("max_share")
     if most is not None and errors > most * (pages or items) + 1e-9:
-        yield UNMET, f"errors: {errors:,} with {pages:,} pages and {items:,} items, expected at most {100 * most:g} %"
+        yield (
+            UNMET,
+            f"errors: {errors:,} with {pages:,} pages and {items:,} items, expected at most "
+            f"{100 * most:g} %",
+        )
 
 
-def _unknown(coverage: Coverage, before: Sequence[Coverage], parts: Mapping[str, float]) -> Iterator[str]:
-    """Sentences about expected fields that no item had in this run or before: their names may be wrong."""
+def _unknown(
+    coverage: Coverage, before: Sequence[Coverage], parts: Mapping[str, float]
+) -> Iterator[str]:
+    """Sentences about expected fields that no item had in this run or before: their names may be
+    wrong.
+    """
     for name in parts:
         if coverage.share(name) == 0 and all(earlier.share(name) == 0 for earlier in before):
-            near = get_close_matches(name, [other for other, share in coverage.shares.items() if share], 1)
+            near = get_close_matches(
+                name, [other for other, share in coverage.shares.items() if share], 1
+            )
             cure = f": is {near[0]} meant?" if near else ", or leave it out"
-            yield f"{name}: no item of this run or {len(before)} before has it; correct expect in the catalogue{cure}"
+            yield (
+                f"{name}: no item of this run or {len(before)} before has it; correct expect in "
+                f"the catalogue{cure}"
+            )
 
 
-def _violations(coverage: Coverage, before: Sequence[Coverage], parts: Mapping[str, float]) -> Iterator[str]:
+def _violations(
+    coverage: Coverage, before: Sequence[Coverage], parts: Mapping[str, float]
+) -> Iterator[str]:
     for name, part in parts.items():
         share = coverage.share(name)
         known = [theirs for earlier in before if (theirs := earlier.share(name)) is not None]

@@ -12,8 +12,11 @@ SCHEDULE_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{NAME_MAX - 1}}}")
 _DUE_REQUEST = re.compile(
     rf"schedule/({SCHEDULE_NAME.pattern})/[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}T[0-9:]{{8}}Z", re.ASCII
 )
-#: The due time in ids of managers and graphs that a schedule begins, and in workflow ids that are made from them.
-_DUE_ID = re.compile(rf"(?:graph/schedule\.)?{SCHEDULE_NAME.pattern}\.([0-9-]{{10}}T[0-9:]{{8}}Z)", re.ASCII)
+#: The due time in ids of managers and graphs that a schedule begins, and in workflow ids that are
+#: made from them.
+_DUE_ID = re.compile(
+    rf"(?:graph/schedule\.)?{SCHEDULE_NAME.pattern}\.([0-9-]{{10}}T[0-9:]{{8}}Z)", re.ASCII
+)
 
 
 def due_text(due_at: datetime) -> str:
@@ -33,7 +36,9 @@ def schedule_of(request_id: str) -> str | None:
 
 
 def due_of(*ids: str | None) -> datetime | None:
-    """Return the due time in the first of these flow ids and workflow ids that a schedule made; ``None``: in none."""
+    """Return the due time in the first of these flow ids and workflow ids that a schedule made;
+    ``None``: in none.
+    """
     for id in ids:
         found = _DUE_ID.fullmatch(id or "")
         with suppress(ValueError):  # a flow id of a person may look like one
@@ -43,7 +48,10 @@ def due_of(*ids: str | None) -> datetime | None:
 
 
 def due_workflow_id(name: str, due_at: datetime | None = None) -> str:
-    """Return the workflow id of a due time. Without ``due_at``: the prefix, to which Temporal adds the due time."""
+    """Return the workflow id of a due time.
+
+    Without ``due_at``: the prefix, to which Temporal adds the due time.
+    """
     return f"crawl-due/{name}" + ("" if due_at is None else f"-{due_text(due_at)}")
 
 

@@ -8,8 +8,8 @@ from enum import StrEnum
 class EndedBy(StrEnum):
     """The one who ended a task or a run (the table is in docs/lifecycle.md, "Who ended it").
 
-    Colours, exit codes, lists, retries and alerts follow this value, and never an outcome: a crawler may report any
-    text as its outcome, also one of ours.
+    Colours, exit codes, lists, retries and alerts follow this value, and never an outcome: a
+    crawler may report any text as its outcome, also one of ours.
     """
 
     CRAWLER = "crawler"
@@ -21,4 +21,6 @@ class EndedBy(StrEnum):
     CLUSTER = "cluster"
     """The cluster or its owner took it away, or lost it."""
     SERVICE = "service"
-    """We ended it or judged it: the scheduler service refused it, an audit gave it up, or its items lack fields."""
+    """We ended it or judged it: the scheduler service refused it, an audit gave it up, or its items
+    lack fields.
+    """

@@ -1,7 +1,8 @@
 """Errors of the domain, each with a stable type string.
 
-Temporal, problem documents and logs use the type string. Texts may change, type strings may not. After a retryable
-error a later try may succeed. After any other error every try fails in the same way.
+Temporal, problem documents and logs use the type string. Texts may change, type strings may not.
+After a retryable error a later try may succeed. After any other error every try fails in the same
+way.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from typing import ClassVar
 class LifecycleError(Exception):
     """Base of all errors that we raise on purpose.
 
-    ``code`` is the stable type string: the name of the class. A subclass in an adapter has the code of its base class
-    here. ``retryable``: a later try may succeed. ``retry_after_s``: the seconds that the other side asked us to wait.
+    ``code`` is the stable type string: the name of the class. A subclass in an adapter has the code
+    of its base class here. ``retryable``: a later try may succeed. ``retry_after_s``: the seconds
+    that the other side asked us to wait.
     """
 
     code: ClassVar[str] = "LifecycleError"
@@ -34,9 +36,11 @@ class RunNotFound(LifecycleError):
 
 
 class RowMissing(RunNotFound):
-    """The row of a live run is missing: the database was restored from an older copy, or created again.
+    """The row of a live run is missing: the database was restored from an older copy, or created
+    again.
 
-    The run's workflow waits. It continues by itself after ``crawlctl audit --adopt`` has made the row again.
+    The run's workflow waits. It continues by itself after ``crawlctl audit --adopt`` has made the
+    row again.
     """
 
     retryable = True
@@ -55,31 +59,45 @@ class AlreadyCompleted(LifecycleError):
 
 
 class Fenced(LifecycleError):
-    """The writer no longer owns the run: the row has another attempt or owner. It must not write."""
+    """The writer no longer owns the run: the row has another attempt or owner.
+
+    It must not write.
+    """
 
 
 class Overtaken(LifecycleError):
-    """A look or a manager's cycle came too late: a later one is already recorded. A retry reads the new state first."""
+    """A look or a manager's cycle came too late: a later one is already recorded.
+
+    A retry reads the new state first.
+    """
 
     retryable = True
 
 
 class NotInThisState(LifecycleError):
-    """The action does not fit the state of the run: for example, the resume of a run that has not ended."""
+    """The action does not fit the state of the run: for example, the resume of a run that has not
+    ended.
+    """
 
 
 class RunDeleted(NotInThisState):
-    """The run is deleted, or its deletion has begun. Its data is neither read nor written, and it cannot be resumed."""
+    """The run is deleted, or its deletion has begun.
+
+    Its data is neither read nor written, and it cannot be resumed.
+    """
 
 
 class TooManyOpen(NotInThisState):
-    """As many managers, graphs, schedules or webhooks are open as the installation allows; the text names the limit."""
+    """As many managers, graphs, schedules or webhooks are open as the installation allows; the text
+    names the limit.
+    """
 
 
 class QuotaReached(LifecycleError):
     """A quota is used up; the text names quota, use and when it is free.
 
-    ``retry_after_s`` is ``None`` if it is never free by itself. Managers, graphs and schedules try again.
+    ``retry_after_s`` is ``None`` if it is never free by itself. Managers, graphs and schedules try
+    again.
     """
 
     retryable = True
@@ -100,7 +118,9 @@ class DeploymentExpired(LifecycleError):
 
 
 class IssuerUnavailable(LifecycleError):
-    """The issuer of people's tokens (OpenID Connect) cannot be reached, or its answers are no use."""
+    """The issuer of people's tokens (OpenID Connect) cannot be reached, or its answers are no
+    use.
+    """
 
     retryable = True
 
@@ -116,11 +136,17 @@ class MeantElsewhere(SchedulerUnavailable):
 
 
 class CallTooLarge(SchedulerUnavailable):
-    """The scheduler service, or a proxy before it, refused the call for its size. This says nothing about any task."""
+    """The scheduler service, or a proxy before it, refused the call for its size.
+
+    This says nothing about any task.
+    """
 
 
 class ClusterUnavailable(LifecycleError):
-    """The cluster could not be read completely. The error says nothing about the state of any task."""
+    """The cluster could not be read completely.
+
+    The error says nothing about the state of any task.
+    """
 
     retryable = True
 
@@ -142,13 +168,17 @@ class NothingDeployed(LifecycleError):
 
 
 class PlansUnknown(LifecycleError):
-    """A plans worker still reads the module that a request names, so the request cannot be checked yet."""
+    """A plans worker still reads the module that a request names, so the request cannot be checked
+    yet.
+    """
 
     retryable = True
 
 
 class StoreUnavailable(LifecycleError):
-    """The database cannot be used now: unreachable, locked, read-only, or at another schema version."""
+    """The database cannot be used now: unreachable, locked, read-only, or at another schema
+    version.
+    """
 
     retryable = True
 
@@ -156,23 +186,26 @@ class StoreUnavailable(LifecycleError):
 class StoreRefused(StoreUnavailable):
     """The database works but refused one of our statements.
 
-    The text names the statement, and never a value in it. The error is retried: it is a bug of ours, which a new build
-    may fix, and no run may fail because of it.
+    The text names the statement, and never a value in it. The error is retried: it is a bug of
+    ours, which a new build may fix, and no run may fail because of it.
     """
 
 
 class RowUnreadable(LifecycleError):
     """A row has an impossible value because of a manual edit.
 
-    The text names table, key, column, value and cure. The row is not overwritten. Work that waits for the row continues
-    by itself after a person has repaired it.
+    The text names table, key, column, value and cure. The row is not overwritten. Work that waits
+    for the row continues by itself after a person has repaired it.
     """
 
     retryable = True
 
 
 class RowEdited(RowUnreadable, Fenced):
-    """A manual edit changed the attempt or the owner alone; a takeover changes both. Writers wait for the repair."""
+    """A manual edit changed the attempt or the owner alone; a takeover changes both.
+
+    Writers wait for the repair.
+    """
 
 
 class TemporalUnavailable(LifecycleError):
@@ -182,7 +215,10 @@ class TemporalUnavailable(LifecycleError):
 
 
 class NotDelivered(LifecycleError):
-    """A notification, an event or an archive could not be delivered now. It stays recorded and is sent again."""
+    """A notification, an event or an archive could not be delivered now.
+
+    It stays recorded and is sent again.
+    """
 
     retryable = True
 

@@ -1,4 +1,7 @@
-"""Items as JSON Lines and CSV, in pieces of bytes. The memory does not grow with the number of items."""
+"""Items as JSON Lines and CSV, in pieces of bytes.
+
+The memory does not grow with the number of items.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +15,24 @@ from typing import Any, Final
 from .item_table import VALUE
 from .items import as_text, matching, plain
 
-#: The fields of the first items become the columns of a CSV file: of at most this many items or characters.
+#: The fields of the first items become the columns of a CSV file: of at most this many items or
+#: characters.
 HEAD_ITEMS = 1_000
 HEAD_CHARS = 2 * 1024 * 1024
 #: The most columns, and the name of one more column: it has the fields without a column, as JSON.
 COLUMNS_MAX = 1_000
 LEFT_OUT = "(left out)"
-#: The bytes of a piece. After ``PAUSE_ITEMS`` skipped items a piece is sent even if it is empty: sending it shows
-#: whether the reader is still there.
+#: The bytes of a piece. After ``PAUSE_ITEMS`` skipped items a piece is sent even if it is empty:
+#: sending it shows whether the reader is still there.
 PIECE = 64 * 1024
 PAUSE_ITEMS = 500
 PAUSE: Final = object()
 """A mark in a stream of items, in place of skipped items."""
-#: Texts that a spreadsheet would execute as a formula, also behind a byte order mark, which readers of the first cell
-#: remove. Numbers with a sign are harmless.
-_FORMULA = re.compile(r"\ufeff*(?:[=@\t\r\n\uff1d\uff0b\uff0d\uff20]|[+\-](?!\d[\d.,]*(?:[eE][+-]?\d+)?$))")
+#: Texts that a spreadsheet would execute as a formula, also behind a byte order mark, which readers
+#: of the first cell remove. Numbers with a sign are harmless.
+_FORMULA = re.compile(
+    r"\ufeff*(?:[=@\t\r\n\uff1d\uff0b\uff0d\uff20]|[+\-](?!\d[\d.,]*(?:[eE][+-]?\d+)?$))"
+)
 _ROW_END = "\r\n"
 
 
@@ -62,7 +68,10 @@ def as_jsonl(items: Iterable[Any]) -> Iterator[bytes]:
 
 
 def as_csv(items: Iterable[Any], fields: Collection[str] | None = None) -> Iterator[bytes]:
-    """Yield the items as CSV. The first line has the names of the columns: ``fields``, or those of the first items."""
+    """Yield the items as CSV.
+
+    The first line has the names of the columns: ``fields``, or those of the first items.
+    """
     source = iter(items)
     text = io.StringIO()
     head, columns, leaves_out = yield from read_head(source)
@@ -84,8 +93,8 @@ def as_csv(items: Iterable[Any], fields: Collection[str] | None = None) -> Itera
 class _Rows:
     """Takes rows of a ``csv.writer``, and ends each of them with a line feed alone.
 
-    The writer quotes a cell with a character of its own line end. Before Python 3.13 it quotes no other carriage
-    return, but readers end a row at one.
+    The writer quotes a cell with a character of its own line end. Before Python 3.13 it quotes no
+    other carriage return, but readers end a row at one.
     """
 
     def __init__(self, text: io.StringIO) -> None:
@@ -95,7 +104,9 @@ class _Rows:
         return self._text.write(row.removesuffix(_ROW_END) + "\n")
 
 
-def _pieces(items: Iterable[Any], text: io.StringIO, write: Callable[[Any], object]) -> Iterator[bytes]:
+def _pieces(
+    items: Iterable[Any], text: io.StringIO, write: Callable[[Any], object]
+) -> Iterator[bytes]:
     """Yield the text in pieces. ``write`` appends one item to ``text``."""
     for item in items:
         if item is not PAUSE:
@@ -110,7 +121,8 @@ def _pieces(items: Iterable[Any], text: io.StringIO, write: Callable[[Any], obje
 def read_head(items: Iterator[Any]) -> Generator[bytes, None, tuple[list[Any], list[str], bool]]:
     """Read the first items, and yield an empty piece for each ``PAUSE``.
 
-    Returns the items, the columns for their fields, and whether an item may have fields without a column.
+    Returns the items, the columns for their fields, and whether an item may have fields without a
+    column.
     """
     head = list[Any]()
     names = dict[str, None]()

@@ -1,4 +1,6 @@
-"""Statistics of items in one pass: for each field how many items have it, distinct values, and lengths."""
+"""Statistics of items in one pass: for each field how many items have it, distinct values, and
+lengths.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,12 @@ from typing import Any
 from .item_table import NAME_MAX, VALUE, visible
 from .items import as_text
 
-#: Fields that are followed, and hashes that are kept of each: up to this many distinct values the number is exact.
+#: Fields that are followed, and hashes that are kept of each: up to this many distinct values the
+#: number is exact.
 FIELDS_MAX = 200
 HASHES = 256
-#: The most characters of the name of a field that is followed, and names of further fields that are counted.
+#: The most characters of the name of a field that is followed, and names of further fields that are
+#: counted.
 FIELD_NAME_MAX = 1_000
 LEFT_OUT_MAX = 100_000
 #: The most items that are counted together, and the fields and the bytes that end a batch.
@@ -53,8 +57,9 @@ class ItemStats:
 
 
 def item_stats(items: Iterable[Any], read: Callable[[], int] = lambda: 0) -> ItemStats:
-    """Return the statistics of these items. ``read`` returns the bytes that were read for them so far: it bounds
-    what is kept at once."""
+    """Return the statistics of these items.
+
+    ``read`` returns the bytes that were read for them so far: it bounds what is kept at once."""
     fields: dict[str, _Field] = {}
     left_out: set[int] = set()
     source = iter(items)
@@ -90,7 +95,9 @@ def _batch(source: Iterator[Any], read: Callable[[], int]) -> list[dict[str, Any
 
 
 class _Field:
-    """One field as it is kept: the smallest hashes of its values (k minimum values, Bar-Yossef et al. 2002)."""
+    """One field as it is kept: the smallest hashes of its values (k minimum values, Bar-Yossef et
+    al. 2002).
+    """
 
     def __init__(self) -> None:
         self.filled = 0
@@ -102,13 +109,19 @@ class _Field:
     def add(self, values: Sequence[Any]) -> None:
         kinds = set(map(type, values)) - {NoneType}
         if not kinds <= {str, int, float}:
-            values = [value if type(value) in (str, int, float) else _text(value) for value in values]
+            values = [
+                value if type(value) in (str, int, float) else _text(value) for value in values
+            ]
         different = set(values)
         self.filled += len(values) - sum(values.count(empty) for empty in _EMPTY & different)
         different -= _EMPTY
         if not different:
             return
-        numbers = different if kinds <= {int, float} else {value for value in different if type(value) is not str}
+        numbers = (
+            different
+            if kinds <= {int, float}
+            else {value for value in different if type(value) is not str}
+        )
         texts = different - numbers
         # A number is hashed in a tuple: its own hash is the number itself.
         hashes = chain(map(hash, texts), map(hash, zip(numbers, strict=True)))
@@ -125,9 +138,13 @@ class _Field:
     def stats(self, name: str, items: int) -> FieldStats:
         least = sorted(self._hashes)[:HASHES]
         exact = self._limit == _HALF and len(self._hashes) <= HASHES
-        distinct = len(self._hashes) if exact else round((HASHES - 1) * 2 * _HALF / (least[-1] + _HALF))
+        distinct = (
+            len(self._hashes) if exact else round((HASHES - 1) * 2 * _HALF / (least[-1] + _HALF))
+        )
         coverage = round(self.filled / items, 4)
-        return FieldStats(name, self.filled, coverage, min(distinct, self.filled), self.shortest, self.longest)
+        return FieldStats(
+            name, self.filled, coverage, min(distinct, self.filled), self.shortest, self.longest
+        )
 
 
 def _text(value: Any) -> str | None:

@@ -1,7 +1,7 @@
 """A page of items as a table of texts.
 
-Any items give a table, and its memory does not grow with their number. Numbers keep the digits of the file. Every cell
-is a text.
+Any items give a table, and its memory does not grow with their number. Numbers keep the digits of
+the file. Every cell is a text.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from typing import Any
 
 from crawler_lifecycle.runner.item_reader import ItemDecoder
 
-#: The most columns of a table, and the most characters of a cell and of a column's name. A page ends early after
-#: ``CELLS_MAX`` cells; a long name counts as several.
+#: The most columns of a table, and the most characters of a cell and of a column's name. A page
+#: ends early after ``CELLS_MAX`` cells; a long name counts as several.
 COLUMNS_MAX = 50
 CELL_MAX = 300
 NAME_MAX = 100
 CELLS_MAX = 50_000
-#: The most items after the page that are counted, and the most levels of nested lists that are written.
+#: The most items after the page that are counted, and the most levels of nested lists that are
+#: written.
 COUNT_MAX = 50_000
 _DEPTH_MAX = 20
 #: The column of an item that is no object.
@@ -63,7 +64,10 @@ class Number(str):
 
 
 class _Object(dict[str, Any]):
-    """A JSON object. ``repeated``: a name occurs more than once in it, and the last value counts."""
+    """A JSON object.
+
+    ``repeated``: a name occurs more than once in it, and the last value counts.
+    """
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(pairs)
@@ -71,7 +75,10 @@ class _Object(dict[str, Any]):
 
 
 def item_table(items: Iterable[Any], offset: int, limit: int) -> ItemTable:
-    """Return one page of these items. Read them with ``DIGITS``, which keeps the digits of numbers."""
+    """Return one page of these items.
+
+    Read them with ``DIGITS``, which keeps the digits of numbers.
+    """
     source = iter(items)
     passed = sum(1 for _ in islice(source, offset))
     filled: Counter[str] = Counter()
@@ -81,7 +88,9 @@ def item_table(items: Iterable[Any], offset: int, limit: int) -> ItemTable:
     while len(rows) < limit and cells < CELLS_MAX and (item := next(source, source)) is not source:
         repeated |= getattr(item, "repeated", False)
         fields = item if isinstance(item, dict) else {VALUE: item}
-        filled.update({name: int(value not in (None, "", [], {})) for name, value in fields.items()})
+        filled.update(
+            {name: int(value not in (None, "", [], {})) for name, value in fields.items()}
+        )
         rows.append({name: cell(value) for name, value in fields.items()})
         cells += sum(1 + len(name) // CELL_MAX for name in fields)
     more = sum(1 for _ in islice(source, COUNT_MAX))
@@ -91,13 +100,20 @@ def item_table(items: Iterable[Any], offset: int, limit: int) -> ItemTable:
     shown = passed + len(rows)
     notes = ["some items name a field twice; the last one is shown"] if repeated else []
     return ItemTable(
-        passed, columns, [[row.get(name) for name in chosen] for row in rows], shown if more else None,
-        shown + more if more < COUNT_MAX else None, len(filled) - len(chosen), notes,
-    )  # fmt: skip
+        passed,
+        columns,
+        [[row.get(name) for name in chosen] for row in rows],
+        shown if more else None,
+        shown + more if more < COUNT_MAX else None,
+        len(filled) - len(chosen),
+        notes,
+    )
 
 
 def visible(text: str, most: int = CELL_MAX) -> str:
-    """Return the text for a screen: without surrogates, with symbols for control characters, and cut with ``…``."""
+    """Return the text for a screen: without surrogates, with symbols for control characters, and
+    cut with ``…``.
+    """
     short = text if len(text) <= most else text[: most - 1] + "…"
     return short.encode("utf-8", "replace").decode("utf-8").translate(_VISIBLE)
 
@@ -108,7 +124,9 @@ DIGITS = ItemDecoder(object_pairs_hook=_Object, strict=False, **_numbers)
 
 
 def cell(value: Any) -> str | None:
-    """Return a value as the text of a cell: ``None`` for null, and JSON for anything that is no text."""
+    """Return a value as the text of a cell: ``None`` for null, and JSON for anything that is no
+    text.
+    """
     if value is None:
         return None
     return visible(value if isinstance(value, str) else _written(value, 0))
@@ -124,5 +142,8 @@ def _written(value: Any, depth: int) -> str:
         return "…"
     if isinstance(value, list):
         return f"[{', '.join(_written(inner, depth + 1) for inner in value)}]"
-    pairs = (f"{json.dumps(name, ensure_ascii=False)}: {_written(inner, depth + 1)}" for name, inner in value.items())
+    pairs = (
+        f"{json.dumps(name, ensure_ascii=False)}: {_written(inner, depth + 1)}"
+        for name, inner in value.items()
+    )
     return f"{{{', '.join(pairs)}}}"

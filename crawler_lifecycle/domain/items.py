@@ -1,4 +1,7 @@
-"""Rules about items: which ones fit a filter, and their values as text. ``runner/item_reader.py`` reads them."""
+"""Rules about items: which ones fit a filter, and their values as text.
+
+``runner/item_reader.py`` reads them.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,9 @@ _encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 
 
 def matching(field: str | None, contains: str | None) -> Callable[[Any], bool]:
-    """Return a test of an item: whether this text is in the field, or in any field. Upper and lower case are equal.
+    """Return a test of an item: whether this text is in the field, or in any field.
+
+    Upper and lower case are equal.
 
     Without a text, the test is whether the field has a value.
     """
@@ -29,12 +34,16 @@ def matching(field: str | None, contains: str | None) -> Callable[[Any], bool]:
 
 
 def as_text(value: Any) -> str:
-    """Return a value as text: a text unchanged, an empty text for null, and JSON for any other value."""
+    """Return a value as text: a text unchanged, an empty text for null, and JSON for any other
+    value.
+    """
     return value if isinstance(value, str) else "" if value is None else plain(value)
 
 
 def plain(value: Any) -> str:
-    """Return the value as standard JSON: NaN and infinity become null, and lists nested too deeply become ``…``."""
+    """Return the value as standard JSON: NaN and infinity become null, and lists nested too deeply
+    become ``…``.
+    """
     try:
         return _encoder.encode(value)
     except (ValueError, RecursionError):

@@ -13,18 +13,21 @@ LADDER_MINUTES: tuple[float, ...] = (1, 2, 3, 5, 8, 15)
 STOP_LADDER_SECONDS: tuple[float, ...] = (1, 2, 3, 5, 8, 15, 30, 60)
 #: No two looks of one run are closer together than this.
 MIN_GAP_SECONDS = 1.0
-#: The largest stretch of an interval, and the seconds beyond which none is stretched: the ladder's longest interval.
+#: The largest stretch of an interval, and the seconds beyond which none is stretched: the ladder's
+#: longest interval.
 STRETCH_MAX = 10.0
 STRETCHED_MAX_SECONDS = LADDER_MINUTES[-1] * 60.0
 #: A poll that begins this many seconds late shows that the workers or Temporal have too much to do.
 OVERLOADED_S = 0.25
-#: The share of its interval by which such a poll is late at least. A minute is not doubled because of a moment.
+#: The share of its interval by which such a poll is late at least. A minute is not doubled because
+#: of a moment.
 OVERLOADED_SHARE = 0.2
-#: What such a poll multiplies the run's stretch with. Any other poll gives back this part of the planned rate. Doubled
-#: intervals and small steps back lead all runs to about the same stretch.
+#: What such a poll multiplies the run's stretch with. Any other poll gives back this part of the
+#: planned rate. Doubled intervals and small steps back lead all runs to about the same stretch.
 STRETCH_GROWS = 2.0
 RATE_GROWS = 0.1
-#: A change that is found within this many seconds after its due look is lag. Found later, it is a correction.
+#: A change that is found within this many seconds after its due look is lag. Found later, it is a
+#: correction.
 LATE_TOLERANCE_SECONDS = 5.0
 
 
@@ -33,21 +36,25 @@ def interval(rung: int, ladder: Sequence[float]) -> float:
     return ladder[min(rung, len(ladder) - 1)]
 
 
-def poll_interval(rung: int, poll_minutes: Sequence[float] | None, last_look_seconds: float = 0.0) -> float:
+def poll_interval(
+    rung: int, poll_minutes: Sequence[float] | None, last_look_seconds: float = 0.0
+) -> float:
     """Return the seconds to wait before the look at the position ``rung``.
 
-    ``last_look_seconds`` is the duration of the last look. The wait is at least twice as long, so that looks do not
-    load a slow cluster all the time. It is also at least ``MIN_GAP_SECONDS``.
+    ``last_look_seconds`` is the duration of the last look. The wait is at least twice as long, so
+    that looks do not load a slow cluster all the time. It is also at least ``MIN_GAP_SECONDS``.
     """
     minutes = interval(rung, poll_minutes or LADDER_MINUTES)
     return max(minutes * 60.0, MIN_GAP_SECONDS, 2.0 * last_look_seconds)
 
 
 def stretched(gap_s: float, before: float, late_s: float) -> float:
-    """Return the seconds to the next poll, where ``gap_s`` are planned: more after a poll that came ``late_s`` late.
+    """Return the seconds to the next poll, where ``gap_s`` are planned: more after a poll that came
+    ``late_s`` late.
 
-    ``before`` is the stretch of the run's last interval; 1: none. Each poll changes it by one step. So an outage, after
-    which all polls come at once, stretches each interval a little, and a lasting overload as far as it needs.
+    ``before`` is the stretch of the run's last interval; 1: none. Each poll changes it by one step.
+    So an outage, after which all polls come at once, stretches each interval a little, and a
+    lasting overload as far as it needs.
     """
     overloaded = late_s >= max(OVERLOADED_S, gap_s * OVERLOADED_SHARE)
     factor = before * STRETCH_GROWS if overloaded else 1 / (1 / before + RATE_GROWS)

@@ -1,7 +1,9 @@
-"""Last words: the one line of a crawler's log that says why the crawler failed, and its place in the log.
+"""Last words: the one line of a crawler's log that says why the crawler failed, and its place in
+the log.
 
-It is the last line that a logger, a language or a shell writes for an error. Stack traces and statistics may follow it.
-A record of a lower level is no error, whatever its text says. The functions are pure and accept any text.
+It is the last line that a logger, a language or a shell writes for an error. Stack traces and
+statistics may follow it. A record of a lower level is no error, whatever its text says. The
+functions are pure and accept any text.
 """
 
 from __future__ import annotations
@@ -14,16 +16,19 @@ from dataclasses import dataclass
 
 from .task import LOG_TAIL_BYTES, Change, End, TaskStatus
 
-#: The most characters of a short line. A longer line keeps its beginning and its end, with a hash of the whole between.
+#: The most characters of a short line. A longer line keeps its beginning and its end, with a hash
+#: of the whole between.
 ERROR_MAX = 300
 _BEGIN = 200
 _END = 80
 #: The last characters of a line that are read.
 _LINE_MAX = 16 * 1024
-#: The bytes of a log that are searched at once, and the most bytes of its end in which an error is searched.
+#: The bytes of a log that are searched at once, and the most bytes of its end in which an error is
+#: searched.
 _WINDOW = 1024 * 1024
 SEARCH_MAX = 32 * 1024 * 1024
-#: The bytes of a log before and after its last error that are kept, if the error is not near the end.
+#: The bytes of a log before and after its last error that are kept, if the error is not near the
+#: end.
 _BEFORE = 4000
 _AFTER = 2000
 
@@ -38,14 +43,16 @@ _NOISE = " \ufffd"
 _TRACEBACK = "Traceback (most recent call last):"
 #: Patterns of lines that report an error. The group ``told`` is the part that is kept.
 _ERROR_LINES = (
-    # Python, Node, Java, C#: shop.errors.PriceError: …, Error [ERR_X]: …, Caused by: …, Exception in thread "main" …
+    # Python, Node, Java, C#: shop.errors.PriceError: …, Error [ERR_X]: …, Caused by: …, Exception
+    # in thread "main" …
     re.compile(
         r"(?:Uncaught |Caused by: |Exception in thread \".*?\" |Unhandled exception\. )?"
         r"(?P<told>(?:[\w$]+\.)*[\w$]*(?:Error|Exception|Interrupt|Timeout)(?: \[\w+\])?(?:: .*)?)$"
     ),
     # messages of Go, Rust, git and many other programs
     re.compile(
-        r"(?P<told>(?:panic|fatal|error|(?:fatal|PHP Fatal|Fatal Python) error|thread '.*' panicked at)[: ].+)$"
+        r"(?P<told>(?:panic|fatal|error|(?:fatal|PHP Fatal|Fatal Python) error|thread '.*' "
+        r"panicked at)[: ].+)$"
     ),
     # messages of shells
     re.compile(
@@ -55,7 +62,8 @@ _ERROR_LINES = (
 )
 _LOUD = "CRITICAL|CRIT|DPANIC|EMERGENCY|ERROR|ERR|FATAL|PANIC|SEVERE"
 _QUIET = "DEBUG|DBG|INFO|INF|NOTICE|TRACE|TRC|VERBOSE|WARNING|WARN|WRN"
-#: The level of a record, as loggers of Python, Node, Go, Java and Rust write it. The first one in a line counts.
+#: The level of a record, as loggers of Python, Node, Go, Java and Rust write it. The first one in a
+#: line counts.
 _LEVEL = re.compile(
     rf"(?<![^\s\[|<(:=\"])({_LOUD}|{_QUIET})(?![^\s\]|>):=/!,\"])"
     rf"|\[((?i:{_LOUD}|{_QUIET}))\s*\]"
@@ -65,10 +73,12 @@ _LEVEL = re.compile(
 )
 #: What stands between a level and its message.
 _AFTER_LEVEL = re.compile(r"[\s\]|>):=/!,\"-]*(?:\(\d+\):?\s+)?")
-#: The first characters of a line in which a level is searched: dates and names of loggers stand before it.
+#: The first characters of a line in which a level is searched: dates and names of loggers stand
+#: before it.
 _HEAD = 120
 _LOUD_WORDS = frozenset({*_LOUD.split("|"), "ALERT", "EMERG", "E", "F"})
-#: Keys of JSON records. The least number of an error in the loggers of Node, and the highest one in syslog.
+#: Keys of JSON records. The least number of an error in the loggers of Node, and the highest one in
+#: syslog.
 _LEVEL_KEYS = ("level", "severity", "levelname", "lvl", "log.level", "logLevel", "@level", "@l")
 _TEXT_KEYS = ("msg", "message", "@m", "event")
 _CAUSE_KEYS = ("err", "error", "exception", "exc_info")
@@ -92,10 +102,11 @@ class Words:
 
 
 def error_of(change: Change, end: End | None, log: str | None) -> str | None:
-    """Return the line that says why a task failed: its runner's message, or the last words of its log.
+    """Return the line that says why a task failed: its runner's message, or the last words of its
+    log.
 
-    The line may contain secrets. ``None``: the task did not fail, or somebody else ended it, so its log does not say
-    why.
+    The line may contain secrets. ``None``: the task did not fail, or somebody else ended it, so its
+    log does not say why.
     """
     if end is None or change.after is not TaskStatus.FAILED:
         return None
@@ -119,12 +130,16 @@ def last_words(log: str, *, any_line: bool = True) -> str | None:
 
 
 def last_error(read: Read, size: int) -> Words | None:
-    """Return the last error in a log of this size. It is searched from the end backwards, in ``SEARCH_MAX`` bytes."""
+    """Return the last error in a log of this size.
+
+    It is searched from the end backwards, in ``SEARCH_MAX`` bytes.
+    """
     doubtful = None
     end = size
     while end > max(0, size - SEARCH_MAX):
         begin = max(0, end - _WINDOW)
-        # A trace that begins in this window ends in the later one. The first line may be cut, and is read next time.
+        # A trace that begins in this window ends in the later one. The first line may be cut, and
+        # is read next time.
         part = read(begin, min(end + _LINE_MAX, size) - begin)
         lines = [(begin + at, line) for at, line in _lines(part) if at or not begin]
         found = _found(lines, ended=end == size)
@@ -146,7 +161,9 @@ def kept_log(read: Read, size: int, *, failed: bool) -> bytes:
         return end
     first = max(0, found.at - _BEFORE)
     around = read(first, _BEFORE + _AFTER)
-    left_out = b"\n[runner] Lines of the log are left out here; above are those around its last error\n"
+    left_out = (
+        b"\n[runner] Lines of the log are left out here; above are those around its last error\n"
+    )
     return around + left_out + end[len(around) + len(left_out) :]
 
 
@@ -174,7 +191,8 @@ def _found(lines: _Lines, *, ended: bool = True) -> Words | None:
             sure = (n, told)
         elif told and record is None:
             doubtful = (n, told)
-    # What stands behind a record of a lower level belongs to it, unless the log ends there: then the process crashed.
+    # What stands behind a record of a lower level belongs to it, unless the log ends there: then
+    # the process crashed.
     if ended and doubtful is not None and doubtful[0] > last_record:
         sure = doubtful
     best = sure or doubtful
@@ -187,7 +205,10 @@ def _found(lines: _Lines, *, ended: bool = True) -> Words | None:
 
 
 def _level(line: str) -> tuple[bool, str] | None:
-    """Return whether a record has a level below an error, and its message. ``None``: the line is no record."""
+    """Return whether a record has a level below an error, and its message.
+
+    ``None``: the line is no record.
+    """
     if line.startswith("{"):
         return _json_level(line)
     match = _LEVEL.search(line, 0, _HEAD)
@@ -214,7 +235,8 @@ def _json_level(line: str) -> tuple[bool, str] | None:
     for keys in (_TEXT_KEYS, _CAUSE_KEYS):
         text = next((record[key] for key in keys if record.get(key)), "")
         text = text.get("message", "") if isinstance(text, dict) else text
-        said.append(str(text).strip().rpartition("\n")[2])  # the last line of a trace in Python is its error
+        # The last line of a trace in Python is its error.
+        said.append(str(text).strip().rpartition("\n")[2])
     return not loud, printable(": ".join(filter(None, said)))
 
 
@@ -232,7 +254,9 @@ def printable(text: str) -> str:
 
 
 def _lines(log: bytes) -> Iterator[tuple[int, str]]:
-    """Yield the place and the text of lines, as a terminal shows them, without blank lines and those of our runner."""
+    """Yield the place and the text of lines, as a terminal shows them, without blank lines and
+    those of our runner.
+    """
     at = 0
     for raw in log.split(b"\n"):
         text = raw[-_LINE_MAX:].decode("utf-8", "replace")

@@ -6,12 +6,18 @@ import ipaddress
 import re
 from urllib.parse import urlsplit
 
-#: A name or an address, with or without a port. The whole text must match: ``localhost.example.com`` is another host.
-_HOST = re.compile(r"(?:\[([0-9a-f.]*:[0-9a-f:.]*)\]|([a-z0-9.-]+))(?::[0-9]{1,5})?", re.ASCII | re.IGNORECASE)
+#: A name or an address, with or without a port. The whole text must match:
+#: ``localhost.example.com`` is another host.
+_HOST = re.compile(
+    r"(?:\[([0-9a-f.]*:[0-9a-f:.]*)\]|([a-z0-9.-]+))(?::[0-9]{1,5})?", re.ASCII | re.IGNORECASE
+)
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether this host name or address can only mean this machine. It may have a port and nothing else."""
+    """Return whether this host name or address can only mean this machine.
+
+    It may have a port and nothing else.
+    """
     found = _HOST.fullmatch(host)
     name = host if found is None else found[1] or found[2]
     try:

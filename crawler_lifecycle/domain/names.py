@@ -1,7 +1,9 @@
-"""Names that other programs and people use: workflows, queues, signals, search attributes, events and objects.
+"""Names that other programs and people use: workflows, queues, signals, search attributes, events
+and objects.
 
-A change of such a name breaks users. Schedulers start the workflow type. Operators send the signals. Saved views in the
-Temporal UI use the search attributes. Reports join on the names of cluster objects.
+A change of such a name breaks users. Schedulers start the workflow type. Operators send the
+signals. Saved views in the Temporal UI use the search attributes. Reports join on the names of
+cluster objects.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ AUDIT_WORKFLOW = "CrawlAuditWorkflow"
 AUDIT_SCHEDULE = "crawl-audit"
 #: Starts the runs of a manager, one after the other (``features/managers``).
 MANAGER_WORKFLOW = "CrawlManagerWorkflow"
-#: Executes a graph (``features/graphs``). Executes one call of its functions, in a separate workflow.
+#: Executes a graph (``features/graphs``). Executes one call of its functions, in a separate
+#: workflow.
 GRAPH_WORKFLOW = "GraphWorkflow"
 GRAPH_BATCH_WORKFLOW = "GraphBatchWorkflow"
 
@@ -35,23 +38,28 @@ DUE_WORKFLOW = "CrawlDueWorkflow"
 #: Delivers events to one webhook (``features/webhooks``).
 WEBHOOK_WORKFLOW = "CrawlWebhookWorkflow"
 
-#: Header of all answers of the services of a ``crawlctl dev``: its id and its folder (``dev_json.identity``).
+#: Header of all answers of the services of a ``crawlctl dev``: its id and its folder
+#: (``dev_json.identity``).
 STACK_HEADER = "Crawlctl-Stack"
 
-#: The page uses this name in the path of the form for a new schedule or webhook. So none of them may have it.
+#: The page uses this name in the path of the form for a new schedule or webhook. So none of them
+#: may have it.
 NAME_OF_FORM = "new"
 
 #: For workflows, and for activities that use the database or send notifications.
 QUEUE_MAIN = "crawler-lifecycle"
 #: For deployments and looks, which may hang on a slow cluster.
 QUEUE_CLUSTER = "crawler-lifecycle-cluster"
-#: For activities from a stop to the proof that nothing runs. So a stop never waits behind a look that hangs.
+#: For activities from a stop to the proof that nothing runs. So a stop never waits behind a look
+#: that hangs.
 QUEUE_CONTROL = "crawler-lifecycle-control"
 #: For the export of archives: zip and upload.
 QUEUE_EXPORT = "crawler-lifecycle-export"
-#: For audits, workflow and activities. They have their own threads and connections, so they never delay a run.
+#: For audits, workflow and activities. They have their own threads and connections, so they never
+#: delay a run.
 QUEUE_AUDIT = "crawler-lifecycle-audit"
-#: For users' code: cycles of managers. A worker with a manager's process also serves ``plans_queue``.
+#: For users' code: cycles of managers. A worker with a manager's process also serves
+#: ``plans_queue``.
 QUEUE_PLANS = "crawler-lifecycle-plans"
 #: For functions of graphs. So a cycle of a manager never waits behind hundreds of functions.
 QUEUE_FUNCTIONS = "crawler-lifecycle-plans-functions"
@@ -69,10 +77,11 @@ SIGNAL_GRAPH_ENDED = "graph_ended"
 SIGNAL_BATCH_ENDED = "batch_ended"
 #: Makes the workflow of a manager, a graph or a webhook read its rows now. It has no payload.
 SIGNAL_WAKE = "wake"
-#: Notifies a manager that the worker with its object shuts down. Another worker has to build the object again.
+#: Notifies a manager that the worker with its object shuts down. Another worker has to build the
+#: object again.
 SIGNAL_MOVED = "moved"
-#: An internal signal that nobody can send. Its payload is the number of further unknown signals in the same step of the
-#: workflow.
+#: An internal signal that nobody can send. Its payload is the number of further unknown signals in
+#: the same step of the workflow.
 SIGNAL_MORE = ""
 QUERY_STATUS = "status"
 QUERY_RECORD = "record"
@@ -82,17 +91,21 @@ UPDATE_CANCEL_STEPS = "cancel_steps"
 UPDATE_RETRY_STEPS = "retry_steps"
 UPDATE_APPEND_STEPS = "append_steps"
 
-#: Search attribute name -> indexed type, as the operator service and `temporal operator search-attribute` spell it.
+#: Search attribute name -> indexed type, as the operator service and `temporal operator
+#: search-attribute` spell it.
 _KEYWORDS = ("RunUid", "Crawler", "Trigger", "Stage", "Status", "Outcome", "Flow", "Parent", "Name")
 SEARCH_ATTRIBUTES = {"CrawlRunId": "Int", **{f"Crawl{name}": "Keyword" for name in _KEYWORDS}}
 
 #: The history property with the id of the owning workflow.
 PROPERTY_WORKFLOW_ID = "workflow_id"
-#: The history property with the time at which the removal of an attempt's files began (``crawlctl cluster tidy``).
+#: The history property with the time at which the removal of an attempt's files began
+#: (``crawlctl cluster tidy``).
 PROPERTY_FILES_REMOVED = "files_removed"
-#: The history property with the last removed event of an attempt, and the time of the removal (``crawlctl db prune``).
+#: The history property with the last removed event of an attempt, and the time of the removal
+#: (``crawlctl db prune``).
 PROPERTY_PRUNED = "pruned"
-#: The history property with the chain of executions that owned an attempt before another one took it over.
+#: The history property with the chain of executions that owned an attempt before another one took
+#: it over.
 PROPERTY_FORMER_OWNER = "former_owner"
 
 EVENT_RUN_STARTED = "run.started"
@@ -112,11 +125,13 @@ EVENT_GRAPH_CHANGED = "graph.changed"
 EVENT_GRAPH_ENDED = "graph.ended"
 EVENT_SCHEDULE_MISSED = "schedule.missed"
 EVENT_SCHEDULE_SKIPPED = "schedule.skipped"
-#: A recorded status was untrue. The look at a run is overdue. The workflow of a run cannot continue.
+#: A recorded status was untrue. The look at a run is overdue. The workflow of a run cannot
+#: continue.
 EVENT_CORRECTION_MADE = "correction.made"
 EVENT_RUN_STALE = "run.stale"
 EVENT_RUN_BLOCKED = "run.blocked"
-#: A webhook was paused, by a person or after failed deliveries. Events were removed before a webhook received them.
+#: A webhook was paused, by a person or after failed deliveries. Events were removed before a
+#: webhook received them.
 EVENT_WEBHOOK_PAUSED = "webhook.paused"
 EVENT_WEBHOOK_MISSED = "webhook.missed"
 #: A person tests a webhook. Only this webhook receives the event.
@@ -124,7 +139,14 @@ EVENT_WEBHOOK_TEST = "webhook.test"
 #: The events that webhooks may receive.
 EVENT_TYPES = frozenset(
     {
-        *(EVENT_RUN_STARTED, EVENT_RUN_CHANGED, EVENT_RUN_STOPPED, EVENT_RUN_ENDED, EVENT_RUN_STALE, EVENT_RUN_BLOCKED),
+        *(
+            EVENT_RUN_STARTED,
+            EVENT_RUN_CHANGED,
+            EVENT_RUN_STOPPED,
+            EVENT_RUN_ENDED,
+            EVENT_RUN_STALE,
+            EVENT_RUN_BLOCKED,
+        ),
         *(EVENT_RUN_ATTENTION, EVENT_RUN_EMPTY, EVENT_RUN_DROPPED),
         *(EVENT_MANAGER_CHANGED, EVENT_MANAGER_ENDED, EVENT_GRAPH_CHANGED, EVENT_GRAPH_ENDED),
         *(EVENT_CORRECTION_MADE, EVENT_WEBHOOK_PAUSED, EVENT_WEBHOOK_MISSED),
@@ -134,14 +156,20 @@ EVENT_TYPES = frozenset(
 #: Events that occur at most once in an attempt. Their id needs no sequence number.
 EVENTS_ONCE = frozenset(
     {
-        *(EVENT_RUN_STARTED, EVENT_RUN_STOPPED, EVENT_RUN_ENDED, EVENT_MANAGER_ENDED, EVENT_GRAPH_ENDED),
+        *(
+            EVENT_RUN_STARTED,
+            EVENT_RUN_STOPPED,
+            EVENT_RUN_ENDED,
+            EVENT_MANAGER_ENDED,
+            EVENT_GRAPH_ENDED,
+        ),
         *(EVENT_RUN_ATTENTION, EVENT_RUN_EMPTY, EVENT_RUN_DROPPED),
     }
 )
 
-#: The highest run number that is accepted from outside of the database. A thousand new runs a second reach it after 31
-#: years. A foreign folder may have a larger number as its name, such as a time in milliseconds. New run numbers must
-#: not continue from there.
+#: The highest run number that is accepted from outside of the database. A thousand new runs a
+#: second reach it after 31 years. A foreign folder may have a larger number as its name, such as a
+#: time in milliseconds. New run numbers must not continue from there.
 RUN_NUMBER_MAX = 10**12
 
 CRAWLER_NAME = re.compile(r"[a-z0-9]([-a-z0-9_.]{0,61}[a-z0-9])?")
@@ -157,29 +185,39 @@ def workflow_id(crawler: str, request_id: str) -> str:
 
 
 def request_of_workflow(workflow_id: str) -> str | None:
-    """Return the request id in a ``workflow_id``; ``None``: it is no workflow id of a run that we started."""
+    """Return the request id in a ``workflow_id``; ``None``: it is no workflow id of a run that we
+    started.
+    """
     kind, _, rest = workflow_id.partition("/")
     request_id = rest.partition("/")[2]
     return request_id if kind == "crawl" and request_id else None
 
 
 def attempt_workflow_id(crawler: str, request_id: str, attempt: int) -> str:
-    """Return the workflow id of one attempt, for use while an earlier attempt may still have ``workflow_id``."""
+    """Return the workflow id of one attempt, for use while an earlier attempt may still have
+    ``workflow_id``.
+    """
     return f"{workflow_id(crawler, request_id)}/{attempt}"
 
 
 def uid_workflow_id(workflow_id: str, run_uid: str) -> str:
-    """Return the workflow id of a run if another run with the same request id already uses ``workflow_id``."""
+    """Return the workflow id of a run if another run with the same request id already uses
+    ``workflow_id``.
+    """
     return f"{workflow_id}/{run_uid[:8]}"
 
 
 def fairness_key(whose: str) -> str:
-    """Return the key by which a fair task queue takes turns: at most ``FAIRNESS_BYTES_MAX`` bytes."""
+    """Return the key by which a fair task queue takes turns: at most ``FAIRNESS_BYTES_MAX``
+    bytes.
+    """
     return whose.encode()[:FAIRNESS_BYTES_MAX].decode(errors="ignore")
 
 
 def plans_queue(worker_id: str) -> str:
-    """Return the task queue of one worker process of the role ``plans``: the process with the user's object."""
+    """Return the task queue of one worker process of the role ``plans``: the process with the
+    user's object.
+    """
     return f"{QUEUE_PLANS}/{worker_id}"
 
 
@@ -222,20 +260,27 @@ def graph_batch_workflow_id(key: str, batch: int) -> str:
 
 
 def export_workflow_id(run: RunRef, attempt: int) -> str:
-    """Return the id of the workflow that sends an attempt's deliveries again. Only one may be open at a time."""
+    """Return the id of the workflow that sends an attempt's deliveries again.
+
+    Only one may be open at a time.
+    """
     return f"crawl-export/{run}/{attempt}"
 
 
 def deletion_workflow_id(run: RunRef) -> str:
     """Return the id of the workflow that deletes a run's data.
 
-    This workflow has no search attributes of the run, because it deletes every workflow that has them.
+    This workflow has no search attributes of the run, because it deletes every workflow that has
+    them.
     """
     return f"crawl-delete/{run}"
 
 
 def ended_key(kind: str, id: int, uid: str, attempt: int) -> str:
-    """Return the id of the event that a manager or a graph (``kind``) has ended. It occurs once in an attempt."""
+    """Return the id of the event that a manager or a graph (``kind``) has ended.
+
+    It occurs once in an attempt.
+    """
     return f"{kind}s/{id}-{uid}/{attempt}/{kind}.ended"
 
 
@@ -247,7 +292,8 @@ def event_workflow_id(key: str) -> str:
 def cluster_name(run_id: int, index: int, attempt: int) -> str:
     """Return the name of a task on its cluster, the same for every retry of its deployment.
 
-    It is a DNS-1123 label of at most 52 characters. Kubernetes adds a suffix for the pod (63 characters in all).
+    It is a DNS-1123 label of at most 52 characters. Kubernetes adds a suffix for the pod (63
+    characters in all).
     """
     return f"crawl-{run_id}-{index}-{attempt}"
 
@@ -263,7 +309,10 @@ def run_number(name: str) -> int:
 
 
 def request_fingerprint(text: str) -> str:
-    """Return a short, stable hash of a request's canonical text. A repeated request has the same hash."""
+    """Return a short, stable hash of a request's canonical text.
+
+    A repeated request has the same hash.
+    """
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
@@ -300,7 +349,10 @@ def graph_subject(key: str) -> str:
 
 
 def archive_key(run: RunRef, attempt: int) -> str:
-    """Return the path of an attempt's archive below the archive's root. No other run uses this path."""
+    """Return the path of an attempt's archive below the archive's root.
+
+    No other run uses this path.
+    """
     return f"{run}/{attempt}/supporting-files.zip"
 
 
@@ -310,7 +362,9 @@ def files_prefix(index: int, attempt: int) -> str:
 
 
 def bundle_key(run: RunRef, index: int, attempt: int, name: str) -> str:
-    """Return the key of an object that a task's pod stores, below the prefix of ``LIFECYCLE_CLUSTER__FILES_URL``."""
+    """Return the key of an object that a task's pod stores, below the prefix of
+    ``LIFECYCLE_CLUSTER__FILES_URL``.
+    """
     return f"{run}/{index}/{attempt}/{name}"
 
 

@@ -4,5 +4,8 @@ from __future__ import annotations
 
 
 def count(number: int, noun: str, plural: str | None = None) -> str:
-    """Return ``1 run``, ``0 runs`` or ``1,200 runs``. ``plural`` is needed if it is not the noun with an s."""
+    """Return ``1 run``, ``0 runs`` or ``1,200 runs``.
+
+    ``plural`` is needed if it is not the noun with an s.
+    """
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"

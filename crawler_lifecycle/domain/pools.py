@@ -1,11 +1,13 @@
 """Pools: which task gets the next place.
 
-A task holds a place from its offer to the scheduler service until a look records its end. Places are counted from the
-rows of tasks, and never by a counter. The order is: pools below their reserve, then the priority of the run, then the
-pool with the smallest share for its weight. Within a pool, runs of the same priority take turns.
+A task holds a place from its offer to the scheduler service until a look records its end. Places
+are counted from the rows of tasks, and never by a counter. The order is: pools below their reserve,
+then the priority of the run, then the pool with the smallest share for its weight. Within a pool,
+runs of the same priority take turns.
 
-The share of a pool is a virtual time, as in weighted fair queueing: it advances by the place-seconds that the pool
-used, divided by its weight. A pool that waits for nothing earns no credit.
+The share of a pool is a virtual time, as in weighted fair queueing: it advances by the
+place-seconds that the pool used, divided by its weight. A pool that waits for nothing earns no
+credit.
 """
 
 from __future__ import annotations
@@ -32,19 +34,21 @@ POOL_NAME = CRAWLER_NAME
 POOLS_MAX = 100
 #: The most places that one decision gives.
 BATCH = 100
-#: Seconds for which a run keeps the places that it was called for. After that the next run gets them.
+#: Seconds for which a run keeps the places that it was called for. After that the next run gets
+#: them.
 CALL_S = 10.0
 #: Seconds after which a run that did not come is called again.
 RECALL_S = 30.0
 #: Seconds in which older use loses most of its weight (1/e): "the last hour".
 WINDOW_S = 3600.0
-#: The longest time between two samples that counts, in seconds. A clock that was set forward changes no more than this.
+#: The longest time between two samples that counts, in seconds. A clock that was set forward
+#: changes no more than this.
 STEP_MAX_S = 60.0
-#: Seconds after which one more place is tried beyond the number with which the cluster refused a task. The number of
-#: tries doubles each time.
+#: Seconds after which one more place is tried beyond the number with which the cluster refused a
+#: task. The number of tries doubles each time.
 PROBE_S = 15.0
-#: The expected seconds for which a task holds its place, if no pool has a history. This and the mean of all pools count
-#: as one task each in the mean of a pool.
+#: The expected seconds for which a task holds its place, if no pool has a history. This and the
+#: mean of all pools count as one task each in the mean of a pool.
 _HOLD_S = 30.0
 
 
@@ -71,18 +75,19 @@ class Pools:
     slots: int | None = None
     """Tasks that the cluster executes at once; ``None``: unknown."""
     surplus: int = 0
-    """Tasks of each priority that may wait on the cluster itself, so that a free slot is never idle. None if a pool
-    has a reserve: they would take its slots."""
+    """Tasks of each priority that may wait on the cluster itself, so that a free slot is never
+    idle. None if a pool has a reserve: they would take its slots."""
     window: int | None = None
-    """Without pools: tasks of a run that may wait on a full cluster, whose scheduler then chooses among as many of each
-    run; ``None``: any number."""
+    """Without pools: tasks of a run that may wait on a full cluster, whose scheduler then chooses
+    among as many of each run; ``None``: any number."""
 
     def __post_init__(self) -> None:
         if reserved := sum(pool.reserved for pool in self.named.values()):
             object.__setattr__(self, "surplus", 0)
         if self.slots is not None and reserved > self.slots:
             raise InvalidRequest(
-                f"LIFECYCLE_POOLS: reserved: {reserved} places in all are too many for {self.slots} slots; "
+                f"LIFECYCLE_POOLS: reserved: {reserved} places in all are too many for "
+                f"{self.slots} slots; "
                 "reserve fewer, or raise LIFECYCLE_CLUSTER__SLOTS"
             )
         if (own := self.of(DEFAULT).project) is not None:
@@ -104,7 +109,9 @@ class Pools:
         return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:16]
 
     def serving(self, name: str, project: str | None = None) -> str:
-        """Return the pool that serves runs of this pool: ``default`` if this project does not have it any more."""
+        """Return the pool that serves runs of this pool: ``default`` if this project does not have
+        it any more.
+        """
         return name if name in self.of_project(project).named else DEFAULT
 
     def of(self, name: str) -> Pool:
@@ -120,20 +127,32 @@ class Pools:
         return replace(self, named={n: p for n, p in named.items() if p.project in (None, project)})
 
     def told(self, name: str) -> bool:
-        """Return whether the present caller may know all use of a pool: no project that it does not see is in it."""
+        """Return whether the present caller may know all use of a pool: no project that it does not
+        see is in it.
+        """
         return only() in (None, self.of(name).project)
 
     def shut(self, name: str) -> bool:
-        """Return whether other pools reserve every place, so that no task of this pool ever begins."""
+        """Return whether other pools reserve every place, so that no task of this pool ever
+        begins.
+        """
         others = sum(pool.reserved for known, pool in self.named.items() if known != name)
-        return self.slots is not None and self.of(name).queue is None and others >= self.slots + self.surplus
+        return (
+            self.slots is not None
+            and self.of(name).queue is None
+            and others >= self.slots + self.surplus
+        )
 
     def check(self, name: str | None, project: str | None = None) -> None:
-        """Raise ``InvalidRequest`` unless runs of this project (``None``: of any) may be started in this pool."""
+        """Raise ``InvalidRequest`` unless runs of this project (``None``: of any) may be started in
+        this pool.
+        """
         known = {DEFAULT, *self.of_project(project).named}
         if name is not None and name not in known:
             raise refusal(
-                "pool", name, f"the pools of this installation are {', '.join(sorted(known))} (LIFECYCLE_POOLS)"
+                "pool",
+                name,
+                f"the pools of this installation are {', '.join(sorted(known))} (LIFECYCLE_POOLS)",
             )
 
 
@@ -158,7 +177,9 @@ class Ticket:
 
     @property
     def order(self) -> tuple[int, datetime, int]:
-        """The position in the line of the pool: among the most urgent runs, the one that has waited longest."""
+        """The position in the line of the pool: among the most urgent runs, the one that has waited
+        longest.
+        """
         return self.priority, self.since, self.run_id
 
     def to_call(self, now: datetime) -> bool:
@@ -180,7 +201,9 @@ class PoolUsage:
 
     def until(self, priority: int) -> int:
         """Return the places without those of less urgent tasks that do not execute yet."""
-        return self.executing + sum(count for level, count in self.waiting.items() if level <= priority)
+        return self.executing + sum(
+            count for level, count in self.waiting.items() if level <= priority
+        )
 
 
 @dataclass(slots=True)
@@ -188,7 +211,9 @@ class Share:
     """The use of one pool until now."""
 
     clock: float = 0.0
-    """The virtual time: place-seconds divided by the weight, beyond those of the pool that is furthest behind."""
+    """The virtual time: place-seconds divided by the weight, beyond those of the pool that is
+    furthest behind.
+    """
     used: float = 0.0
     """Place-seconds of the last hour; older ones count less and less."""
     given: float = 0.0
@@ -215,26 +240,42 @@ class Gate:
         return self.held.setdefault(pool, PoolUsage())
 
     def busy(self, priority: int = 5) -> int:
-        """Return the places of the cluster that tasks of this urgency find taken. What Kueue holds back takes none."""
+        """Return the places of the cluster that tasks of this urgency find taken.
+
+        What Kueue holds back takes none.
+        """
         pools = self.pools
-        return sum(holder.executing if pools.of(n).queue else holder.until(priority) for n, holder in self.held.items())
+        return sum(
+            holder.executing if pools.of(n).queue else holder.until(priority)
+            for n, holder in self.held.items()
+        )
 
     def hold_s(self, *pools: str) -> dict[str, float]:
         """Return the expected seconds for which a task of each of these pools holds its place."""
-        mean = (sum(share.used for share in self.shares.values()) + _HOLD_S) / (sum(map(self._ended, self.shares)) + 1)
-        return {name: max((self.share(name).used + mean) / (self._ended(name) + 1), 1.0) for name in pools}
+        mean = (sum(share.used for share in self.shares.values()) + _HOLD_S) / (
+            sum(map(self._ended, self.shares)) + 1
+        )
+        return {
+            name: max((self.share(name).used + mean) / (self._ended(name) + 1), 1.0)
+            for name in pools
+        }
 
     def _ended(self, pool: str) -> float:
-        """Return the places of the last hour that are free again. With all use until now this gives the mean time of
-        a task, also while tasks execute."""
+        """Return the places of the last hour that are free again.
+
+        With all use until now this gives the mean time of a task, also while tasks execute."""
         return max(self.share(pool).given - self.holds(pool).all, 0.0)
 
     def sample(self, now: datetime, waiting: Collection[str]) -> None:
-        """Charge each pool for the places that it holds since the last sample. ``waiting``: see ``rivals``."""
+        """Charge each pool for the places that it holds since the last sample.
+
+        ``waiting``: see ``rivals``.
+        """
         passed = (now - self.sampled_at).total_seconds() if self.sampled_at else 0.0
         step = min(max(passed, 0.0), STEP_MAX_S)
         self.sampled_at = now
-        if self.refused is not None:  # after a clock was set back, the next try must not wait for the old time
+        # After a clock was set back, the next try must not wait for the old time.
+        if self.refused is not None:
             self.refused = (self.refused[0], min(self.refused[1], now))
         fades = math.exp(-max(passed, 0.0) / WINDOW_S)
         for name in {*self.shares, *self.held}:
@@ -248,17 +289,23 @@ class Gate:
             share.clock += count * step / weight
         behind = min((self.share(name).clock for name in waiting), default=math.inf)
         for name, share in self.shares.items():
-            # Nobody saves up time: a pool that waits for nothing is as far as the one that waits longest.
+            # Nobody saves up time: a pool that waits for nothing is as far as the one that waits
+            # longest.
             share.clock = 0.0 if behind == math.inf else share.clock - behind
             if name not in waiting:
                 share.clock = max(share.clock, 0.0)
-        self.shares = {name: share for name, share in self.shares.items() if share.used > 0.5 or name in waiting}
+        self.shares = {
+            name: share
+            for name, share in self.shares.items()
+            if share.used > 0.5 or name in waiting
+        }
 
     def rivals(self, tickets: Sequence[Ticket]) -> set[str]:
         """Return the pools among which the shares decide now.
 
-        A pool at its ``max``, or with less urgent runs only, is not behind: it would never catch up, and each pool that
-        begins to wait would start beside it, and take all places until it has caught up with the others.
+        A pool at its ``max``, or with less urgent runs only, is not behind: it would never catch
+        up, and each pool that begins to wait would start beside it, and take all places until it
+        has caught up with the others.
         """
         most = {ticket.pool: self.pools.of(ticket.pool).max or math.inf for ticket in tickets}
         may = [ticket for ticket in tickets if self.holds(ticket.pool).all < most[ticket.pool]]
@@ -278,14 +325,24 @@ class Gate:
         """Return the most places that one decision can give."""
         places = self.places(now)
         surplus = self.pools.surplus
-        return BATCH if places is None else min(BATCH, places + surplus - self.busy(1 if surplus else 5))
+        return (
+            BATCH
+            if places is None
+            else min(BATCH, places + surplus - self.busy(1 if surplus else 5))
+        )
 
     def grant(self, tickets: Sequence[Ticket], now: datetime, most: int = BATCH) -> dict[int, int]:
-        """Give free places to tickets in turns. Return the number for each run. The places count as held."""
+        """Give free places to tickets in turns.
+
+        Return the number for each run. The places count as held.
+        """
         # Priority, places given in this decision, time, run, ticket.
         lines: dict[str, list[tuple[int, int, datetime, int, Ticket]]] = {}
         for ticket in tickets:
-            heapq.heappush(lines.setdefault(ticket.pool, []), (ticket.priority, 0, ticket.since, ticket.run_id, ticket))
+            heapq.heappush(
+                lines.setdefault(ticket.pool, []),
+                (ticket.priority, 0, ticket.since, ticket.run_id, ticket),
+            )
         room = _Room(self, now)
         hold_s = self.hold_s(*lines)
         heads = [self._turn(line[0][-1], hold_s[name]) for name, line in lines.items()]
@@ -315,9 +372,17 @@ class Gate:
     def _turn(self, ticket: Ticket, hold_s: float) -> tuple[bool, int, float, datetime, int, str]:
         pool = self.pools.of(ticket.pool)
         held = self.holds(ticket.pool).all
-        # What its tasks will use counts now. Otherwise the pool that is behind would take all free places at once.
+        # What its tasks will use counts now. Otherwise the pool that is behind would take all free
+        # places at once.
         ahead = self.share(ticket.pool).clock + (held + 1) * hold_s / pool.weight
-        return held >= pool.reserved, ticket.priority, ahead, ticket.since, ticket.run_id, ticket.pool
+        return (
+            held >= pool.reserved,
+            ticket.priority,
+            ahead,
+            ticket.since,
+            ticket.run_id,
+            ticket.pool,
+        )
 
 
 class _Room:
@@ -329,11 +394,16 @@ class _Room:
         # Tasks that wait on the cluster itself are in nobody's way who is more urgent.
         urgencies = range(1, 6) if gate.pools.surplus else [5]
         self._busy = {urgency: gate.busy(urgency) for urgency in urgencies}
-        self._kept = {name: max(0, pool.reserved - gate.holds(name).all) for name, pool in gate.pools.named.items()}
+        self._kept = {
+            name: max(0, pool.reserved - gate.holds(name).all)
+            for name, pool in gate.pools.named.items()
+        }
         self._kept_in_all = sum(self._kept.values())
 
     def fits(self, ticket: Ticket) -> bool:
-        """Return whether its pool may have one more place, and the cluster has one that is reserved for no other."""
+        """Return whether its pool may have one more place, and the cluster has one that is reserved
+        for no other.
+        """
         most = self._gate.pools.of(ticket.pool).max
         if most is not None and self._gate.holds(ticket.pool).all >= most:
             return False

@@ -1,8 +1,8 @@
 """Projects: their names, and the only project that the present caller may see and touch.
 
-One context variable limits a caller. The store reads it wherever it loads a row by a number or a name, and in every
-list. So something of another project does not exist for the caller, whatever asks for it. Nobody else is limited:
-workers, and the work that a service does by itself.
+One context variable limits a caller. The store reads it wherever it loads a row by a number or a
+name, and in every list. So something of another project does not exist for the caller, whatever
+asks for it. Nobody else is limited: workers, and the work that a service does by itself.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from .errors import InvalidRequest
 
 #: The project of everything for which nobody names another one.
 DEFAULT = "default"
-#: The project of a token that sees and touches everything, and of a webhook that gets the events of every project.
+#: The project of a token that sees and touches everything, and of a webhook that gets the events of
+#: every project.
 ALL = "*"
 #: No project has this name: a caller who is limited to it sees nothing.
 NONE = ""
@@ -41,13 +42,17 @@ def limited(project: str | None) -> Iterator[None]:
 
 @contextmanager
 def narrowed(project: str | None) -> Iterator[None]:
-    """Limit this block to the project that a filter names, if it names one. Raises ``InvalidRequest``."""
+    """Limit this block to the project that a filter names, if it names one.
+
+    Raises ``InvalidRequest``.
+    """
     with limited(only() if project is None else chosen(project)):
         yield
 
 
 def chosen(wanted: str | None, default: str = DEFAULT) -> str:
-    """Return the project of something new: the caller's own, or the one that a caller of all projects wants.
+    """Return the project of something new: the caller's own, or the one that a caller of all
+    projects wants.
 
     Raises ``InvalidRequest``.
     """
@@ -55,5 +60,7 @@ def chosen(wanted: str | None, default: str = DEFAULT) -> str:
         check_name("project", wanted)
     own = only()
     if own is not None and wanted not in (None, own):
-        raise InvalidRequest(f"project: {wanted!r} is not allowed; this token is of project {own!r}, so leave it out")
+        raise InvalidRequest(
+            f"project: {wanted!r} is not allowed; this token is of project {own!r}, so leave it out"
+        )
     return own if own is not None else wanted or default

@@ -12,5 +12,7 @@ else:
     from dataclasses import dataclass
 
     def quick_dataclass(*, frozen: bool, slots: bool) -> Any:
-        """Frozen for the type checker alone: to make one that is frozen at runtime takes four times as long."""
+        """Frozen for the type checker alone: to make one that is frozen at runtime takes four times
+        as long.
+        """
         return dataclass(unsafe_hash=frozen, slots=slots)

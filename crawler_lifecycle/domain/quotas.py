@@ -1,7 +1,8 @@
 """Quotas: the most starts and tasks of a token, of a pool or of a project.
 
-What is used is counted from the rows of runs and tasks (``store/runs/quotas.py``), and never by a counter. A start is
-counted for an hour, also after its run was deleted. A repeat of a request is no other start.
+What is used is counted from the rows of runs and tasks (``store/runs/quotas.py``), and never by a
+counter. A start is counted for an hour, also after its run was deleted. A repeat of a request is no
+other start.
 """
 
 from __future__ import annotations
@@ -18,12 +19,20 @@ from .errors import InvalidRequest, QuotaReached
 KINDS: Mapping[str, str] = {"token": "caller", "pool": "pool", "project": "project"}
 #: Keys of the setting: KIND:NAME, and KIND:* for every name without an entry of its own.
 QUOTA_KEY = rf"^({'|'.join(KINDS)}):(\*|(oidc:)?[A-Za-z0-9][A-Za-z0-9._@+|=-]{{0,63}})$"
-#: What a quota limits: starts, tasks that have not ended, tasks of one run, and tasks that do not execute yet; of a
-#: project also what may be open.
+#: What a quota limits: starts, tasks that have not ended, tasks of one run, and tasks that do not
+#: execute yet; of a project also what may be open.
 What = Literal[
-    "starts_per_hour", "live_tasks", "tasks_per_run", "waiting_tasks", "managers", "graphs", "schedules", "webhooks"
+    "starts_per_hour",
+    "live_tasks",
+    "tasks_per_run",
+    "waiting_tasks",
+    "managers",
+    "graphs",
+    "schedules",
+    "webhooks",
 ]
-#: Limits of a project only. They are counted when one more is opened, and not at the start of a run.
+#: Limits of a project only. They are counted when one more is opened, and not at the start of a
+#: run.
 OPEN = ("managers", "graphs", "schedules", "webhooks")
 #: The highest quota, because a start counts up to as many rows; and the most keys of the setting.
 QUOTA_MAX = 1_000_000
@@ -44,8 +53,8 @@ NO_QUOTAS: Quotas = {}
 class Limit:
     """One limit of one holder, and its use.
 
-    ``used`` is counted up to ``max``, or one more; ``None``: it is not counted. ``free_at`` is the time of the next
-    start if none is free.
+    ``used`` is counted up to ``max``, or one more; ``None``: it is not counted. ``free_at`` is the
+    time of the next start if none is free.
     """
 
     kind: str
@@ -68,19 +77,30 @@ class Limit:
             raise InvalidRequest(f"{text}, or ask the operator to raise it (LIFECYCLE_QUOTAS)")
 
     def check(self, tasks: int, now: datetime, *, told: bool = True) -> None:
-        """Raise ``QuotaReached`` unless one more start, or so many more tasks, are free. ``told``: it says the use."""
+        """Raise ``QuotaReached`` unless one more start, or so many more tasks, are free.
+
+        ``told``: it says the use.
+        """
         used = self.used or 0
         if used + (1 if self.what == "starts_per_hour" else tasks) <= self.max:
             return
         text = f"{self}: {used} of {self.max} in use" if told else f"{self}: no room for this now"
         if not self.max:
-            raise QuotaReached(f"{text}; nothing is free until the operator raises it (LIFECYCLE_QUOTAS)")
+            raise QuotaReached(
+                f"{text}; nothing is free until the operator raises it (LIFECYCLE_QUOTAS)"
+            )
         if not told:
             raise QuotaReached(f"{text}; try again in {AGAIN_S:g} s", AGAIN_S)
         if self.free_at is not None:
             seconds = max(1.0, (self.free_at - now).total_seconds())
-            raise QuotaReached(f"{text}; free at {self.free_at:%Y-%m-%dT%H:%M:%SZ}, in {math.ceil(seconds)} s", seconds)
-        raise QuotaReached(f"{text}, and {tasks} more wanted; free when tasks end: try again in {AGAIN_S:g} s", AGAIN_S)
+            raise QuotaReached(
+                f"{text}; free at {self.free_at:%Y-%m-%dT%H:%M:%SZ}, in {math.ceil(seconds)} s",
+                seconds,
+            )
+        raise QuotaReached(
+            f"{text}, and {tasks} more wanted; free when tasks end: try again in {AGAIN_S:g} s",
+            AGAIN_S,
+        )
 
 
 def quota_of(quotas: Quotas, project: str, what: str) -> int | None:
@@ -94,13 +114,19 @@ def check_quota_keys(quotas: Quotas) -> None:
     for key, limits in quotas.items():
         wrong = [what for what in limits if what in OPEN and not key.startswith("project:")]
         if wrong:
-            raise ValueError(f"{key}: {wrong[0]} is a quota of projects; give it under project:NAME or project:*")
+            raise ValueError(
+                f"{key}: {wrong[0]} is a quota of projects; give it under project:NAME or project:*"
+            )
 
 
 def limits_of(quotas: Quotas, run: Mapping[str, object]) -> list[Limit]:
     """Return the limits that hold for a run with these columns."""
     # The name of a token is the part after its project (``Caller.key``).
-    holders = [(kind, str(run[of]).rpartition("/")[2]) for kind, of in KINDS.items() if run.get(of) is not None]
+    holders = [
+        (kind, str(run[of]).rpartition("/")[2])
+        for kind, of in KINDS.items()
+        if run.get(of) is not None
+    ]
     return [
         Limit(kind, name, what, most)
         for kind, name in holders

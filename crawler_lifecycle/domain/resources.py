@@ -32,7 +32,8 @@ _BINARY |= {unit: 10 ** (3 * n) for n, unit in enumerate("kMGTPE", 1)}
 
 
 def parse_memory(text: str | None, field: str = "resources.memory") -> int | None:
-    """Return the bytes of a Kubernetes memory quantity (``512Mi``, ``1G``, ``1048576``); ``None`` stays ``None``.
+    """Return the bytes of a Kubernetes memory quantity (``512Mi``, ``1G``, ``1048576``); ``None``
+    stays ``None``.
 
     Raises ``InvalidRequest`` if the text is no such quantity.
     """
@@ -50,7 +51,10 @@ def parse_memory(text: str | None, field: str = "resources.memory") -> int | Non
 
 
 def parse_cpu(text: str | None) -> float | None:
-    """Return the processors of a Kubernetes cpu quantity (``500m``, ``2``, ``0.5``). Raises ``InvalidRequest``."""
+    """Return the processors of a Kubernetes cpu quantity (``500m``, ``2``, ``0.5``).
+
+    Raises ``InvalidRequest``.
+    """
     if text is None:
         return None
     number, factor = (text[:-1], 0.001) if text.endswith("m") else (text, 1.0)

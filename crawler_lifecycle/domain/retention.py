@@ -1,7 +1,8 @@
 """Retention: the rules about which data may be removed, and when. Other modules carry them out.
 
-Data that may still be useful stays. The ages come first. Then come the rules for rows of the database, for files of
-runs on the cluster volume and in object storage, for folders of the local cluster, and for unfinished uploads.
+Data that may still be useful stays. The ages come first. Then come the rules for rows of the
+database, for files of runs on the cluster volume and in object storage, for folders of the local
+cluster, and for unfinished uploads.
 """
 
 from __future__ import annotations
@@ -28,24 +29,31 @@ class Retention:
     why_least: str = ""
 
 
-#: The database: ``crawlctl db prune`` removes rows of the tables in ``GOES`` (store/retention/pruning.py). Audits
-#: compare runs that ended within three days. Deliveries are retried for one day. A reader of events that returns after
-#: a long weekend should find all events.
-DATABASE = Retention(90 * DAY_S, 7 * DAY_S, "audits, deliveries and readers of events still need younger data")
-#: The access log, which has an age of its own: ``crawlctl db prune --access-older-than``.
-ACCESS = Retention(365 * DAY_S, 7 * DAY_S, "people read the access log to find out what was done last week")
-#: The cluster volume and bundles in object storage: ``crawlctl cluster tidy`` removes files and saved state of runs
-#: that ended and were exported (clusters/volume.py, adapters/archive/bundles.py). One try of an export may read files
-#: for six hours.
-FILES = Retention(
-    14 * DAY_S, 12 * 3600.0, "an export may read files for hours, and a run that just ended may be resumed"
+#: The database: ``crawlctl db prune`` removes rows of the tables in ``GOES``
+#: (store/retention/pruning.py). Audits compare runs that ended within three days. Deliveries are
+#: retried for one day. A reader of events that returns after a long weekend should find all events.
+DATABASE = Retention(
+    90 * DAY_S, 7 * DAY_S, "audits, deliveries and readers of events still need younger data"
 )
-#: Object storage: before and after its own upload, each export removes unfinished uploads of the same archive to which
-#: nothing was added for this time (adapters/archive/s3/upload.py). It is below an export's heartbeat timeout (30 s).
+#: The access log, which has an age of its own: ``crawlctl db prune --access-older-than``.
+ACCESS = Retention(
+    365 * DAY_S, 7 * DAY_S, "people read the access log to find out what was done last week"
+)
+#: The cluster volume and bundles in object storage: ``crawlctl cluster tidy`` removes files and
+#: saved state of runs that ended and were exported (clusters/volume.py,
+#: adapters/archive/bundles.py). One try of an export may read files for six hours.
+FILES = Retention(
+    14 * DAY_S,
+    12 * 3600.0,
+    "an export may read files for hours, and a run that just ended may be resumed",
+)
+#: Object storage: before and after its own upload, each export removes unfinished uploads of the
+#: same archive to which nothing was added for this time (adapters/archive/s3/upload.py). It is
+#: below an export's heartbeat timeout (30 s).
 UPLOADS = Retention(20.0)
 
 
-# --- rows of the database ------------------------------------------------------------------------------------------
+# --- rows of the database -------------------------------------------------------------------------
 
 
 #: The tables from which rows are removed, in this order, and a description of these rows.
@@ -114,13 +122,18 @@ CLOSED = ("repaired", "gone")
 
 
 def stays(
-    state: object, words: type[StrEnum], over: Collection[str], moments: Iterable[object], before: datetime
+    state: object,
+    words: type[StrEnum],
+    over: Collection[str],
+    moments: Iterable[object],
+    before: datetime,
 ) -> Stays | None:
     """Return the reason why data of a run, a manager or a graph stays; ``None``: it may be removed.
 
-    ``state``: its state, or ``None`` if the row does not exist. ``words``: all states. ``over``: the states after the
-    end. ``moments``: the time of the end and the time of the last change. Both count, because an end may have been
-    recorded late.
+    ``state``: its state, or ``None`` if the row does not exist. ``words``: all states. ``over``:
+        the states after the
+    end. ``moments``: the time of the end and the time of the last change. Both count, because an
+    end may have been recorded late.
     """
     if state is None:
         return Stays.UNKNOWN
@@ -134,10 +147,13 @@ def stays(
     return Stays.RECENT if max(known) >= before else None
 
 
-def event_stays(run: Stays | None, key: object, created_at: object, before: datetime) -> Stays | None:
+def event_stays(
+    run: Stays | None, key: object, created_at: object, before: datetime
+) -> Stays | None:
     """Return the reason why an event stays; ``None``: it may be removed.
 
-    ``run``: the reason why its run's data stays, if any. ``key``: the key of an event that occurs once in an attempt.
+    ``run``: the reason why its run's data stays, if any. ``key``: the key of an event that occurs
+        once in an attempt.
     """
     if run is not None:
         return run
@@ -146,11 +162,19 @@ def event_stays(run: Stays | None, key: object, created_at: object, before: date
     return None if isinstance(created_at, datetime) and created_at < before else Stays.RECENT
 
 
-def finding_stays(run: Stays | None, status: object, moments: Iterable[object], before: datetime) -> Stays | None:
-    """Return the reason why an audit's finding stays; ``None``: it may be removed. Its run may not exist."""
+def finding_stays(
+    run: Stays | None, status: object, moments: Iterable[object], before: datetime
+) -> Stays | None:
+    """Return the reason why an audit's finding stays; ``None``: it may be removed.
+
+    Its run may not exist.
+    """
     if status not in CLOSED:
         return Stays.OPEN
-    if any(moment is not None and not (isinstance(moment, datetime) and moment < before) for moment in moments):
+    if any(
+        moment is not None and not (isinstance(moment, datetime) and moment < before)
+        for moment in moments
+    ):
         return Stays.RECENT
     return None if run is Stays.UNKNOWN else run
 
@@ -158,8 +182,8 @@ def finding_stays(run: Stays | None, status: object, moments: Iterable[object], 
 def due_stays(begins: bool, live: bool, decided_at: object, before: datetime) -> Stays | None:
     """Return the reason why a firing stays; ``None``: it may be removed.
 
-    The row of the target is never removed, and the id of the target contains the due time. So the target does not begin
-    twice, even after the firing is removed.
+    The row of the target is never removed, and the id of the target contains the due time. So the
+    target does not begin twice, even after the firing is removed.
     """
     if begins and live:
         return Stays.LIVE
@@ -171,7 +195,10 @@ _ALL = ID_MAX
 
 
 def mark(through: int, now: datetime) -> str:
-    """Return the mark of an attempt: the last removed event, and the time. 0: only rows without events were removed."""
+    """Return the mark of an attempt: the last removed event, and the time.
+
+    0: only rows without events were removed.
+    """
     return f"{through} {now.isoformat()}"
 
 
@@ -182,12 +209,14 @@ def marked_through(value: object) -> int:
 
 
 def pruned_through(properties: Iterable[Mapping[str, object]]) -> int | None:
-    """Return the number up to which events of the run may have been removed; ``None``: none were removed."""
+    """Return the number up to which events of the run may have been removed; ``None``: none were
+    removed.
+    """
     marks = [marked_through(row["value"]) for row in properties if row["name"] == PROPERTY_PRUNED]
     return max(marks, default=None)
 
 
-# --- files of runs -------------------------------------------------------------------------------------------------
+# --- files of runs --------------------------------------------------------------------------------
 
 
 class RetentionState(StrEnum):
@@ -200,7 +229,9 @@ class RetentionState(StrEnum):
     NOT_EXPORTED = "not exported"
     INCOMPLETE = "archive incomplete"
     REMOVED = "removed"
-    """Its files were removed. Files that are still found belong to no run, or could not be removed."""
+    """Its files were removed. Files that are still found belong to no run, or could not be
+    removed.
+    """
     UNKNOWN = "unknown"
     """The database has no such run."""
 
@@ -227,10 +258,13 @@ class KeptRun:
     """True when all its files were removed."""
 
 
-def stand_of(run: KeptRun | None, before: datetime, *, incomplete: bool = False) -> tuple[RetentionState, str]:
+def stand_of(
+    run: KeptRun | None, before: datetime, *, incomplete: bool = False
+) -> tuple[RetentionState, str]:
     """Return the state of the run, and a text about it.
 
-    Files may be removed only in the state ``RetentionState.OLD``: the run ended and was exported before ``before``.
+    Files may be removed only in the state ``RetentionState.OLD``: the run ended and was exported
+    before ``before``.
     ``incomplete``: an archive that lacks files counts as complete.
     """
     if run is None:
@@ -262,18 +296,21 @@ def stand_of_name(
     if ref is None:
         return RetentionState.UNKNOWN, "this is not the name of a run"
     if run is not None and not ref.owns(run.run_uid):
-        # The files are older than a restore of the database, or belong to another installation: we keep them.
+        # The files are older than a restore of the database, or belong to another installation: we
+        # keep them.
         return RetentionState.UNKNOWN, "the database has another run with this number"
     return stand_of(run, before, incomplete=incomplete)
 
 
-# --- local folders, uploads ----------------------------------------------------------------------------------------
+# --- local folders, uploads -----------------------------------------------------------------------
 
 
 def folders_go(tasks: Iterable[tuple[float | None, bool]], before: float) -> bool:
-    """Return whether the folders of a local run may be removed: it has tasks, and all of them ended before ``before``.
+    """Return whether the folders of a local run may be removed: it has tasks, and all of them ended
+    before ``before``.
 
-    ``tasks``: for each deployed task its end in seconds since 1970 (``None``: no end, or unknown), and whether its
+    ``tasks``: for each deployed task its end in seconds since 1970 (``None``: no end, or unknown),
+        and whether its
     supervisor process lives. The folders stay if one task executes or was lost.
     """
     any_task = False
@@ -285,5 +322,7 @@ def folders_go(tasks: Iterable[tuple[float | None, bool]], before: float) -> boo
 
 
 def upload_goes(newest: datetime, now: datetime, quiet_s: float) -> bool:
-    """Return whether an unfinished upload may be removed: nothing was added in ``quiet_s`` seconds since ``newest``."""
+    """Return whether an unfinished upload may be removed: nothing was added in ``quiet_s`` seconds
+    since ``newest``.
+    """
     return now - newest >= timedelta(seconds=quiet_s)

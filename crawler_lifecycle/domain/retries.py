@@ -1,7 +1,8 @@
 """Retries of tasks: which ends another try follows, when, how often, and with how much memory.
 
-The policy is merged key by key: the request's keys first, then those of the crawler's entry, then the installation's.
-A try is decided from recorded facts alone, so deciding twice gives the same answer.
+The policy is merged key by key: the request's keys first, then those of the crawler's entry, then
+the installation's. A try is decided from recorded facts alone, so deciding twice gives the same
+answer.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from .ended_by import EndedBy
 from .ends import FINAL, PLAIN, RETRY, Reading
 from .resources import parse_memory
 
-#: Word of a policy -> who ended the task, and the outcome; ``None``: any other outcome. No policy retries other ends: a
-#: person, another limit or a service ended the task, or another try would end in the same way.
+#: Word of a policy -> who ended the task, and the outcome; ``None``: any other outcome. No policy
+#: retries other ends: a person, another limit or a service ended the task, or another try would end
+#: in the same way.
 WORDS: Mapping[str, tuple[EndedBy, str | None]] = {
     "interrupted": (EndedBy.CLUSTER, "interrupted"),
     "evicted": (EndedBy.CLUSTER, "evicted"),
@@ -41,14 +43,17 @@ _LABELS_MAX = 20
 _EXITS_MAX = 50
 #: The end of a note about a task that no try follows because of its exit code.
 IS_FINAL = " is final"
-#: The most bytes of memory without a cap, and the most characters of a try's memory: those of its column.
+#: The most bytes of memory without a cap, and the most characters of a try's memory: those of its
+#: column.
 _MEMORY_MOST = 2**62
 _MEMORY_TEXT = 20
 
 
 @dataclass(frozen=True, slots=True)
 class OtherNodes:
-    """Nodes for later tries: those with these labels, from the try after ``after`` failed tries on."""
+    """Nodes for later tries: those with these labels, from the try after ``after`` failed tries
+    on.
+    """
 
     __pydantic_config__: ClassVar = STRICT
 
@@ -59,13 +64,17 @@ class OtherNodes:
         check_number("retries.retry_on.after", self.after, Bound(1, 100, whole=True))
         if not 1 <= len(self.node_selector) <= _LABELS_MAX:
             raise refusal(
-                "retries.retry_on.node_selector", self.node_selector, f"give 1 to {_LABELS_MAX} labels of nodes"
+                "retries.retry_on.node_selector",
+                self.node_selector,
+                f"give 1 to {_LABELS_MAX} labels of nodes",
             )
 
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """A policy of retries, or the keys of it that one place gives. ``None``: the next place decides.
+    """A policy of retries, or the keys of it that one place gives.
+
+    ``None``: the next place decides.
 
     Raises ``InvalidRequest``.
     """
@@ -77,13 +86,17 @@ class Retries:
     on: list[str] | None = None
     """The ends that another try follows (``WORDS``)."""
     backoff_s: float | None = None
-    """Seconds from the end to the next try. Each further wait is ``factor`` times longer, at most ``cap_s``."""
+    """Seconds from the end to the next try. Each further wait is ``factor`` times longer, at most
+    ``cap_s``.
+    """
     factor: float | None = None
     cap_s: float | None = None
     jitter: float | None = None
     """The part of the wait by which it varies, so that many tasks do not come at once."""
     budget: int | None = None
-    """The most tries of all tasks together, in one attempt of the run. Without it: two for each task, at least 10."""
+    """The most tries of all tasks together, in one attempt of the run. Without it: two for each
+    task, at least 10.
+    """
     memory_factor: float | None = None
     """After ``oom``, the next try has so many times the memory, at most ``memory_cap``."""
     memory_cap: str | None = None
@@ -99,16 +112,24 @@ class Retries:
         unknown = [word for word in self.on or () if word not in WORDS]
         if unknown or len(self.on or ()) > len(WORDS):
             raise refusal(
-                "retries.on", unknown[0] if unknown else self.on, f"give words of {', '.join(WORDS)}, each once"
+                "retries.on",
+                unknown[0] if unknown else self.on,
+                f"give words of {', '.join(WORDS)}, each once",
             )
         for code in (self.final_exits or ())[: _EXITS_MAX + 1]:
             check_number("retries.final_exits", code, Bound(1, 255, whole=True))
         if len(self.final_exits or ()) > _EXITS_MAX:
-            raise refusal("retries.final_exits", len(self.final_exits or ()), f"give at most {_EXITS_MAX} exit codes")
+            raise refusal(
+                "retries.final_exits",
+                len(self.final_exits or ()),
+                f"give at most {_EXITS_MAX} exit codes",
+            )
         parse_memory(self.memory_cap, "retries.memory_cap")
 
     def check(self, memory: str | None = None) -> None:
-        """Raise ``InvalidRequest`` for keys that contradict each other, or the memory of the first try."""
+        """Raise ``InvalidRequest`` for keys that contradict each other, or the memory of the first
+        try.
+        """
         if self.budget is not None and self.max is not None and self.budget < self.max:
             raise refusal(
                 "retries.budget",
@@ -119,7 +140,8 @@ class Retries:
             raise refusal(
                 "retries.cap_s",
                 self.cap_s,
-                f"give at least backoff_s ({self.backoff_s:g}), or lower backoff_s: no wait may be longer than cap_s",
+                f"give at least backoff_s ({self.backoff_s:g}), or lower backoff_s: no wait may be "
+                "longer than cap_s",
             )
         first = parse_memory(memory)
         cap = parse_memory(self.memory_cap)
@@ -132,12 +154,21 @@ class Retries:
 
     def over(self, base: Retries) -> Retries:
         """Return this policy with the keys of ``base`` where this one has none."""
-        return replace(base, **{f.name: own for f in fields(self) if (own := getattr(self, f.name)) is not None})
+        return replace(
+            base,
+            **{f.name: own for f in fields(self) if (own := getattr(self, f.name)) is not None},
+        )
 
 
 #: The policy where no place says otherwise: what the cluster caused goes on by itself.
 DEFAULT = Retries(
-    max=3, on=["interrupted", "evicted", "lost"], backoff_s=30, factor=2, cap_s=3600, jitter=0.2, memory_factor=1.5
+    max=3,
+    on=["interrupted", "evicted", "lost"],
+    backoff_s=30,
+    factor=2,
+    cap_s=3600,
+    jitter=0.2,
+    memory_factor=1.5,
 )
 
 
@@ -166,15 +197,21 @@ class NextTry:
     """More memory than the try before had; ``None``: as much."""
 
 
-def next_try(policy: Retries, end: EndedTry, used: int, budget: int, ends: Reading = PLAIN) -> NextTry | str:
+def next_try(
+    policy: Retries, end: EndedTry, used: int, budget: int, ends: Reading = PLAIN
+) -> NextTry | str:
     """Return the next try, or the reason why there is none.
 
-    ``policy`` is a whole one (``resolved``). ``used``: tries of the run's budget so far. ``ends`` says which exit codes
-    are final, and which are always worth a try.
+    ``policy`` is a whole one (``resolved``). ``used``: tries of the run's budget so far. ``ends``
+    says which exit codes are final, and which are always worth a try.
     """
     outcome = end.outcome or "failed"
     most = policy.max or 0
-    fits = (word for word, (by, of) in WORDS.items() if end.ended_by in (by, None) and of in (outcome, None))
+    fits = (
+        word
+        for word, (by, of) in WORDS.items()
+        if end.ended_by in (by, None) and of in (outcome, None)
+    )
     word = next(fits, None)
     if word is None or outcome in NEVER:
         return f"{outcome} is never retried"
@@ -190,24 +227,34 @@ def next_try(policy: Retries, end: EndedTry, used: int, budget: int, ends: Readi
         return f"the run's budget of {budget} tries is used up"
     memory = _more_memory(policy, end.memory) if word == "oom" else None
     if memory is not None and memory == end.memory:
-        return f"it had all the memory that retries.memory_cap allows ({policy.memory_cap or _MEMORY_MOST})"
+        return (
+            "it had all the memory that retries.memory_cap allows "
+            f"({policy.memory_cap or _MEMORY_MOST})"
+        )
     return NextTry(_wait_s(policy, end), memory)
 
 
 def budget_of(policy: Retries, tasks: int) -> int:
     """Return the most tries of all tasks of the run together."""
-    return policy.budget if policy.budget is not None else min(INT_MAX, max(10, policy.max or 0, 2 * tasks))
+    return (
+        policy.budget
+        if policy.budget is not None
+        else min(INT_MAX, max(10, policy.max or 0, 2 * tasks))
+    )
 
 
 def _wait_s(policy: Retries, end: EndedTry) -> float:
     """Return the wait. It is computed from the try, so a repeated decision gives the same wait."""
-    wait = min(policy.cap_s or 0, (policy.backoff_s or 0) * (policy.factor or 1) ** min(end.retry, 100))
+    wait = min(
+        policy.cap_s or 0, (policy.backoff_s or 0) * (policy.factor or 1) ** min(end.retry, 100)
+    )
     part = zlib.crc32(end.key.encode()) / 2**32  # spread evenly from 0 to 1
     return float(wait * (1 + (policy.jitter or 0) * (2 * part - 1)))
 
 
 def _more_memory(policy: Retries, memory: str | None) -> str | None:
-    """Return the memory of the next try, in whole MiB or as the cap; ``None``: that of this try is unknown.
+    """Return the memory of the next try, in whole MiB or as the cap; ``None``: that of this try is
+    unknown.
 
     The text is short, whatever the policy and the request say: at most ``_MEMORY_TEXT`` characters.
     """
@@ -226,6 +273,7 @@ def _more_memory(policy: Retries, memory: str | None) -> str | None:
 def resolved(request: Retries | None, crawler: Retries | None, installation: Retries) -> Retries:
     """Return the whole policy of a run.
 
-    Keys of different places may contradict each other. Then the smaller number holds: ``budget``, ``cap_s``.
+    Keys of different places may contradict each other. Then the smaller number holds: ``budget``,
+    ``cap_s``.
     """
     return (request or Retries()).over(crawler or Retries()).over(installation).over(DEFAULT)

@@ -1,7 +1,8 @@
 """A run: its request, its statuses, its answers, and the verdict from its tasks.
 
-The dataclasses here are sent as JSON through Temporal and HTTP and stored in the database. Unknown fields are refused:
-pydantic reads ``extra: forbid``. This module itself needs only the standard library.
+The dataclasses here are sent as JSON through Temporal and HTTP and stored in the database. Unknown
+fields are refused: pydantic reads ``extra: forbid``. This module itself needs only the standard
+library.
 """
 
 from __future__ import annotations
@@ -14,7 +15,16 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from .bounds import LIMITS, STRICT, check_name, check_number, check_request_id, check_text, check_time, refusal
+from .bounds import (
+    LIMITS,
+    STRICT,
+    check_name,
+    check_number,
+    check_request_id,
+    check_text,
+    check_time,
+    refusal,
+)
 from .ended_by import EndedBy
 from .errors import InvalidRequest
 from .projects import DEFAULT
@@ -23,8 +33,9 @@ from .retries import Retries
 
 INLINE_TASKS_MAX = 500
 INLINE_TASKS_BYTES = 128 * 1024
-#: The most bytes of JSON of one task's arguments and settings together. Its Job contains them, and its pod again. We
-#: read lists in pages of 500 objects, and such a page may have at most 64 MiB (docs/kubernetes-jobs.md).
+#: The most bytes of JSON of one task's arguments and settings together. Its Job contains them, and
+#: its pod again. We read lists in pages of 500 objects, and such a page may have at most 64 MiB
+#: (docs/kubernetes-jobs.md).
 TASK_BYTES_MAX = 64 * 1024
 
 #: The most tags of one run, and the most characters of a tag.
@@ -54,7 +65,10 @@ class Stage(StrEnum):
 
 
 class RunStatus(StrEnum):
-    """Status of a run. A terminal status is final for its attempt. Only a resume (a new attempt) changes it."""
+    """Status of a run.
+
+    A terminal status is final for its attempt. Only a resume (a new attempt) changes it.
+    """
 
     INITIALIZING = "INITIALIZING"
     PROCESSING = "PROCESSING"
@@ -69,8 +83,9 @@ class RunStatus(StrEnum):
 
 #: The outcomes of the limits of a request that stop a run.
 LIMIT_STOPS = ("start_timeout", "timed_out", "cancelled (stalled)")
-#: Outcomes of runs that did what they could and brought less than is expected (``domain/coverage.py``), the worst one
-#: first: no items; fewer than usual; too few of something, or too many errors; items that fill a field too rarely.
+#: Outcomes of runs that did what they could and brought less than is expected
+#: (``domain/coverage.py``), the worst one first: no items; fewer than usual; too few of something,
+#: or too many errors; items that fill a field too rarely.
 EMPTY = "empty"
 DROPPED = "dropped"
 UNMET = "unmet"
@@ -78,10 +93,12 @@ COVERAGE = "coverage"
 UNMET_OUTCOMES = (EMPTY, DROPPED, UNMET, COVERAGE)
 #: What a good run lacks that has no items though runs before it had some: it resolves nothing.
 NO_ITEMS = "items"
-#: All outcomes that we set ourselves (docs/lifecycle.md, "How an end is read"). Crawlers may report others.
+#: All outcomes that we set ourselves (docs/lifecycle.md, "How an end is read"). Crawlers may report
+#: others.
 OUTCOMES = frozenset({
-    *("finished", "cancelled", "cancel_timeout", "start_timeout", "timed_out", "cancelled (stalled)", "killed by oom"),
-    *("evicted", "interrupted", "memusage_exceeded", "diskusage_exceeded", "size_limit", "time_limit", "banned"),
+    *("finished", "cancelled", "cancel_timeout", "start_timeout", "timed_out"),
+    *("cancelled (stalled)", "killed by oom", "evicted", "interrupted", "memusage_exceeded"),
+    *("diskusage_exceeded", "size_limit", "time_limit", "banned"),
     *("failed", "deploy_failed", "lost", "partial", *UNMET_OUTCOMES),
 })  # fmt: skip
 
@@ -89,7 +106,9 @@ _ORDER = list(RunStatus)
 
 
 def run_may_become(current: RunStatus, new: RunStatus) -> bool:
-    """Return whether a run may change from ``current`` to ``new`` in one attempt: only forwards, not after an end."""
+    """Return whether a run may change from ``current`` to ``new`` in one attempt: only forwards,
+    not after an end.
+    """
     return not current.terminal and _ORDER.index(new) > _ORDER.index(current)
 
 
@@ -106,7 +125,9 @@ class Limits:
     run_timeout_s: float | None = None
     """The run is stopped as ``timed_out`` after this many seconds of processing."""
     stall_timeout_s: float | None = 3600.0
-    """The run is stopped as ``cancelled (stalled)`` after this many seconds without a sign of life."""
+    """The run is stopped as ``cancelled (stalled)`` after this many seconds without a sign of
+    life.
+    """
     stop_grace_s: float = 30.0
     """The time from a crawler's stop signal to its end by force."""
     force_stop_after_s: float | None = 300.0
@@ -127,9 +148,12 @@ class ChildTask:
 
 
 def check_sizes(
-    args: Mapping[str, str], settings: Mapping[str, str], tasks: Sequence[Mapping[str, str]] | None = None
+    args: Mapping[str, str],
+    settings: Mapping[str, str],
+    tasks: Sequence[Mapping[str, str]] | None = None,
 ) -> None:
-    """Raise ``InvalidRequest`` if the arguments and settings of a task are larger than ``TASK_BYTES_MAX``.
+    """Raise ``InvalidRequest`` if the arguments and settings of a task are larger than
+    ``TASK_BYTES_MAX``.
 
     ``tasks``: the own arguments of each task. The error names the task by its place.
     """
@@ -142,8 +166,10 @@ def check_sizes(
         if size + set_ > TASK_BYTES_MAX:
             where = "" if tasks is None or shared + set_ > TASK_BYTES_MAX else f"tasks[{n}]."
             raise InvalidRequest(
-                f"{where}{'args' if size >= set_ else 'settings'}: {size + set_} bytes of arguments and settings (as "
-                f"JSON) are too much for one task; at most {TASK_BYTES_MAX} are allowed. Divide them among more tasks, "
+                f"{where}{'args' if size >= set_ else 'settings'}: {size + set_} bytes of "
+                "arguments and settings (as "
+                f"JSON) are too much for one task; at most {TASK_BYTES_MAX} are allowed. Divide "
+                "them among more tasks, "
                 "or put them into a file that the crawler fetches"
             )
 
@@ -156,12 +182,14 @@ def _check_inline(tasks: Sequence[ChildTask], cure: str) -> None:
     """Raise ``InvalidRequest`` for more tasks than one message through Temporal should contain."""
     if len(tasks) > INLINE_TASKS_MAX:
         raise InvalidRequest(
-            f"tasks: {len(tasks)} inline tasks are not allowed; give at most {INLINE_TASKS_MAX} at once, {cure}"
+            f"tasks: {len(tasks)} inline tasks are not allowed; give at most {INLINE_TASKS_MAX} at "
+            f"once, {cure}"
         )
     size = len(json.dumps([task.args for task in tasks]))
     if size > INLINE_TASKS_BYTES:
         raise InvalidRequest(
-            f"tasks: {size} bytes of inline tasks are not allowed; give at most {INLINE_TASKS_BYTES} at once, {cure}"
+            f"tasks: {size} bytes of inline tasks are not allowed; give at most "
+            f"{INLINE_TASKS_BYTES} at once, {cure}"
         )
 
 
@@ -177,11 +205,15 @@ def check_tags(where: str, tags: Sequence[object]) -> None:
 class AddTasks:
     """The input of the update ``add_tasks``: a page of child tasks for a live run.
 
-    A repeat with the same ``request_id`` adds nothing; the default is the id of the update. Raises ``InvalidRequest``.
+    A repeat with the same ``request_id`` adds nothing; the default is the id of the update. Raises
+    ``InvalidRequest``.
     """
 
     __pydantic_config__: ClassVar = STRICT
-    ASKED: ClassVar = ("tasks", 'send a page of tasks, for example {"tasks": [{"args": {"shelf": "7"}}]}')
+    ASKED: ClassVar = (
+        "tasks",
+        'send a page of tasks, for example {"tasks": [{"args": {"shelf": "7"}}]}',
+    )
 
     tasks: list[ChildTask] = field(default_factory=list)
     request_id: str | None = None
@@ -217,7 +249,10 @@ class RunRequest:
     """
 
     __pydantic_config__: ClassVar = STRICT
-    ASKED: ClassVar = ("request", 'start the workflow with a RunRequest, for example {"crawler": "services"}')
+    ASKED: ClassVar = (
+        "request",
+        'start the workflow with a RunRequest, for example {"crawler": "services"}',
+    )
 
     crawler: str | None = None
     trigger: Trigger = Trigger.MANUAL
@@ -251,7 +286,9 @@ class RunRequest:
         if self.poll_minutes is not None:
             if not 1 <= len(self.poll_minutes) <= POLLS_MAX:
                 raise refusal(
-                    "poll_minutes", self.poll_minutes, f"give 1 to {POLLS_MAX} intervals in minutes, or leave it out"
+                    "poll_minutes",
+                    self.poll_minutes,
+                    f"give 1 to {POLLS_MAX} intervals in minutes, or leave it out",
                 )
             for n, minutes in enumerate(self.poll_minutes):
                 check_number(f"poll_minutes[{n}]", minutes, LIMITS["poll_minutes"])
@@ -279,12 +316,20 @@ class RunRequest:
             check_text(name, getattr(self, name))
 
     def _check_tasks(self) -> None:
-        check_sizes(self.args, self.settings, None if self.tasks is None else [task.args for task in self.tasks])
+        check_sizes(
+            self.args,
+            self.settings,
+            None if self.tasks is None else [task.args for task in self.tasks],
+        )
         if self.tasks is None:
             return
         if not self.tasks:
-            raise refusal("tasks", [], "give at least one task, or leave it out for a single-process run")
-        _check_inline(self.tasks, "start larger runs through the gateway, which stores the tasks first")
+            raise refusal(
+                "tasks", [], "give at least one task, or leave it out for a single-process run"
+            )
+        _check_inline(
+            self.tasks, "start larger runs through the gateway, which stores the tasks first"
+        )
 
 
 def in_our_words(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -292,7 +337,10 @@ def in_our_words(request: Mapping[str, Any]) -> dict[str, Any]:
 
     The specification calls it ``RunID``. Some senders have digits as a text, or only floats.
     """
-    found = {"run_id" if name == "RunID" and "run_id" not in request else name: request[name] for name in request}
+    found = {
+        "run_id" if name == "RunID" and "run_id" not in request else name: request[name]
+        for name in request
+    }
     digits = re.fullmatch(r"([0-9]{1,19})(\.0)?", str(found.get("run_id")))
     if digits is not None:
         found["run_id"] = int(digits[1])
@@ -315,7 +363,8 @@ class StopRequest:
 class StopIntent:
     """A recorded stop of a run, by a person, by one of the run's limits or by an audit.
 
-    ``limit``: the outcome of the limit (``LIMIT_STOPS``), or the one that an audit gives; ``None``: a person stopped
+    ``limit``: the outcome of the limit (``LIMIT_STOPS``), or the one that an audit gives; ``None``:
+        a person stopped
     it. A person's stop has precedence over others. ``escalated``: a plain stop became a forced one.
     """
 
@@ -342,8 +391,8 @@ class StopIntent:
     def merged(self, later: StopIntent) -> StopIntent:
         """Return both stops as one.
 
-        It is forced if one of them is. Its time is that of the first stop. Its reason is that of the first stop, unless
-        the first came from a limit and the later one from a person.
+        It is forced if one of them is. Its time is that of the first stop. Its reason is that of
+        the first stop, unless the first came from a limit and the later one from a person.
         """
         reasons = later if self.limit is not None and later.limit is None else self
         force = self.force or later.force
@@ -367,8 +416,8 @@ class ExportResult:
 class RunSnapshot:
     """The answer of the query ``status``: the state that the workflow itself knows.
 
-    The statuses and counters of a live run are left out until the verdict. They are in the database, where others
-    write them too, and the workflow's values may be older.
+    The statuses and counters of a live run are left out until the verdict. They are in the
+    database, where others write them too, and the workflow's values may be older.
     """
 
     run_id: int | None
@@ -378,7 +427,9 @@ class RunSnapshot:
     trigger: Trigger
     stage: Stage
     status: RunStatus | None = None
-    """The status with which this attempt ended; ``None`` before the end: the database has the status."""
+    """The status with which this attempt ended; ``None`` before the end: the database has the
+    status.
+    """
     outcome: str | None = None
     ended_by: str | None = None
     cause: str | None = None
@@ -391,7 +442,9 @@ class RunSnapshot:
     looks: int = 0
     waiting_for: str | None = None
     waiting: str | None = None
-    """A sentence that says what the run waits for, without durations. The gateway's sentence has durations."""
+    """A sentence that says what the run waits for, without durations. The gateway's sentence has
+    durations.
+    """
     notes: list[str] = field(default_factory=list)
 
 
@@ -414,12 +467,16 @@ class RunResult:
     """Who ended it (``EndedBy``); ``None``: an older build ended it."""
 
 
-#: The shortest time, in seconds, for which an average is computed. Before that it would change too much.
+#: The shortest time, in seconds, for which an average is computed. Before that it would change too
+#: much.
 PACE_LEAST_S = 1.0
 
 
-def pages_per_minute(pages: int | None, started_at: datetime | None, until: datetime | None) -> float | None:
-    """Return the average from the start to ``until``: the end, or the newest progress of a run that has not ended.
+def pages_per_minute(
+    pages: int | None, started_at: datetime | None, until: datetime | None
+) -> float | None:
+    """Return the average from the start to ``until``: the end, or the newest progress of a run that
+    has not ended.
 
     ``None``: a value is unknown, or less than ``PACE_LEAST_S`` has passed.
     """
@@ -431,7 +488,9 @@ def pages_per_minute(pages: int | None, started_at: datetime | None, until: date
 
 @dataclass(frozen=True, slots=True)
 class EndedTasks:
-    """The number of tasks with the same status, outcome and ``ended_by``, with their most frequent cause."""
+    """The number of tasks with the same status, outcome and ``ended_by``, with their most frequent
+    cause.
+    """
 
     status: str
     outcome: str | None
@@ -453,11 +512,15 @@ class Verdict:
     ended_by: EndedBy | None = EndedBy.CRAWLER
     """``None``: an older build recorded the ends of its tasks."""
     lacks: str | None = None
-    """One of ``UNMET_OUTCOMES``, or ``NO_ITEMS``; ``None``: it brought what is expected, or it was not judged."""
+    """One of ``UNMET_OUTCOMES``, or ``NO_ITEMS``; ``None``: it brought what is expected, or it was
+    not judged.
+    """
 
     @property
     def attention(self) -> str | None:
-        """The reason why somebody should deal with the run: what it lacks, or ``failed``; ``None``: nobody has to."""
+        """The reason why somebody should deal with the run: what it lacks, or ``failed``; ``None``:
+        nobody has to.
+        """
         if self.lacks in UNMET_OUTCOMES:
             return self.lacks
         theirs = self.status is RunStatus.FAILED and self.ended_by is not EndedBy.PERSON
@@ -469,12 +532,15 @@ def _common(outcomes: Iterable[str | None], fallback: str) -> str:
     return (distinct.pop() or fallback) if len(distinct) == 1 else fallback
 
 
-def verdict(groups: Iterable[EndedTasks], stop: StopIntent | None, *, partial_ok: bool = False) -> Verdict:
+def verdict(
+    groups: Iterable[EndedTasks], stop: StopIntent | None, *, partial_ok: bool = False
+) -> Verdict:
     """Return the verdict of a run from its tasks, without tasks that a later attempt replaced.
 
     - All tasks succeeded: COMPLETED.
     - A person stopped the run: FAILED, outcome ``cancelled``.
-    - Some tasks succeeded: outcome ``partial``, COMPLETED for a crawler with ``partial_ok`` and else FAILED.
+    - Some tasks succeeded: outcome ``partial``, COMPLETED for a crawler with ``partial_ok`` and
+      else FAILED.
     - No task succeeded: FAILED, with the common outcome of the tasks or else ``failed``.
 
     ``ended_by`` is that of the tasks that the cause names.
@@ -483,22 +549,33 @@ def verdict(groups: Iterable[EndedTasks], stop: StopIntent | None, *, partial_ok
     """
     groups = [g for g in groups if g.count]
     total = sum(g.count for g in groups)
-    if not total or any(g.status not in ("SUCCEEDED", "FAILED", "CANCELLED", "LOST") for g in groups):
+    if not total or any(
+        g.status not in ("SUCCEEDED", "FAILED", "CANCELLED", "LOST") for g in groups
+    ):
         raise ValueError(f"a verdict needs tasks that have all ended, got {groups}")
     bad = [g for g in groups if g.status != "SUCCEEDED"]
     succeeded = total - sum(g.count for g in bad)
     if not bad:
-        cause = f"All {total} tasks succeeded" if total > 1 else (groups[0].cause or "The task succeeded")
+        cause = (
+            f"All {total} tasks succeeded"
+            if total > 1
+            else (groups[0].cause or "The task succeeded")
+        )
         return Verdict(RunStatus.COMPLETED, _common((g.outcome for g in groups), "finished"), cause)
     if stop is not None and stop.limit is None:
         done = f" ({succeeded} of {total} tasks had finished)" if succeeded else ""
         return Verdict(RunStatus.FAILED, "cancelled", f"{stop.stopped}{done}", EndedBy.PERSON)
     worst = max(bad, key=lambda g: (g.alike, g.count, g.outcome or ""))
     most = f"{worst.alike} of them" if worst.alike else "most"
-    detail = f"{total - succeeded} of {total} tasks did not succeed; {most}: {worst.cause or worst.outcome}"
+    detail = (
+        f"{total - succeeded} of {total} tasks did not succeed; {most}: "
+        f"{worst.cause or worst.outcome}"
+    )
     if total == 1:
         detail = worst.cause or f"The task ended as {worst.outcome}"
     if succeeded:
         status = RunStatus.COMPLETED if partial_ok else RunStatus.FAILED
         return Verdict(status, "partial", detail, worst.ended_by)
-    return Verdict(RunStatus.FAILED, _common((g.outcome for g in bad), "failed"), detail, worst.ended_by)
+    return Verdict(
+        RunStatus.FAILED, _common((g.outcome for g in bad), "failed"), detail, worst.ended_by
+    )

@@ -1,7 +1,7 @@
 """Files and items of runs for users' code.
 
-Users' processes hold no credentials. They read files piece by piece from a ``DataSource``, and this module parses the
-bytes.
+Users' processes hold no credentials. They read files piece by piece from a ``DataSource``, and this
+module parses the bytes.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class RunFile:
 class DataSource(Protocol):
     """A reader of the files of runs.
 
-    Raises ``NotDelivered`` or ``ClusterUnavailable`` if files cannot be read now, and ``InvalidRequest`` for a request
-    that is not allowed.
+    Raises ``NotDelivered`` or ``ClusterUnavailable`` if files cannot be read now, and
+    ``InvalidRequest`` for a request that is not allowed.
     """
 
     def run_files(self, run_id: int) -> Sequence[RunFile]:
@@ -60,7 +60,9 @@ class AskedFiles:
         return [RunFile(run_id, name, size) for name, size in self._ask("files", run_id=run_id)]
 
     def read_file(self, file: RunFile, offset: int) -> bytes:
-        return binascii.a2b_base64(self._ask("read", run_id=file.run_id, file=file.name, offset=offset))
+        return binascii.a2b_base64(
+            self._ask("read", run_id=file.run_id, file=file.name, offset=offset)
+        )
 
 
 class HeldFiles:
@@ -69,10 +71,17 @@ class HeldFiles:
     def __init__(self) -> None:
         self._runs: dict[int, dict[str, bytes]] = {}
 
-    def leave(self, run_id: int, items: Iterable[Any] | None, files: Mapping[str, bytes] | None = None) -> None:
+    def leave(
+        self, run_id: int, items: Iterable[Any] | None, files: Mapping[str, bytes] | None = None
+    ) -> None:
         """Give a run these items, and other files by their names."""
-        lines = None if items is None else "".join(f"{json.dumps(item)}\n" for item in items).encode()
-        self._runs[run_id] = {**({} if lines is None else {"task-0/items.jsonl": lines}), **(files or {})}
+        lines = (
+            None if items is None else "".join(f"{json.dumps(item)}\n" for item in items).encode()
+        )
+        self._runs[run_id] = {
+            **({} if lines is None else {"task-0/items.jsonl": lines}),
+            **(files or {}),
+        }
 
     def run_files(self, run_id: int) -> list[RunFile]:
         return [RunFile(run_id, name, len(data)) for name, data in self._runs[run_id].items()]
@@ -95,7 +104,8 @@ class Which(TypedDict, total=False):
 class Items:
     """The items of runs, one after the other. You can iterate over them several times.
 
-    ``skipped`` has sentences about data that the last iteration could not read, such as ``3 lines were no JSON``.
+    ``skipped`` has sentences about data that the last iteration could not read, such as
+    ``3 lines were no JSON``.
     """
 
     def __init__(
@@ -145,12 +155,22 @@ class Items:
 
 
 def open_file(source: DataSource, runs: Sequence[int], name: str) -> BinaryIO:
-    """Open the file of this name for reading. Raises ``InvalidRequest`` if no run or several runs have it."""
+    """Open the file of this name for reading.
+
+    Raises ``InvalidRequest`` if no run or several runs have it.
+    """
     found = [file for run_id in runs for file in source.run_files(run_id) if file.name == name]
     if len(found) != 1:
-        cure = "files() lists the files" if not found else "several runs have this file; name the step of one run"
+        cure = (
+            "files() lists the files"
+            if not found
+            else "several runs have this file; name the step of one run"
+        )
         raise refusal("name", name, cure)
-    return cast(BinaryIO, io.BufferedReader(FarFile(partial(source.read_file, found[0]), found[0].bytes), PIECE))
+    return cast(
+        BinaryIO,
+        io.BufferedReader(FarFile(partial(source.read_file, found[0]), found[0].bytes), PIECE),
+    )
 
 
 def _pieces(source: DataSource, files: Mapping[str, RunFile], name: str) -> Iterator[bytes]:
@@ -161,7 +181,10 @@ def _pieces(source: DataSource, files: Mapping[str, RunFile], name: str) -> Iter
 
 
 class FarFile(io.RawIOBase):
-    """A remote file as a Python file. ``read`` returns bytes from an offset on, and chooses how many."""
+    """A remote file as a Python file.
+
+    ``read`` returns bytes from an offset on, and chooses how many.
+    """
 
     def __init__(self, read: Callable[[int], bytes], size: int) -> None:
         self._read = read

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 class RunRef:
     """The identity of a run outside of its database.
 
-    Names of objects contain the run's number. A restored or new database may use the same number again. The uid is
-    created with the row and never used again: only an object with this uid belongs to the run.
+    Names of objects contain the run's number. A restored or new database may use the same number
+    again. The uid is created with the row and never used again: only an object with this uid
+    belongs to the run.
     """
 
     run_id: int
@@ -32,12 +33,19 @@ class RunRef:
         return cls(number, found[2]) if found and number <= RUN_ID_MAX else None
 
     def owns(self, uid: str | None) -> bool:
-        """Return whether an object with this uid belongs to this run. An object without a uid does not."""
+        """Return whether an object with this uid belongs to this run.
+
+        An object without a uid does not.
+        """
         return uid == self.uid
 
     def foreign(self, what: str, uid: str | None) -> str:
-        """Return a text, with the cure, about an object with this run's number that belongs to another run."""
-        whose = f"run {self.run_id} with the uid {uid}" if uid else f"a run {self.run_id} without a uid"
+        """Return a text, with the cure, about an object with this run's number that belongs to
+        another run.
+        """
+        whose = (
+            f"run {self.run_id} with the uid {uid}" if uid else f"a run {self.run_id} without a uid"
+        )
         return f"{what} belongs to {whose}, and this run has the uid {self.uid}: {FOREIGN_CURE}"
 
 
@@ -50,6 +58,8 @@ RUN_ID_MAX = 2**63 - 1
 
 #: A text for people: the reason why two runs have the same number, and the cure.
 FOREIGN_CURE = (
-    "the database was restored or created again, and used the number twice; the object is not changed; an audit lists "
-    "it (crawlctl audit); to adopt executing tasks without a row, use crawlctl audit --adopt; end all others by hand"
+    "the database was restored or created again, and used the number twice; the object is not "
+    "changed; an audit lists "
+    "it (crawlctl audit); to adopt executing tasks without a row, use crawlctl audit --adopt; end "
+    "all others by hand"
 )

@@ -1,12 +1,14 @@
 """Stall detection: it measures for how long an executing run has shown no sign of life.
 
-Only time that looks confirm counts. Two successful looks in a row confirm the time between them if the run executed at
-both and no counter changed. They confirm at most the planned time. If nobody could look (no worker, no answer of the
-cluster), the state is unknown, and no run is stopped because of that. Any progress resets the time to zero.
+Only time that looks confirm counts. Two successful looks in a row confirm the time between them if
+the run executed at both and no counter changed. They confirm at most the planned time. If nobody
+could look (no worker, no answer of the cluster), the state is unknown, and no run is stopped
+because of that. Any progress resets the time to zero.
 
-A run with counters is judged by its counters alone, because many crawlers write a log line every minute without any
-progress. A run without counters is judged by the output of its crawlers, which their runners watch. If that is unknown
-for one of them, or one never wrote anything, the run never stalls.
+A run with counters is judged by its counters alone, because many crawlers write a log line every
+minute without any progress. A run without counters is judged by the output of its crawlers, which
+their runners watch. If that is unknown for one of them, or one never wrote anything, the run never
+stalls.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-#: A look that comes at most this many seconds after its planned time confirms all the time since the previous look.
+#: A look that comes at most this many seconds after its planned time confirms all the time since
+#: the previous look.
 PUNCTUAL_SECONDS = 5.0
 
 
@@ -30,16 +33,24 @@ class Reading:
     counted: bool
     """True when a counter was above zero at any look."""
     silent: timedelta | None = None
-    """The time for which no executing task has written anything; ``None``: unknown for one of them."""
+    """The time for which no executing task has written anything; ``None``: unknown for one of
+    them.
+    """
 
 
 def quiet_time(
-    before: timedelta, last_look_at: datetime | None, planned_at: datetime | None, failed: bool, now: Reading
+    before: timedelta,
+    last_look_at: datetime | None,
+    planned_at: datetime | None,
+    failed: bool,
+    now: Reading,
 ) -> timedelta:
     """Return the confirmed time without progress up to the look ``now``; never negative.
 
-    ``before``: the result at the previous look. ``last_look_at``: the time of that look. ``planned_at``: the time for
-    which it planned this look. ``failed``: a look has failed since then, so the time between is not counted.
+    ``before``: the result at the previous look. ``last_look_at``: the time of that look.
+        ``planned_at``: the time for
+    which it planned this look. ``failed``: a look has failed since then, so the time between is not
+    counted.
     """
     if now.moved or not now.executing:
         return timedelta(0)
@@ -50,7 +61,11 @@ def quiet_time(
 
 
 def _confirmed(
-    before: timedelta, last_look_at: datetime | None, planned_at: datetime | None, failed: bool, now: Reading
+    before: timedelta,
+    last_look_at: datetime | None,
+    planned_at: datetime | None,
+    failed: bool,
+    now: Reading,
 ) -> timedelta:
     if last_look_at is None or failed:
         return before
@@ -62,5 +77,8 @@ def _confirmed(
 
 
 def stalled(quiet: timedelta, stall_timeout_s: float | None) -> bool:
-    """Return whether a run that was quiet for so long has to be stopped. ``stall_timeout_s`` ``None``: never."""
+    """Return whether a run that was quiet for so long has to be stopped.
+
+    ``stall_timeout_s`` ``None``: never.
+    """
     return stall_timeout_s is not None and quiet >= timedelta(seconds=stall_timeout_s)

@@ -1,7 +1,7 @@
 """Ids of what users' code starts while it executes, and who starts it.
 
-The code of a step or a hook may be executed again. So an id is derived from a key of that execution, which is the same
-each time.
+The code of a step or a hook may be executed again. So an id is derived from a key of that
+execution, which is the same each time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ _offers: list[Callable[[], Any]] = []
 
 @contextmanager
 def once(key: str | None) -> Iterator[None]:
-    """Derive the ids of what the block starts from ``key``. ``None``: the block has no key, and must give ids."""
+    """Derive the ids of what the block starts from ``key``.
+
+    ``None``: the block has no key, and must give ids.
+    """
     _keys.append((key, itertools.count(1)))
     try:
         yield
@@ -36,7 +39,10 @@ def derived_id() -> str | None:
         return None
     key, numbers = _keys[-1]
     if key is None:
-        cure = "give one that is the same each time, such as Workflow(id=…), or start the graph in a hook of an end"
+        cure = (
+            "give one that is the same each time, such as Workflow(id=…), or start the graph in "
+            "a hook of an end"
+        )
         raise InvalidRequest(f"id: missing, and this method may be executed again; {cure}")
     return f"{key.replace('/', '.')}-{next(numbers)}"
 

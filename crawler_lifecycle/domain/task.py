@@ -1,4 +1,6 @@
-"""A task: its statuses, its observations, and the rules that turn an end into status, outcome and cause."""
+"""A task: its statuses, its observations, and the rules that turn an end into status, outcome and
+cause.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from .quick import quick_dataclass
 from .retries import NEVER
 from .run import StopIntent
 
-#: What is kept of a task's log. MariaDB and MySQL store it in pages of 16 KiB with headers; this much takes one page.
+#: What is kept of a task's log. MariaDB and MySQL store it in pages of 16 KiB with headers; this
+#: much takes one page.
 LOG_TAIL_BYTES = 16_000
 
 
@@ -26,7 +29,9 @@ def tail(text: str, limit: int = LOG_TAIL_BYTES) -> str:
 
 
 def log_tail(data: bytes) -> str:
-    """Return the tail of any bytes that a crawler wrote, as a text that every database can store."""
+    """Return the tail of any bytes that a crawler wrote, as a text that every database can
+    store.
+    """
     return tail(data[-LOG_TAIL_BYTES:].decode("utf-8", "replace").replace("\0", ""))
 
 
@@ -59,7 +64,9 @@ _RANK = {TaskStatus.QUEUED: 0, TaskStatus.PENDING: 1, TaskStatus.RUNNING: 2, Tas
 
 
 def task_may_become(current: TaskStatus, new: TaskStatus) -> bool:
-    """Return whether a task may change from ``current`` to ``new``: only forwards, and never after an end."""
+    """Return whether a task may change from ``current`` to ``new``: only forwards, and never after
+    an end.
+    """
     return not current.terminal and _RANK.get(new, 4) > _RANK[current]
 
 
@@ -86,10 +93,12 @@ class Counters:
     bytes: int | None = None
 
 
-#: Reasons of ends before the crawler's program began: two of Kubernetes, and ours for a failed init container.
+#: Reasons of ends before the crawler's program began: two of Kubernetes, and ours for a failed init
+#: container.
 INIT_FAILED = "InitContainerFailed"
 START_FAILURES = ("StartError", "ContainerCannotRun", INIT_FAILED)
-#: The pod failed although its crawler ended with exit 0. This is a success only if the crawler's summary says so.
+#: The pod failed although its crawler ended with exit 0. This is a success only if the crawler's
+#: summary says so.
 POD_FAILED = "PodFailed"
 
 
@@ -101,7 +110,9 @@ class End:
     """The crawler's own exit code, or that of the runner if only that is known."""
     signal: int | None = None
     reason: str | None = None
-    """Kubernetes' reason: Completed, Error, OOMKilled, Evicted, ContainerCannotRun, DeadlineExceeded …"""
+    """Kubernetes' reason: Completed, Error, OOMKilled, Evicted, ContainerCannotRun,
+    DeadlineExceeded …
+    """
     message: str | None = None
     finished_at: datetime | None = None
     finish_reason: str | None = None
@@ -109,19 +120,21 @@ class End:
     runner: bool = True
     """True when our runner started the crawler. A missing summary is then a sign of a failure."""
     disruption: str | None = None
-    """``evicted`` or ``interrupted`` if the cluster ended the task and neither we nor the crawler requested that;
-    ``lost`` if the cluster only says that it does not know the task any more.
+    """``evicted`` or ``interrupted`` if the cluster ended the task and neither we nor the crawler
+    requested that; ``lost`` if the cluster only says that it does not know the task any more.
     """
     memory_limit: str | None = None
     by_itself: bool = False
-    """True when a runner on another machine reports that it received no stop signal. The clocks of two machines alone
-    may not show whether a stop came before the end.
+    """True when a runner on another machine reports that it received no stop signal. The clocks of
+    two machines alone may not show whether a stop came before the end.
     """
     stopped: bool | None = None
-    """True or false: the evidence itself shows whether our stop ended the task. ``None``: times have to decide."""
+    """True or false: the evidence itself shows whether our stop ended the task. ``None``: times
+    have to decide.
+    """
     if_not_stopped: str | None = None
-    """A text for a task that was deleted while we also requested its end. It applies if our stop came after the end:
-    then somebody else deleted the task.
+    """A text for a task that was deleted while we also requested its end. It applies if our stop
+    came after the end: then somebody else deleted the task.
     """
     verdict: int | None = None
     """The exit code of our runner (``runner/contract.py``), if it is not the crawler's own."""
@@ -149,10 +162,14 @@ class Observation:
     progress_at: datetime | None = None
     """The time at which the crawler last wrote its counters."""
     quiet: timedelta | None = None
-    """The time since the executing task last wrote anything; ``None``: it never wrote, or this is unknown."""
+    """The time since the executing task last wrote anything; ``None``: it never wrote, or this is
+    unknown.
+    """
     peak_memory: int | None = None
     resumed: bool | None = None
-    """For a task of a later attempt: whether it continued from saved state. ``None``: a first attempt, or unknown."""
+    """For a task of a later attempt: whether it continued from saved state. ``None``: a first
+    attempt, or unknown.
+    """
     resume_note: str | None = None
     """A text about the resume: for example, why the task could not continue from saved state."""
     fields: Coverage | None = None
@@ -175,17 +192,21 @@ class TaskState:
     """True when a look has found the task on the cluster at least once."""
     counters: Counters = field(default_factory=Counters)
     offered_until: datetime | None = None
-    """Until this time, by any machine's clock, a deployment call may still create the task. Its absence before that
-    time proves nothing.
+    """Until this time, by any machine's clock, a deployment call may still create the task. Its
+    absence before that time proves nothing.
     """
     reason: str | None = None
     """A text for people: why the task waits."""
     missed_at: datetime | None = None
-    """The time of the first of the latest looks that did not find the task; ``None``: the last look found it."""
+    """The time of the first of the latest looks that did not find the task; ``None``: the last look
+    found it.
+    """
     run_attempt: int = 1
     """The attempt of the run to which this try belongs."""
     place: str | None = None
-    """The namespace in which the task was created. ``None``: it was not created, or the cluster has no namespaces."""
+    """The namespace in which the task was created. ``None``: it was not created, or the cluster has
+    no namespaces.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +238,9 @@ class Change:
 
 
 def signal_name(number: int | None) -> str:
-    """Return the name of a signal, such as ``SIGKILL`` for 9, or its number if this platform has no name for it."""
+    """Return the name of a signal, such as ``SIGKILL`` for 9, or its number if this platform has no
+    name for it.
+    """
     if number is None:
         return "no signal"
     try:
@@ -226,11 +249,15 @@ def signal_name(number: int | None) -> str:
         return f"signal {number}"
 
 
-def told_exit(code: int | None, runners: int | None, crawlers: int | None, told: bool) -> tuple[int | None, int | None]:
-    """Return ``exit_code`` and ``verdict`` of an end, from the exit code of a process that has our runner in front.
+def told_exit(
+    code: int | None, runners: int | None, crawlers: int | None, told: bool
+) -> tuple[int | None, int | None]:
+    """Return ``exit_code`` and ``verdict`` of an end, from the exit code of a process that has our
+    runner in front.
 
-    ``runners``, ``crawlers`` and ``told``: what its summary says, if there is one (``exit``, ``own_exit``,
-    ``told_to_stop``). Without the crawler's own code, the runner may have chosen the code.
+    ``runners``, ``crawlers`` and ``told``: what its summary says, if there is one (``exit``,
+    ``own_exit``, ``told_to_stop``). Without the crawler's own code, the runner may have chosen the
+    code.
     """
     if runners != code or crawlers is None:
         return code, code if code in _VERDICTS else None
@@ -253,8 +280,9 @@ _LIMIT_WORDS = {
 def stop_counts(end: End, stop: StopIntent | None) -> StopIntent | None:
     """Return the stop, or ``None`` if it did not cause the end because the end came first.
 
-    Kubernetes cuts its times to whole seconds, so a stop within the same second counts as the cause. If the crawler
-    received no stop signal (``by_itself``), the stop counts only if it certainly came before the end.
+    Kubernetes cuts its times to whole seconds, so a stop within the same second counts as the
+    cause. If the crawler received no stop signal (``by_itself``), the stop counts only if it
+    certainly came before the end.
     """
     if stop is None or end.stopped is not None:
         return stop if end.stopped else None
@@ -262,12 +290,19 @@ def stop_counts(end: End, stop: StopIntent | None) -> StopIntent | None:
         return stop
     if end.by_itself:
         return stop if surely_before(stop.requested_at, end.finished_at) else None
-    asked = stop.requested_at if end.finished_at.microsecond else stop.requested_at.replace(microsecond=0)
+    asked = (
+        stop.requested_at
+        if end.finished_at.microsecond
+        else stop.requested_at.replace(microsecond=0)
+    )
     return None if end.finished_at < asked else stop
 
 
 def _unasked(end: End) -> End:
-    """Return the evidence of an end that our stop did not cause. If the task was deleted, somebody else deleted it."""
+    """Return the evidence of an end that our stop did not cause.
+
+    If the task was deleted, somebody else deleted it.
+    """
     if end.if_not_stopped is None or end.disruption is not None:
         return end
     return replace(end, disruption="interrupted", message=end.if_not_stopped)
@@ -276,23 +311,28 @@ def _unasked(end: End) -> End:
 def read_end(end: End, stop: StopIntent | None = None, ends: Reading | None = None) -> Ending:
     """Return the status, the outcome and the cause of an end.
 
-    The first matching rule of the table in docs/lifecycle.md, "How an end is read", applies. Every evidence has a
-    result. ``stop`` is the recorded stop of the run. ``ends`` is how the crawler's own ends are read; ``None``: its
-    entry is not known.
+    The first matching rule of the table in docs/lifecycle.md, "How an end is read", applies. Every
+    evidence has a result. ``stop`` is the recorded stop of the run. ``ends`` is how the crawler's
+    own ends are read; ``None``: its entry is not known.
     """
     stop = stop_counts(end, stop)
     how = _how(end)
     said = end.finish_reason
     if said == "finished" and end.exit_code == 0:
-        # The crawler finished before any request to end it could take effect, so no times are compared.
-        return Ending(TaskStatus.SUCCEEDED, "finished", f"The crawler finished, exit 0{_beside(end)}")
+        # The crawler finished before any request to end it could take effect, so no times are
+        # compared.
+        return Ending(
+            TaskStatus.SUCCEEDED, "finished", f"The crawler finished, exit 0{_beside(end)}"
+        )
     end = end if stop is not None else _unasked(end)
     if stop is not None and end.disruption is not None and end.exit_code is None and end.message:
         how = f"{how}: {end.message}"  # the message says why the exit code is unknown
     failed = TaskStatus.FAILED
     if stop is not None and stop.limit is None:
         by = f" by {stop.requested_by}" if stop.requested_by else ""
-        outcome, forced = ("cancel_timeout", ", then forced") if stop.escalated else ("cancelled", "")
+        outcome, forced = (
+            ("cancel_timeout", ", then forced") if stop.escalated else ("cancelled", "")
+        )
         cause = f"Stop requested{by}{forced}, {how}"
         return Ending(TaskStatus.CANCELLED, outcome, cause, ended_by=EndedBy.PERSON)
     if stop is not None and stop.limit is not None:
@@ -301,11 +341,15 @@ def read_end(end: End, stop: StopIntent | None = None, ends: Reading | None = No
         return Ending(failed, stop.limit, cause, again, stop.ended_by)
     if end.reason == "OOMKilled":
         limit = f" (limit {end.memory_limit})" if end.memory_limit else ""
-        return Ending(failed, "killed by oom", f"Out of memory{limit}, {how}", ended_by=EndedBy.LIMIT)
+        return Ending(
+            failed, "killed by oom", f"Out of memory{limit}, {how}", ended_by=EndedBy.LIMIT
+        )
     if end.disruption is not None:
         what = end.message or end.reason or end.disruption
         status = TaskStatus.LOST if end.disruption == "lost" else failed
-        return Ending(status, end.disruption, f"Ended from outside: {what}, {how}", True, EndedBy.CLUSTER)
+        return Ending(
+            status, end.disruption, f"Ended from outside: {what}, {how}", True, EndedBy.CLUSTER
+        )
     if end.reason == "DeadlineExceeded":
         what = f" ({end.message})" if end.message else ""
         cause = f"The cluster's own deadline for it passed{what}, {how}"
@@ -317,23 +361,31 @@ def read_end(end: End, stop: StopIntent | None = None, ends: Reading | None = No
 
 
 def _beside(end: End) -> str:
-    """Return words about a problem that came along with a crawler's own success; empty: there was none."""
+    """Return words about a problem that came along with a crawler's own success; empty: there was
+    none.
+    """
     if end.reason == "OOMKilled":
         return ", although the kernel killed one of its processes for memory"
     if end.disruption is not None:
-        return f", although it was being ended from outside{f' ({end.message})' if end.message else ''}"
+        return (
+            ", although it was being ended from "
+            f"outside{f' ({end.message})' if end.message else ''}"
+        )
     if end.reason == POD_FAILED:
         return f", although its pod failed{f' ({end.message})' if end.message else ''}"
     return ""
 
 
-#: The verdicts of our runner after it passed a stop on (stopped in order, and not), and all of them.
+#: The verdicts of our runner after it passed a stop on (stopped in order, and not), and all of
+#: them.
 _STOPPED = (11, 13)
 _VERDICTS = (0, 1, 3, 4, *_STOPPED)
 
 
 def _read_own_end(end: End, how: str, ends: Reading) -> Ending:
-    """Return the ending for the lower half of the table: ends without a stop and without a disruption."""
+    """Return the ending for the lower half of the table: ends without a stop and without a
+    disruption.
+    """
     # Its word does not prove that somebody stopped it.
     said = None if end.finish_reason == "shutdown" else end.finish_reason
     # A verdict of our runner is no code of the crawler.
@@ -355,17 +407,28 @@ def _read_own_end(end: End, how: str, ends: Reading) -> Ending:
         cause = f"The crawler ended itself with {said!r}, {how}{_beside(end)}"
         return Ending(TaskStatus.SUCCEEDED, str(said), cause)
     if meaning == BANNED:
-        return Ending(TaskStatus.FAILED, BANNED, f"The site banned the crawler, {how}", retryable=True)
+        return Ending(
+            TaskStatus.FAILED, BANNED, f"The site banned the crawler, {how}", retryable=True
+        )
     if end.signal is not None:
-        return Ending(TaskStatus.FAILED, said or "failed", f"Killed by {how}, which we did not send", retryable=True)
+        return Ending(
+            TaskStatus.FAILED,
+            said or "failed",
+            f"Killed by {how}, which we did not send",
+            retryable=True,
+        )
     named = f" with {said!r}" if said and said != "failed" else ""
     final = " for good (never retried)" if meaning == FINAL else ""
     cause = f"The crawler failed{named}{final}, {how}{detail}"
-    return Ending(TaskStatus.FAILED, said or "failed", cause, retryable=not final and said not in NEVER)
+    return Ending(
+        TaskStatus.FAILED, said or "failed", cause, retryable=not final and said not in NEVER
+    )
 
 
 def _read_zero(end: End, detail: str) -> Ending:
-    """Return the ending for exit 0 without a word about the reason: a success only if our runner did not start it."""
+    """Return the ending for exit 0 without a word about the reason: a success only if our runner
+    did not start it.
+    """
     if end.reason == POD_FAILED:
         cause = f"The pod failed although the crawler ended with exit 0{detail}"
     elif end.finish_reason:
@@ -388,9 +451,10 @@ def reconcile(
 ) -> Change | None:
     """Return the change of one task that follows from one observation; ``None``: no change.
 
-    The function is pure and idempotent: after the change is applied, the same observation gives ``None``. After a task
-    has ended on the cluster, every order of observations leads to the same end. ``due_at``: the time by which a look
-    should have found a change. ``resumed``: this is the first look of a resumed run. ``ends``: see ``read_end``.
+    The function is pure and idempotent: after the change is applied, the same observation gives
+    ``None``. After a task has ended on the cluster, every order of observations leads to the same
+    end. ``due_at``: the time by which a look should have found a change. ``resumed``: this is the
+    first look of a resumed run. ``ends``: see ``read_end``.
     """
     if task.status.terminal or seen.phase is Phase.ABSENT:
         return None
@@ -409,7 +473,9 @@ def reconcile(
             return _stopped_without_trace(task, seen, stop)
         # The times of another object with the same name say nothing about the end of ours.
         when = None if foreign else seen.changed_at
-        return Change(task.task_id, task.status, TaskStatus.LOST, when, "lost", cause, kind, EndedBy.CLUSTER)
+        return Change(
+            task.task_id, task.status, TaskStatus.LOST, when, "lost", cause, kind, EndedBy.CLUSTER
+        )
     if seen.phase is Phase.ENDED:
         end = seen.end or End()
         ending = read_end(end, stop, ends)
@@ -424,7 +490,10 @@ def reconcile(
 
 
 def _stopped_without_trace(task: TaskState, seen: Observation, stop: StopIntent) -> Change:
-    """Return the change of a task that is gone after our own stop. This end is no loss and no correction."""
+    """Return the change of a task that is gone after our own stop.
+
+    This end is no loss and no correction.
+    """
     status = TaskStatus.CANCELLED
     cause = "Stopped and gone"
     outcome = "cancel_timeout" if stop.escalated else "cancelled"
@@ -432,11 +501,17 @@ def _stopped_without_trace(task: TaskState, seen: Observation, stop: StopIntent)
         status = TaskStatus.FAILED
         outcome = stop.limit
         cause = f"{_LIMIT_WORDS.get(stop.limit, stop.limit)}; stopped and gone"
-    return Change(task.task_id, task.status, status, seen.changed_at, outcome, cause, ended_by=stop.ended_by)
+    return Change(
+        task.task_id, task.status, status, seen.changed_at, outcome, cause, ended_by=stop.ended_by
+    )
 
 
-def _correction(end: End, seen: Observation, stop: StopIntent | None, due_at: datetime, resumed: bool) -> str | None:
-    """Return the kind of correction if this end shows that the recorded status was untrue; else ``None``."""
+def _correction(
+    end: End, seen: Observation, stop: StopIntent | None, due_at: datetime, resumed: bool
+) -> str | None:
+    """Return the kind of correction if this end shows that the recorded status was untrue; else
+    ``None``.
+    """
     asked = stop_counts(end, stop) is not None
     end = end if asked else _unasked(end)
     # If the cluster ended the task, the crawler's own report ``shutdown`` does not change that.

@@ -1,11 +1,13 @@
-"""The tries that count: the items of a run are those of all tries of its tasks that no later try replaced.
+"""The tries that count: the items of a run are those of all tries of its tasks that no later try
+replaced.
 
-A try that continues the earlier one (``resumed`` is true) adds to it. A try that started from the beginning (false)
-replaces all earlier tries of its task. A try that does not say (``None``) replaces nothing: it may not have begun, and
-items that come twice are better than lost ones.
+A try that continues the earlier one (``resumed`` is true) adds to it. A try that started from the
+beginning (false) replaces all earlier tries of its task. A try that does not say (``None``)
+replaces nothing: it may not have begun, and items that come twice are better than lost ones.
 
-Counters of a try go on from those of the tries that it continues (docs/contract.md). So the counters of a run are sums
-over the last tries of its tasks, while its files are those of all tries that count.
+Counters of a try go on from those of the tries that it continues (docs/contract.md). So the
+counters of a run are sums over the last tries of its tasks, while its files are those of all tries
+that count.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ from typing import NamedTuple
 
 
 class Try(NamedTuple):
-    """One try of a task, and its counter of items, which includes those of the tries that it continues."""
+    """One try of a task, and its counter of items, which includes those of the tries that it
+    continues.
+    """
 
     task_id: int
     task_index: int
@@ -29,7 +33,10 @@ class Try(NamedTuple):
 
 
 def counting(tries: Sequence[Try]) -> list[Try]:
-    """Return those of these tries that count, by id. ``tries``: all of the run up to a moment, by id."""
+    """Return those of these tries that count, by id.
+
+    ``tries``: all of the run up to a moment, by id.
+    """
     later = {attempt.task_id: attempt for attempt in tries}
     found: dict[int, Try] = {}
     for attempt in reversed(tries):
@@ -40,7 +47,10 @@ def counting(tries: Sequence[Try]) -> list[Try]:
 
 
 def own_items(tries: Iterable[Try]) -> dict[int, int]:
-    """Return how many items each try counted itself, by its id. ``tries``: all that count, by id."""
+    """Return how many items each try counted itself, by its id.
+
+    ``tries``: all that count, by id.
+    """
     sums = Counter[int]()
     own: dict[int, int] = {}
     for attempt in tries:

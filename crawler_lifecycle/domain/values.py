@@ -1,7 +1,8 @@
 """The encoding of inputs and results of graph steps: JSON, and some more Python types.
 
-A datetime, date, time, timedelta, Decimal, UUID or bytes becomes a dictionary with one key: ``{"$date":
-"2026-11-22"}``. If a user's dictionary looks like this, its key gets another ``$``. Tuples are decoded as lists.
+A datetime, date, time, timedelta, Decimal, UUID or bytes becomes a dictionary with one key:
+``{"$date": "2026-11-22"}``. If a user's dictionary looks like this, its key gets another ``$``.
+Tuples are decoded as lists.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-#: The most bytes of one encoded value (the settings of a worker may allow less), and of one compressed part of it.
+#: The most bytes of one encoded value (the settings of a worker may allow less), and of one
+#: compressed part of it.
 RESULT_MAX = 64 * 1024 * 1024
 RESULT_PART = 1024 * 1024
 #: The deepest nesting of lists and dictionaries.
 DEPTH_MAX = 100
-#: The most bits of an integer. Python refuses to read integers with more digits than its limit (4,300).
+#: The most bits of an integer. Python refuses to read integers with more digits than its limit
+#: (4,300).
 _BITS_MAX = 14_000
 _CHUNK = 256 * 1024
 
@@ -56,10 +59,11 @@ _CURES = {
 
 
 def to_json(value: object, name: str = "value", limit: int = RESULT_MAX) -> Any:
-    """Encode a value as plain JSON: dictionaries, lists, texts, numbers, ``True``, ``False`` and ``None``.
+    """Encode a value as plain JSON: dictionaries, lists, texts, numbers, ``True``, ``False`` and
+    ``None``.
 
-    Raises ``NoValue`` naming the position, which begins with ``name``. ``limit``: the most bytes, by a low estimate. It
-    also stops a value that contains the same list very often.
+    Raises ``NoValue`` naming the position, which begins with ``name``. ``limit``: the most bytes,
+    by a low estimate. It also stops a value that contains the same list very often.
     """
     return _Tree(name, limit).plain(value, ())
 
@@ -74,10 +78,16 @@ def of_json(tree: object) -> Any:
 
 
 def encode(value: object, name: str = "value", limit: int = RESULT_MAX) -> bytes:
-    """Encode a value as one line of ASCII. Raises ``NoValue``, also for more bytes than ``limit``."""
+    """Encode a value as one line of ASCII.
+
+    Raises ``NoValue``, also for more bytes than ``limit``.
+    """
     data = json.dumps(to_json(value, name, limit), allow_nan=False, separators=(",", ":")).encode()
     if len(data) > limit:
-        raise NoValue(f"{name}: {len(data)} bytes are more than {limit}; store it elsewhere and give its location")
+        raise NoValue(
+            f"{name}: {len(data)} bytes are more than {limit}; store it elsewhere and give its "
+            "location"
+        )
     return data
 
 
@@ -130,7 +140,10 @@ class _Tree:
     def plain(self, value: object, path: tuple[str | int, ...]) -> Any:
         self._left -= 2
         if self._left < 0:
-            raise NoValue(f"{self._name}: more than {self._limit} bytes; store it elsewhere and give its location")
+            raise NoValue(
+                f"{self._name}: more than {self._limit} bytes; store it elsewhere and give its "
+                "location"
+            )
         if value is None or isinstance(value, bool):
             return value
         if isinstance(value, str):
@@ -147,15 +160,23 @@ class _Tree:
             return self._container(value, path)
         return self._tagged(value, path)
 
-    def _container(self, value: list[Any] | tuple[Any, ...] | Mapping[Any, Any], path: tuple[str | int, ...]) -> Any:
+    def _container(
+        self, value: list[Any] | tuple[Any, ...] | Mapping[Any, Any], path: tuple[str | int, ...]
+    ) -> Any:
         if id(value) in self._open:
             raise self._no(path, "it contains itself; give a value without a cycle")
         if len(path) >= DEPTH_MAX:
-            raise self._no(path[:10], f"more than {DEPTH_MAX} levels of lists and dictionaries; give fewer levels")
+            raise self._no(
+                path[:10],
+                f"more than {DEPTH_MAX} levels of lists and dictionaries; give fewer levels",
+            )
         self._open.add(id(value))
         found: Any
         if isinstance(value, Mapping):
-            found = {self._key(key, path): self.plain(inner, (*path, key)) for key, inner in value.items()}
+            found = {
+                self._key(key, path): self.plain(inner, (*path, key))
+                for key, inner in value.items()
+            }
             if len(found) == 1 and next(iter(found)).startswith("$"):
                 found = {f"${key}": inner for key, inner in found.items()}
         else:
@@ -167,14 +188,20 @@ class _Tree:
         kind = next((kind for kind in _TO_TEXT if isinstance(value, kind)), None)
         if kind is None:
             cure = next(
-                (cure for kind, cure in _CURES.items() if isinstance(value, kind)), "give a dictionary or a text"
+                (cure for kind, cure in _CURES.items() if isinstance(value, kind)),
+                "give a dictionary or a text",
             )
             name = type(value).__name__
-            raise self._no(path, f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name} cannot be encoded; {cure}")
+            raise self._no(
+                path,
+                f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name} cannot be encoded; {cure}",
+            )
         if isinstance(value, Decimal) and not value.is_finite():
             raise self._no(path, f"{value} is no number; give None")
         if isinstance(value, time) and value.tzinfo is not None and value.utcoffset() is None:
-            raise self._no(path, "a time of a named zone has no offset without a date; give a datetime")
+            raise self._no(
+                path, "a time of a named zone has no offset without a date; give a datetime"
+            )
         tag, to_text = _TO_TEXT[kind]
         text = to_text(value)
         self._left -= len(text) if isinstance(text, str) else 8
@@ -191,7 +218,9 @@ class _Tree:
             value.encode()
         except UnicodeEncodeError:
             cure = "give value.encode(errors='replace').decode()"
-            raise self._no(path, f"{value[:60]!r} has a lone surrogate and is no valid text; {cure}") from None
+            raise self._no(
+                path, f"{value[:60]!r} has a lone surrogate and is no valid text; {cure}"
+            ) from None
         return str.__str__(value)
 
     def _no(self, path: tuple[str | int, ...], what: str) -> NoValue:
@@ -213,7 +242,8 @@ def _untagged(found: dict[str, Any]) -> Any:
     except (KeyError, TypeError, ValueError, ArithmeticError):
         known = ", ".join(_OF_TEXT)
         raise NoValue(
-            f"{{{key!r:.40}: {value!r:.60}}} is no value; a single key that begins with $ must name a type "
+            f"{{{key!r:.40}: {value!r:.60}}} is no value; a single key that begins with $ must "
+            "name a type "
             f"({known}); put another $ before any other such key"
         ) from None
 

@@ -1,33 +1,67 @@
-"""The environment variables that a reference ``env:NAME`` may name. The values of all others are not passed on."""
+"""The environment variables that a reference ``env:NAME`` may name.
+
+The values of all others are not passed on.
+"""
 
 from __future__ import annotations
 
 from crawler_lifecycle.domain.errors import InvalidRequest
 
 REFERENCE = "env:"
-#: The prefixes of our own settings. Their values are never passed on, even if a setting allows such a prefix.
+#: The prefixes of our own settings. Their values are never passed on, even if a setting allows such
+#: a prefix.
 OURS = ("LIFECYCLE_", "TEMPORAL_")
 #: The default prefixes of the variables for crawlers and for webhooks.
 OF_CRAWLERS = "CRAWL_"
 OF_WEBHOOKS = "CRAWL_HOOK"
-#: Variables of the process contract, which tasks and users' code receive (docs/crawlers.md). A reference may not name
-#: them: if a task started this process, they have that task's values.
+#: Variables of the process contract, which tasks and users' code receive (docs/crawlers.md). A
+#: reference may not name them: if a task started this process, they have that task's values.
 CONTRACT = frozenset(
     f"CRAWL_{name}"
     for name in (
-        *("RUN_ID", "RUN_UID", "TASK_ID", "TASK_INDEX", "TASK_UID", "ATTEMPT", "CRAWLER", "ARGS", "SETTINGS", "RESUME"),
-        *("FILES_DIR", "STATE_DIR", "STATS_FILE", "SUMMARY_FILE", "LOG_FILE", "JOB_DIR", "MEMORY_LIMIT", "DEADLINE"),
-        *("GATEWAY_URL", "TOKEN", "UPLOAD_URL", "UPLOAD_TOKEN", "STOP_SIGNAL", "STOP_GRACE_S", "END_GRACE_S"),
+        *(
+            "RUN_ID",
+            "RUN_UID",
+            "TASK_ID",
+            "TASK_INDEX",
+            "TASK_UID",
+            "ATTEMPT",
+            "CRAWLER",
+            "ARGS",
+            "SETTINGS",
+            "RESUME",
+        ),
+        *(
+            "FILES_DIR",
+            "STATE_DIR",
+            "STATS_FILE",
+            "SUMMARY_FILE",
+            "LOG_FILE",
+            "JOB_DIR",
+            "MEMORY_LIMIT",
+            "DEADLINE",
+        ),
+        *(
+            "GATEWAY_URL",
+            "TOKEN",
+            "UPLOAD_URL",
+            "UPLOAD_TOKEN",
+            "STOP_SIGNAL",
+            "STOP_GRACE_S",
+            "END_GRACE_S",
+        ),
         *("RUN_TIMEOUT_S", "PLANS_PROCESS", "SLOT_FD", "ITEMS", "FIELDS", "DUE_AT", "REQUEST_ID"),
     )
 )
 
 
-def check_variable(key: str, reference: str, prefix: str, setting: str, but: str | None = None) -> None:
+def check_variable(
+    key: str, reference: str, prefix: str, setting: str, but: str | None = None
+) -> None:
     """Raise ``InvalidRequest`` for a reference to a variable that may not be passed on.
 
-    A variable may be passed on if its name begins with ``prefix`` and not with ``but``. ``setting`` names the setting
-    of the prefix, for the message.
+    A variable may be passed on if its name begins with ``prefix`` and not with ``but``. ``setting``
+    names the setting of the prefix, for the message.
     """
     name = reference.removeprefix(REFERENCE)
     if name == reference:
@@ -41,4 +75,6 @@ def check_variable(key: str, reference: str, prefix: str, setting: str, but: str
     else:
         return
     cure = f"put the secret into a variable such as {prefix}SHOP and name that variable"
-    raise InvalidRequest(f"{key}: {reference!r:.80} {why}; {cure} ({setting} sets how such names begin)")
+    raise InvalidRequest(
+        f"{key}: {reference!r:.80} {why}; {cure} ({setting} sets how such names begin)"
+    )

@@ -1,7 +1,8 @@
-"""The sentence that says why a run waits, for the gateway's answers, the command line and Temporal's UI.
+"""The sentence that says why a run waits, for the gateway's answers, the command line and
+Temporal's UI.
 
-It uses only recorded data. A failed look says nothing about any task. So the sentence then says that the cluster does
-not answer, for how long, and why. It also reports an overdue look.
+It uses only recorded data. A failed look says nothing about any task. So the sentence then says
+that the cluster does not answer, for how long, and why. It also reports an overdue look.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ PLACE_WAIT = "a place in pool "
 POLLS = "polls "
 #: Beginning of a task's reason while no node of the cluster has room for it.
 NO_ROOM = "No node has capacity for it"
-#: Beginning of a task's reason while it waits for its next try, and of the run's while it waits for the first one.
+#: Beginning of a task's reason while it waits for its next try, and of the run's while it waits for
+#: the first one.
 RETRY = "retry "
 RETRY_AT = "retrying at "
 #: Advice if no worker takes the run, and the seconds after which the sentence contains it.
@@ -43,7 +45,9 @@ _ROWS = ("run_history ", "task_history ", "task_observation ", "task_finding ")
 _ACTIVE = ("PENDING", "RUNNING", "STOPPING")
 _AGO = "{} ago"
 _ENDED = ("COMPLETED", "FAILED")
-_SPAN = re.compile(r"\b(for|since|ago|in) (\d+ (?:s|min|h|d)|\d\d\d\d-\S+)|\b\d+ (?:s|min|h|d) (ago)")
+_SPAN = re.compile(
+    r"\b(for|since|ago|in) (\d+ (?:s|min|h|d)|\d\d\d\d-\S+)|\b\d+ (?:s|min|h|d) (ago)"
+)
 _STRETCHED = re.compile(rf"{POLLS}(\d{{1,6}}(?:\.\d)?) times their interval")
 #: The position in the line of a pool, which changes with each place that becomes free.
 _POSITION = re.compile(rf"({PLACE_WAIT}\S+) \([^)]*\)")
@@ -62,7 +66,10 @@ class Wait(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The recorded situation of a run. If ``now`` is ``None``, the sentence has times instead of durations."""
+    """The recorded situation of a run.
+
+    If ``now`` is ``None``, the sentence has times instead of durations.
+    """
 
     status: str
     now: datetime | None = None
@@ -73,7 +80,9 @@ class Standing:
     waiting_for: str | None = None
     waiting_since: datetime | None = None
     line: str | None = None
-    """Its place in the line of its pool now (``place_in_line``), instead of the one that was recorded."""
+    """Its place in the line of its pool now (``place_in_line``), instead of the one that was
+    recorded.
+    """
     look_error: str | None = None
     look_error_since: datetime | None = None
     next_look_at: datetime | None = None
@@ -91,7 +100,9 @@ class Standing:
     """The reason why one of the tasks waits on the cluster."""
     max_parallel: int | None = None
     moments: bool = False
-    """True when each duration is written as its start time between two ``MARK``. The page computes the durations."""
+    """True when each duration is written as its start time between two ``MARK``. The page computes
+    the durations.
+    """
     undelivered: Sequence[str] = field(default_factory=tuple)
     """For an ended run: texts about deliveries that have not succeeded yet."""
 
@@ -129,8 +140,14 @@ class InLine:
 
 
 def place_in_line(line: InLine) -> str:
-    """Return the thing for which a run in the line of its pool waits, without what is zero or unknown."""
-    ahead = [f"{tasks} {word}" for tasks, word in ((line.urgent, "more urgent"), (line.older, "older")) if tasks]
+    """Return the thing for which a run in the line of its pool waits, without what is zero or
+    unknown.
+    """
+    ahead = [
+        f"{tasks} {word}"
+        for tasks, word in ((line.urgent, "more urgent"), (line.older, "older"))
+        if tasks
+    ]
     come = "task comes" if line.urgent + line.older == 1 else "tasks come"
     most = "" if line.most is None else f" of {line.most}"
     counts = [
@@ -139,7 +156,8 @@ def place_in_line(line: InLine) -> str:
     ]
     parts = [
         "none is left for it: all are reserved for other pools" if line.shut else "",
-        f"{'of this project ' if line.shared and any(counts) else ''}{'; '.join(filter(None, counts))}",
+        ("of this project " if line.shared and any(counts) else "")
+        + "; ".join(filter(None, counts)),
         "" if line.about_s is None else f"about {span(max(line.about_s, 1))}",
     ]
     said = "; ".join(filter(None, parts))
@@ -147,7 +165,9 @@ def place_in_line(line: InLine) -> str:
 
 
 def stretch_words(stretch: float) -> str | None:
-    """Return what is said of polls whose intervals last this many times as long as planned; ``None``: nothing."""
+    """Return what is said of polls whose intervals last this many times as long as planned;
+    ``None``: nothing.
+    """
     times = f"{stretch:.1f}".removesuffix(".0")
     return None if times == "1" else f"{POLLS}{times} times their interval"
 
@@ -164,7 +184,10 @@ def retry_wait(at: datetime, reason: str) -> str:
 
 
 def ageless(sentence: str) -> str:
-    """Return the sentence without durations and positions. The result changes only if the reason changes."""
+    """Return the sentence without durations and positions.
+
+    The result changes only if the reason changes.
+    """
     return _SPAN.sub(r"\1\3", _POSITION.sub(r"\1", sentence))
 
 
@@ -193,7 +216,10 @@ def _look(s: Standing) -> str | None:
     if s.look_error is not None:
         return f"the cluster has not answered{_for(s, s.look_error_since)}: {s.look_error}"
     if s.now is not None and s.next_look_at is not None and s.next_look_at < overdue_before(s.now):
-        return f"the look that was due{_for(s, s.next_look_at, _AGO)} is missing: no worker takes it, or it hangs"
+        return (
+            f"the look that was due{_for(s, s.next_look_at, _AGO)} is missing: no worker takes "
+            "it, or it hangs"
+        )
     return None
 
 
@@ -209,24 +235,37 @@ def _stop(s: Standing) -> str | None:
     active = sum(s.tasks.get(status, 0) for status in _ACTIVE)
     if not active:
         queued = s.tasks.get("QUEUED", 0)
-        return f"{what}: {count(queued, 'task')} may still be created" if queued else f"{what}: the verdict is missing"
+        return (
+            f"{what}: {count(queued, 'task')} may still be created"
+            if queued
+            else f"{what}: the verdict is missing"
+        )
     named = [str(index) for index in s.unproved[:NAMED_MAX]]
     which = f" (index {', '.join(named)}{' …' if active > len(named) else ''})" if named else ""
     return f"{what}: {count(active, 'task')}{which} not yet proved to have ended"
 
 
 def _start(s: Standing) -> str | None:
-    """Return the reason why the run does not start, or why its next tasks are not deployed; ``None``: no reason."""
+    """Return the reason why the run does not start, or why its next tasks are not deployed;
+    ``None``: no reason.
+    """
     if s.waiting_for is None:
         if s.status != "INITIALIZING":
             return None
         if not s.owned:
-            late = s.now is None or s.created_at is None or (s.now - s.created_at).total_seconds() >= UNTAKEN_S
+            late = (
+                s.now is None
+                or s.created_at is None
+                or (s.now - s.created_at).total_seconds() >= UNTAKEN_S
+            )
             return f"waiting for a worker{_for(s, s.created_at)}" + (ASK_DOCTOR if late else "")
         return "its first tasks are being deployed"
     since = _for(s, s.waiting_since)
     if s.waiting_for.startswith(SCHEDULER_WAIT):
-        return f"the scheduler service has accepted no deployment{since}: {s.waiting_for.removeprefix(SCHEDULER_WAIT)}"
+        return (
+            f"the scheduler service has accepted no deployment{since}: "
+            f"{s.waiting_for.removeprefix(SCHEDULER_WAIT)}"
+        )
     if s.waiting_for.startswith(CLUSTER_WAIT):
         return f"the cluster has not answered{since}: {s.waiting_for.removeprefix(CLUSTER_WAIT)}"
     queued = (s.tasks or {}).get("QUEUED", 0)
@@ -239,7 +278,11 @@ def _start(s: Standing) -> str | None:
         what = s.line or what
     thing = what.startswith(("the ", "a ", "an "))  # a noun, not a sentence
     if s.status != "INITIALIZING":
-        return f"{count(queued, 'task')} QUEUED{since}: {'waiting for ' if thing else ''}{what}" if queued else what
+        return (
+            f"{count(queued, 'task')} QUEUED{since}: {'waiting for ' if thing else ''}{what}"
+            if queued
+            else what
+        )
     return f"waiting for {what}{since}" if thing else f"waiting{since}: {what}"
 
 
@@ -264,7 +307,9 @@ def _capacity(s: Standing) -> str | None:
     active = sum(s.tasks.get(status, 0) for status in _ACTIVE)
     parts = []
     if queued and s.max_parallel is not None and active >= s.max_parallel:
-        parts.append(f"{count(queued, 'task')} QUEUED: at most {s.max_parallel} at once (max_parallel_tasks)")
+        parts.append(
+            f"{count(queued, 'task')} QUEUED: at most {s.max_parallel} at once (max_parallel_tasks)"
+        )
     elif queued and s.line is not None:
         parts.append(f"{count(queued, 'task')} QUEUED: waiting for {s.line}")
     elif queued:

@@ -1,7 +1,9 @@
-"""Runs that changed, and the workflows that are notified of it: at most one look and one signal of a run at a time.
+"""Runs that changed, and the workflows that are notified of it: at most one look and one signal of
+a run at a time.
 
-A change that is noticed while the run is looked at leads to one more look. So a thousand changes a second lead to no
-more looks than the rest between two looks allows. No rule here compares the clocks of two machines.
+A change that is noticed while the run is looked at leads to one more look. So a thousand changes a
+second lead to no more looks than the rest between two looks allows. No rule here compares the
+clocks of two machines.
 
 ``now`` is a clock in seconds that only goes forward. The classes are not thread-safe.
 """
@@ -15,7 +17,8 @@ from datetime import datetime
 from crawler_lifecycle.domain.audits.overdue import verification_due
 from crawler_lifecycle.domain.run_ref import RunRef
 
-#: The shortest rest between two looks at a run, in seconds. It is at least twice as long as the look.
+#: The shortest rest between two looks at a run, in seconds. It is at least twice as long as the
+#: look.
 REST_S = 0.2
 #: The shortest time between two signals to a run, in seconds.
 SIGNAL_GAP_S = 1.0
@@ -106,11 +109,14 @@ class Changes:
         return fresh
 
     def take(self, now: float, limit: int) -> list[tuple[int, Change]]:
-        """Return the runs to look at now, the longest waiting first, each with what changed. The caller reports each
-        with ``looked`` or ``failed``. Forget runs that rested.
+        """Return the runs to look at now, the longest waiting first, each with what changed.
+
+        The caller reports each with ``looked`` or ``failed``. Forget runs that rested.
         """
         self._runs = {run_id: run for run_id, run in self._runs.items() if not run.idle(now)}
-        due = sorted((run.due_at, n) for n, run in self._runs.items() if run.due_at <= now and not run.busy)
+        due = sorted(
+            (run.due_at, n) for n, run in self._runs.items() if run.due_at <= now and not run.busy
+        )
         taken = []
         for _, run_id in due[:limit]:
             run = self._runs[run_id]
@@ -124,8 +130,13 @@ class Changes:
         """Return the next time at which ``take`` returns a run; infinity: never."""
         return min((run.due_at for run in self._runs.values() if not run.busy), default=math.inf)
 
-    def looked(self, run_id: int, now: float, seconds: float = 0.0, again_s: float | None = None) -> None:
-        """Note that a look is done, and took ``seconds``. ``again_s``: another look is needed after these seconds."""
+    def looked(
+        self, run_id: int, now: float, seconds: float = 0.0, again_s: float | None = None
+    ) -> None:
+        """Note that a look is done, and took ``seconds``.
+
+        ``again_s``: another look is needed after these seconds.
+        """
         run = self._runs[run_id]
         run.busy = False
         run.failures = 0
@@ -136,8 +147,10 @@ class Changes:
         run.due_at = max(run.due_at, run.rests_until)
 
     def failed(self, run_id: int, change: Change, now: float) -> bool:
-        """Note that a look failed. The next one comes after a wait that doubles each time. Return whether it is the
-        first failure of a series.
+        """Note that a look failed.
+
+        The next one comes after a wait that doubles each time. Return whether it is the first
+        failure of a series.
         """
         run = self._runs[run_id]
         run.busy, run.change = False, run.change.joined(change)
@@ -147,8 +160,9 @@ class Changes:
         return run.failures == 1
 
     def retry_now(self, now: float) -> None:
-        """Make the looks that failed due, because their cause may have ended. A run whose looks always fail is looked
-        at once in ``AGAIN_S`` at most.
+        """Make the looks that failed due, because their cause may have ended.
+
+        A run whose looks always fail is looked at once in ``AGAIN_S`` at most.
         """
         for run in self._runs.values():
             if run.failures and not run.busy:
@@ -162,7 +176,9 @@ class Signal:
     run_id: int
     workflow_id: str
     recorded: bool
-    """True if a look was recorded, so that the workflow only counts. Otherwise the workflow has to look."""
+    """True if a look was recorded, so that the workflow only counts. Otherwise the workflow has to
+    look.
+    """
 
 
 class Signals:
@@ -176,19 +192,30 @@ class Signals:
         return len(self._waiting)
 
     def add(self, signal: Signal) -> None:
-        """Add a signal. A signal that waits already is replaced; a requested look stays requested."""
+        """Add a signal.
+
+        A signal that waits already is replaced; a requested look stays requested.
+        """
         known = self._waiting.pop(signal.run_id, None)
         recorded = signal.recorded and (known is None or known.recorded)
         self._waiting[signal.run_id] = Signal(signal.run_id, signal.workflow_id, recorded)
 
     def due(self, now: float, limit: int) -> list[Signal]:
-        """Return signals to send now, the longest waiting first. The caller reports each delivery with ``sent``."""
+        """Return signals to send now, the longest waiting first.
+
+        The caller reports each delivery with ``sent``.
+        """
         self._sent = {run_id: at for run_id, at in self._sent.items() if now - at < SIGNAL_GAP_S}
-        return [signal for run_id, signal in self._waiting.items() if run_id not in self._sent][:limit]
+        return [signal for run_id, signal in self._waiting.items() if run_id not in self._sent][
+            :limit
+        ]
 
     def next_at(self) -> float:
         """Return the next time at which ``due`` returns a signal; infinity: never."""
-        return min((self._sent.get(run_id, -math.inf) + SIGNAL_GAP_S for run_id in self._waiting), default=math.inf)
+        return min(
+            (self._sent.get(run_id, -math.inf) + SIGNAL_GAP_S for run_id in self._waiting),
+            default=math.inf,
+        )
 
     def sent(self, signal: Signal, now: float) -> None:
         """Note that the server has accepted the signal, or that the workflow is closed."""

@@ -1,4 +1,6 @@
-"""Features stand on the life of a run: each folder has all layers of one feature, and its record."""
+"""Features stand on the life of a run: each folder has all layers of one feature, and its
+record.
+"""
 
 from .graphs.feature import GRAPHS
 from .managers.feature import MANAGERS
@@ -8,6 +10,6 @@ from .scrapyd.feature import SCRAPYD
 from .user_code.feature import USER_CODE
 from .webhooks.feature import WEBHOOKS
 
-#: The only list of features with a record. Audits compare in this order (``audited``): histories of open audits depend
-#: on it.
+#: The only list of features with a record. Audits compare in this order (``audited``): histories of
+#: open audits depend on it.
 FEATURES = (MANAGERS, GRAPHS, SCHEDULES, WEBHOOKS, USER_CODE, SCRAPYD, MCP)

@@ -1,7 +1,8 @@
 """The record of a feature: what the core knows of it.
 
-The core loops over ``FEATURES`` and names none of them. Each slot is optional. A record imports nothing of its feature:
-``crawlctl`` reads it at each start, so objects are named as ``module:object``, below the folder of the feature.
+The core loops over ``FEATURES`` and names none of them. Each slot is optional. A record imports
+nothing of its feature: ``crawlctl`` reads it at each start, so objects are named as
+``module:object``, below the folder of the feature.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ class Feature:
     retain: str = ""
     """Its ``FeatureRetention``: the rows that are removed."""
     routes: tuple[str, ...] = ()
-    """Functions that add routes of the API. Like those of ``pages`` and ``middleware``, they take app and gateway."""
+    """Functions that add routes of the API. Like those of ``pages`` and ``middleware``, they take
+    app and gateway.
+    """
     pages: tuple[str, ...] = ()
     """Functions that add web pages."""
     middleware: tuple[str, ...] = ()
@@ -54,12 +57,16 @@ class Feature:
     audited: str | None = None
     """The sources that audits compare (``Source``)."""
     keeper: str | None = None
-    """The function that makes a background service of the role ``audit`` from the store and ``Workflows``."""
+    """The function that makes a background service of the role ``audit`` from the store and
+    ``Workflows``.
+    """
 
     def function(self, name: str) -> str:
         """Return the full name of a function below the folder of the feature."""
         return f"crawler_lifecycle.features.{self.name}.{name}"
 
     def load(self, name: str) -> Any:
-        """Import ``module``, or return the object ``module:object``, below the folder of the feature."""
+        """Import ``module``, or return the object ``module:object``, below the folder of the
+        feature.
+        """
         return resolve_name(self.function(name))

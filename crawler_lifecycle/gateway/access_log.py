@@ -51,10 +51,11 @@ def add_access_log(app: FastAPI, store: AccessStore, clock: Clock) -> None:
 
     @app.get("/v1/access", **documents(AccessPage))
     def list_access(filters: Annotated[AccessFilters, Query()], request: Request) -> Response:
-        """The access log: what people and tokens did through the gateways, and what was refused, newest first.
+        """The access log: what people and tokens did through the gateways, and what was refused,
+        newest first.
 
-        A row is there about a second after its request. Requests that failed are counted for ten seconds: `requests`
-        is the number of equal ones.
+        A row is there about a second after its request. Requests that failed are counted for ten
+        seconds: `requests` is the number of equal ones.
         """
         return conditional(request, _page(store, filters))
 

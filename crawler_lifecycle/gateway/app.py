@@ -6,7 +6,11 @@ from fastapi import FastAPI, Request, Response
 
 from crawler_lifecycle.features import FEATURES
 from crawler_lifecycle.gateway.access.limits import RateLimits, Serving
-from crawler_lifecycle.gateway.access.operations import AuthenticationMiddleware, Operations, caller_name
+from crawler_lifecycle.gateway.access.operations import (
+    AuthenticationMiddleware,
+    Operations,
+    caller_name,
+)
 from crawler_lifecycle.gateway.access.recorder import Recording
 from crawler_lifecycle.gateway.access_log import add_access_log
 from crawler_lifecycle.gateway.api.long_poll import conditional, documents
@@ -23,7 +27,12 @@ from crawler_lifecycle.gateway.runs.answers import CrawlerList, Readiness
 from crawler_lifecycle.gateway.runs.items import add_items
 from crawler_lifecycle.gateway.runs.output import add_files, add_logs
 from crawler_lifecycle.gateway.runs.recent import AllCrawlerRuns
-from crawler_lifecycle.gateway.runs.routes import add_commands, add_deliveries, add_readers, add_uploads
+from crawler_lifecycle.gateway.runs.routes import (
+    add_commands,
+    add_deliveries,
+    add_readers,
+    add_uploads,
+)
 from crawler_lifecycle.web.problems import service
 from crawler_lifecycle.web.serving import BodyLimit, Guard
 
@@ -87,7 +96,9 @@ def _add_middleware(app: FastAPI, gateway: Gateway) -> None:
         clock=gateway.clock,
     )
     app.add_middleware(Guard, check=entrance.check)
-    app.add_middleware(Recording, recorder=gateway.recorder, operation=lambda *asked: operations.of(*asked)[0])
+    app.add_middleware(
+        Recording, recorder=gateway.recorder, operation=lambda *asked: operations.of(*asked)[0]
+    )
     app.add_middleware(Pages)
     app.add_middleware(gateway.metrics.requests)
 
@@ -100,27 +111,30 @@ def _add_rest(app: FastAPI, gateway: Gateway) -> None:
 
     @app.get("/v1/health")
     async def get_health() -> HealthReport:
-        """The state of the installation: the database, Temporal, the workers of each task queue, overdue looks, and the
-        stream of events. It also says for how long at most a recorded status was untrue this week. A part may be some
-        seconds old; `at` has its time."""
+        """The state of the installation: the database, Temporal, the workers of each task queue,
+        overdue looks, and the stream of events. It also says for how long at most a recorded status
+        was untrue this week. A part may be some seconds old; `at` has its time."""
         return await gateway.health.read()
 
     @app.get("/v1/crawlers", **documents(CrawlerList))
     async def list_crawlers(request: Request) -> Response:
         """The crawlers that can be started, as the scheduler service declares them.
 
-        If the scheduler service does not answer, this is its last answer, with the header `Age` in seconds.
+        If the scheduler service does not answer, this is its last answer, with the header `Age` in
+        seconds.
         """
         known = await crawlers.all()
-        response = conditional(request, CrawlerList(crawlers=list(known.values()), note=crawlers.problem))
+        response = conditional(
+            request, CrawlerList(crawlers=list(known.values()), note=crawlers.problem)
+        )
         if crawlers.age_s is not None:
             response.headers["Age"] = f"{crawlers.age_s:.0f}"
         return response
 
     @app.get("/v1/crawlers/runs")
     async def list_recent_runs() -> AllCrawlerRuns:
-        """The last 20 runs of each crawler of the catalogue, with a mark on runs that brought unusually few items. The
-        answer is kept for five seconds."""
+        """The last 20 runs of each crawler of the catalogue, with a mark on runs that brought
+        unusually few items. The answer is kept for five seconds."""
         return await gateway.recent.read()
 
     @app.get("/healthz")
@@ -128,20 +142,27 @@ def _add_rest(app: FastAPI, gateway: Gateway) -> None:
         """Return that the process is alive. Database and Temporal are not asked."""
         return {"status": "alive"}
 
-    @app.get("/readyz", responses={503: {"model": Readiness, "description": "Something is missing"}})
+    @app.get(
+        "/readyz", responses={503: {"model": Readiness, "description": "Something is missing"}}
+    )
     async def readyz(response: Response) -> Readiness:
         """Return whether the database and Temporal answer (status 503 if one does not)."""
         checks = await needs()
         ready = set(checks.values()) == {"ok"}
         response.status_code = 200 if ready else 503
-        if (oidc := gateway.entrance.oidc) is not None:  # without it we stay ready: its known keys count
+        # Without it we stay ready: its known keys count.
+        if (oidc := gateway.entrance.oidc) is not None:
             checks["issuer"] = oidc.problem or "ok"
         if gateway.marks is not None:  # no gateway is better than the others, so all stay ready
             checks["settings"] = gateway.same_settings.problem or "ok"
         if callers is not None and caller_name() is None:
-            # The reasons name our hosts and ports. A caller without a token sees only that a check failed.
-            checks = {name: answer if answer == "ok" else _HIDDEN for name, answer in checks.items()}
+            # The reasons name our hosts and ports. A caller without a token sees only that a check
+            # failed.
+            checks = {
+                name: answer if answer == "ok" else _HIDDEN for name, answer in checks.items()
+            }
         if callers is not None:
-            # If a new tokens file is broken, the former tokens stay valid. It is reported here, and we stay ready.
+            # If a new tokens file is broken, the former tokens stay valid. It is reported here, and
+            # we stay ready.
             checks["tokens"] = callers.problem or "ok"
         return Readiness(ready=ready, checks=checks)

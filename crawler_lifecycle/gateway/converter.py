@@ -1,4 +1,6 @@
-"""Problem documents in another form: the base of the middleware for browsers and for clients of scrapyd."""
+"""Problem documents in another form: the base of the middleware for browsers and for clients of
+scrapyd.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 @dataclass(eq=False)
 class Converter:
-    """ASGI middleware that gives problem documents another form. A subclass says which of them, and the form."""
+    """ASGI middleware that gives problem documents another form.
+
+    A subclass says which of them, and the form.
+    """
 
     app: ASGIApp
 
@@ -22,7 +27,9 @@ class Converter:
 
         async def converted(message: Message) -> None:
             nonlocal start
-            if message["type"] == "http.response.start" and self.holds(scope, MutableHeaders(scope=message)):
+            if message["type"] == "http.response.start" and self.holds(
+                scope, MutableHeaders(scope=message)
+            ):
                 start = message
             elif start is None:
                 await send(message)
@@ -37,7 +44,10 @@ class Converter:
         await self.app(scope, receive, converted)
 
     def holds(self, scope: Scope, headers: MutableHeaders) -> bool:
-        """Return whether an answer with these headers is converted. May change the headers of any answer."""
+        """Return whether an answer with these headers is converted.
+
+        May change the headers of any answer.
+        """
         raise NotImplementedError
 
     def convert(self, scope: Scope, start: Message, problem: dict[str, Any]) -> bytes:

@@ -19,7 +19,10 @@ def decode(kind: str, token: str | None) -> int | None:
 
 
 def decode_positions(kind: str, token: str | None, count: int) -> tuple[int, ...] | None:
-    """Return the positions in a token of a list that is merged from several lists. Raises ``Problem`` 422."""
+    """Return the positions in a token of a list that is merged from several lists.
+
+    Raises ``Problem`` 422.
+    """
     if token is None:
         return None
     try:

@@ -20,7 +20,8 @@ from crawler_lifecycle.gateway.runs.commands import found as found_run
 from crawler_lifecycle.gateway.streams.responses import StreamedResponse
 from crawler_lifecycle.web.problems import refused
 
-_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # without the second, nginx buffers the events
+# Without the second, nginx buffers the events.
+_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
 class StreamChoice(Choice):
@@ -32,7 +33,10 @@ class StreamChoice(Choice):
     graph: str | None = Field(default=None, min_length=1, max_length=NAME_MAX)
 
     def subject(self) -> str | None:
-        """Return the subject to which the stream is limited, if any. Raises ``InvalidRequest`` for two subjects."""
+        """Return the subject to which the stream is limited, if any.
+
+        Raises ``InvalidRequest`` for two subjects.
+        """
         named = {
             "run_id": self.run_id and run_subject(self.run_id),
             "manager": self.manager and manager_subject(self.manager),
@@ -42,7 +46,9 @@ class StreamChoice(Choice):
         if len(given) > 1:
             first = given[0][0]
             second = given[1][0]
-            raise InvalidRequest(f"{second}: not allowed with {first}; open a stream for each, or one for everything")
+            raise InvalidRequest(
+                f"{second}: not allowed with {first}; open a stream for each, or one for everything"
+            )
         return given[0][1] if given else None
 
 
@@ -52,7 +58,8 @@ def add_stream(app: FastAPI, gateway: Gateway) -> None:
 
     @app.get(
         "/v1/events",
-        # Only the format is FastAPI's (``fastapi.sse``). Its own response would encode each event for each reader.
+        # Only the format is FastAPI's (``fastapi.sse``). Its own response would encode each event
+        # for each reader.
         response_class=Response,
         responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
     )
@@ -60,20 +67,23 @@ def add_stream(app: FastAPI, gateway: Gateway) -> None:
         choice: Annotated[StreamChoice, Query()],
         last_event_id: Annotated[str | None, Header(alias="Last-Event-ID")] = None,
     ) -> StreamedResponse:
-        """Events in the order of their commits: first ``hello``, then the events after ``Last-Event-ID`` or ``after``.
-        Without both, only new events are sent.
+        """Events in the order of their commits: first ``hello``, then the events after
+        ``Last-Event-ID`` or ``after``. Without both, only new events are sent.
 
-        ``id`` is the event's number, ``event`` its type, and ``data`` the whole event as JSON. A client that comes back
-        with its last id misses no event and gets none twice. ``run_id`` selects the events of one run, ``manager`` of
-        one manager, and ``graph`` of one graph. ``after=0`` begins with the oldest recorded event.
+        ``id`` is the event's number, ``event`` its type, and ``data`` the whole event as JSON. A
+        client that comes back with its last id misses no event and gets none twice. ``run_id``
+        selects the events of one run, ``manager`` of one manager, and ``graph`` of one graph.
+        ``after=0`` begins with the oldest recorded event.
 
-        ``hello`` has the number after which the stream begins. If its ``reset`` is true, the stream does not continue
-        at the client's last id: the next events were removed, or the database is another one. The client should then
-        read everything again. Such a ``hello`` may also come later.
+        ``hello`` has the number after which the stream begins. If its ``reset`` is true, the stream
+        does not continue at the client's last id: the next events were removed, or the database is
+        another one. The client should then read everything again. Such a ``hello`` may also come
+        later.
         """
         after = _last(last_event_id) if last_event_id else choice.after
         subject = choice.subject()
-        # A stream may begin while the database is down, as it also survives that: browsers do not retry after an error.
+        # A stream may begin while the database is down, as it also survives that: browsers do not
+        # retry after an error.
         with suppress(StoreUnavailable, RowUnreadable):
             if choice.run_id is not None:
                 await run_in_threadpool(found_run, gateway.store.runs, choice.run_id)

@@ -1,4 +1,7 @@
-"""The status bar: the state of each part of the installation, with the time of that state. All readers share it."""
+"""The status bar: the state of each part of the installation, with the time of that state.
+
+All readers share it.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +28,14 @@ from crawler_lifecycle.temporal.operator.queue_findings import judged
 
 from .kept import CachedAnswer, KeptForEach
 
-#: Seconds for which the state is reused. The state of the task queues is kept longer: it is expensive to get.
+#: Seconds for which the state is reused. The state of the task queues is kept longer: it is
+#: expensive to get.
 FRESH_S = 3.0
 QUEUES_S = 15.0
 #: Seconds that a reader waits for a new state of the task queues.
 QUEUES_WAIT_S = 1.0
-#: Seconds that a check may take, and seconds without a reading of the outbox after which the stream counts as stopped.
+#: Seconds that a check may take, and seconds without a reading of the outbox after which the stream
+#: counts as stopped.
 READY_TIMEOUT_S = 3.0
 SILENT_S = 10.0
 _WEEK = timedelta(days=7)
@@ -48,7 +53,9 @@ class HealthPart:
     """One part of the installation."""
 
     name: str
-    """``database``, ``temporal``, ``looks``, ``stream``, or ``queue`` with the name and kind of a task queue."""
+    """``database``, ``temporal``, ``looks``, ``stream``, or ``queue`` with the name and kind of a
+    task queue.
+    """
     level: Level
     text: str
     """A sentence about its state."""
@@ -65,21 +72,29 @@ class HealthReport:
     """The level of the worst part."""
     parts: list[HealthPart]
     wrong: str
-    """A sentence that says for how long at most a recorded status was untrue in the last seven days."""
+    """A sentence that says for how long at most a recorded status was untrue in the last seven
+    days.
+    """
     worst_s: float | None
-    """The longest time of an untrue status in seconds; null without such a status, or if the time is not known."""
+    """The longest time of an untrue status in seconds; null without such a status, or if the time
+    is not known.
+    """
     at: datetime
 
 
 @dataclass(eq=False)
 class Needs:
-    """The check of the database and of Temporal. The answer for each is ``ok`` or its error. Calls at once share it."""
+    """The check of the database and of Temporal.
+
+    The answer for each is ``ok`` or its error. Calls at once share it.
+    """
 
     health: StoreHealth
     workflows: Workflows
 
     def __post_init__(self) -> None:
-        # Two threads of its own: if the database hangs, requests must not use up the threads of the health check.
+        # Two threads of its own: if the database hangs, requests must not use up the threads of the
+        # health check.
         self._threads = CapacityLimiter(2)
         self._answer = CachedAnswer(self._ask, 0.0)
 
@@ -104,7 +119,10 @@ async def _check(probe: Awaitable[None]) -> str:
 
 @dataclass(eq=False)
 class Health:
-    """Makes the status bar. It is made again after ``FRESH_S`` seconds; until then, all readers get the same one."""
+    """Makes the status bar.
+
+    It is made again after ``FRESH_S`` seconds; until then, all readers get the same one.
+    """
 
     needs: Callable[[], Awaitable[Mapping[str, str]]]
     workflows: Workflows
@@ -122,7 +140,10 @@ class Health:
         return await self._strip.own.read()
 
     async def read_within(self, seconds: float) -> HealthReport | None:
-        """Return the state of all parts. If that takes longer than ``seconds``, return the last state or ``None``."""
+        """Return the state of all parts.
+
+        If that takes longer than ``seconds``, return the last state or ``None``.
+        """
         return await self._strip.own.read_within(seconds)
 
     async def _ask(self) -> HealthReport:
@@ -132,49 +153,79 @@ class Health:
         if answers.get("temporal") == "ok":
             # If a worker is gone, this answer may take seconds.
             queues = await self._queues.read_within(QUEUES_WAIT_S)
-            asking = HealthPart("queue", "asking", "the workers of the task queues are being checked", None, now)
+            asking = HealthPart(
+                "queue", "asking", "the workers of the task queues are being checked", None, now
+            )
             parts += [asking] if queues is None else queues[only() is None]
         parts += [looks, self._stream(now)]
         worst = max((part.level for part in parts), key=_LEVELS.index)
         return HealthReport(worst, parts, wrong, worst_s, now)
 
     async def _ledger(self, now: datetime) -> tuple[HealthPart, str, float | None]:
-        """Return the part about looks. Also return for how long a status was untrue this week: a sentence, seconds."""
+        """Return the part about looks.
+
+        Also return for how long a status was untrue this week: a sentence, seconds.
+        """
 
         def read() -> tuple[HealthPart, str, float | None]:
             late = self.store.overdue.overdue_looks(overdue_before(now))
             found = self.store.corrections.correction_summary(now - _WEEK)
-            words = wrong_words(found.worst_ms, {kind.kind: kind.count for kind in found.kinds}, "this week")
+            words = wrong_words(
+                found.worst_ms, {kind.kind: kind.count for kind in found.kinds}, "this week"
+            )
             worst_s = None if found.worst_ms is None else found.worst_ms / 1000
             if not late.count and not late.lost:
-                return HealthPart("looks", "ok", "every look that was due was made", None, now), words, worst_s
+                return (
+                    HealthPart("looks", "ok", "every look that was due was made", None, now),
+                    words,
+                    worst_s,
+                )
             oldest = self.store.runs.get_run(late.run_id) if late.run_id is not None else None
-            why = f"; it says: {oldest.look_error}" if oldest is not None and oldest.look_error else ""
-            cure = "see the other parts: a look needs Temporal, a worker of the role cluster, and the cluster"
-            return HealthPart("looks", "bad", f"{overdue_words(late, now)}{why}", cure, now), words, worst_s
+            why = (
+                f"; it says: {oldest.look_error}"
+                if oldest is not None and oldest.look_error
+                else ""
+            )
+            cure = (
+                "see the other parts: a look needs Temporal, a worker of the role cluster, and "
+                "the cluster"
+            )
+            return (
+                HealthPart("looks", "bad", f"{overdue_words(late, now)}{why}", cure, now),
+                words,
+                worst_s,
+            )
 
         try:
             async with asyncio.timeout(READY_TIMEOUT_S):
                 return await to_thread.run_sync(read, abandon_on_cancel=True, limiter=self._threads)
         except (TimeoutError, LifecycleError) as error:
             why = str(error) or f"the database did not answer within {READY_TIMEOUT_S:g} s"
-            part = HealthPart("looks", "bad", f"it is not known whether looks are made: {why}", None, now)
+            part = HealthPart(
+                "looks", "bad", f"it is not known whether looks are made: {why}", None, now
+            )
             return part, "not known now", None
 
     async def _ask_queues(self) -> tuple[list[HealthPart], list[HealthPart]]:
-        """Return a part for each task queue: for callers of one project, without the work of others; and for all."""
+        """Return a part for each task queue: for callers of one project, without the work of
+        others; and for all.
+        """
         unreachable = "crawlctl doctor says what is wrong with Temporal"
         try:
             queues = await self.workflows.task_queues([names.QUEUE_MAIN], list(SERVED_BY))
         except LifecycleError as error:
-            bad = HealthPart("queue", "bad", f"the task queues are not known: {error}", unreachable, self.clock())
+            bad = HealthPart(
+                "queue", "bad", f"the task queues are not known: {error}", unreachable, self.clock()
+            )
             return [bad], [bad]
         now = self.clock()
         parts = (list[HealthPart](), list[HealthPart]())
         for queue, told in itertools.product(queues, (False, True)):
             found = judged(queue, SERVED_BY[queue.name], unreachable, told=told)
             name = f"{queue.name} ({queue.kind})"
-            parts[told].append(HealthPart(f"queue {name}", found.level, found.text, found.cure, now))
+            parts[told].append(
+                HealthPart(f"queue {name}", found.level, found.text, found.cure, now)
+            )
         return parts
 
     def _stream(self, now: datetime) -> HealthPart:
@@ -187,11 +238,15 @@ class Health:
         text = f"{many}, the outbox was read {silent_s:.0f} s ago"
         if silent_s < SILENT_S:
             return HealthPart("stream", "ok", text, None, now)
-        return HealthPart("stream", "bad", f"{text}: changes arrive late", "wait until the database answers", now)
+        return HealthPart(
+            "stream", "bad", f"{text}: changes arrive late", "wait until the database answers", now
+        )
 
 
 def _part(name: str, answer: str, now: datetime) -> HealthPart:
     what = NEEDED[name]
     if answer == "ok":
         return HealthPart(name, "ok", f"{what} answers", None, now)
-    return HealthPart(name, "bad", f"{what} does not answer: {answer}", "crawlctl doctor says what is wrong", now)
+    return HealthPart(
+        name, "bad", f"{what} does not answer: {answer}", "crawlctl doctor says what is wrong", now
+    )

@@ -1,4 +1,6 @@
-"""An answer that many callers need: it is kept for some seconds, and callers at the same moment share one question."""
+"""An answer that many callers need: it is kept for some seconds, and callers at the same moment
+share one question.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,10 @@ class CachedAnswer(Generic[T]):
         return fresh if fresh is not None else await asyncio.shield(self._asked())
 
     async def read_within(self, seconds: float) -> T | None:
-        """Return the answer. If a new one takes longer than ``seconds``, return the last one, or ``None``."""
+        """Return the answer.
+
+        If a new one takes longer than ``seconds``, return the last one, or ``None``.
+        """
         fresh = self._fresh()
         if fresh is not None:
             return fresh
@@ -54,7 +59,10 @@ class CachedAnswer(Generic[T]):
 
 @dataclass(eq=False)
 class KeptForEach(Generic[T]):
-    """An answer for each project of callers: ``ask`` sees only what they see. Each is a ``CachedAnswer``."""
+    """An answer for each project of callers: ``ask`` sees only what they see.
+
+    Each is a ``CachedAnswer``.
+    """
 
     ask: Callable[[], Coroutine[Any, Any, T]]
     fresh_s: float

@@ -21,15 +21,30 @@ from crawler_lifecycle.store.runs.corrections import CorrectionStore
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.web.problems import JsonBody, Problem
 
-from .runs.answers import WEEK, Audit, AuditAnswer, AuditBody, AuditState, CorrectionTotals, LedgerSummary, Overdue
+from .runs.answers import (
+    WEEK,
+    Audit,
+    AuditAnswer,
+    AuditBody,
+    AuditState,
+    CorrectionTotals,
+    LedgerSummary,
+    Overdue,
+)
 
 
-def add_ledger(app: FastAPI, corrections: CorrectionStore, overdue: OverdueStore, clock: Clock) -> None:
+def add_ledger(
+    app: FastAPI, corrections: CorrectionStore, overdue: OverdueStore, clock: Clock
+) -> None:
     """Add ``GET /v1/corrections/summary``."""
 
     @app.get("/v1/corrections/summary", **documents(LedgerSummary))
-    def summarize_corrections(choice: Annotated[SummaryChoice, Query()], request: Request) -> Response:
-        """The corrections of all runs: for each kind their number, and the longest time of an untrue status."""
+    def summarize_corrections(
+        choice: Annotated[SummaryChoice, Query()], request: Request
+    ) -> Response:
+        """The corrections of all runs: for each kind their number, and the longest time of an
+        untrue status.
+        """
         now = clock()
         since = choice.since or now - WEEK
         summary = corrections.correction_summary(since)
@@ -37,7 +52,9 @@ def add_ledger(app: FastAPI, corrections: CorrectionStore, overdue: OverdueStore
         return conditional(request, summary_of(summary, late, now, week=choice.since is None))
 
 
-def summary_of(found: CorrectionSummary, late: OverdueLooks, now: datetime, *, week: bool) -> LedgerSummary:
+def summary_of(
+    found: CorrectionSummary, late: OverdueLooks, now: datetime, *, week: bool
+) -> LedgerSummary:
     """Return the summary, in numbers and in words."""
     known = {kind.value: kind.meaning for kind in CorrectionKind}
     overdue = Overdue.of(late, now)
@@ -76,13 +93,20 @@ def add_audit(app: FastAPI, findings: FindingStore, workflows: Workflows) -> Non
 
     @app.post(
         "/v1/audit",
-        responses={202: {"model": AuditAnswer, "description": "It executes; GET /v1/audit has its report later"}},
+        responses={
+            202: {
+                "model": AuditAnswer,
+                "description": "It executes; GET /v1/audit has its report later",
+            }
+        },
     )
     async def audit(body: _Body, response: Response) -> AuditAnswer:
-        """Compare database, cluster and Temporal now. With ``repair``, also repair the findings that are due.
+        """Compare database, cluster and Temporal now.
 
-        After a restore of the database, work may execute that has no row. ``unknown`` says what to do with it:
-        ``adopt`` writes its row again, ``end`` ends it.
+        With ``repair``, also repair the findings that are due.
+
+        After a restore of the database, work may execute that has no row. ``unknown`` says what to
+        do with it: ``adopt`` writes its row again, ``end`` ends it.
         """
         with needing_temporal("no audit was made; send this later."):
             audit_id, report = await workflows.audit(body.repair, WAIT_S, body.unknown)
@@ -90,17 +114,24 @@ def add_audit(app: FastAPI, findings: FindingStore, workflows: Workflows) -> Non
             return AuditAnswer(audit_id=audit_id, report=Audit.from_row(report), note=None)
         response.status_code = 202
         response.headers["Location"] = f"/v1/audit?audit_id={audit_id}"
-        note = "The audit executes; GET /v1/audit has its report later. Workers of the role audit carry it out."
+        note = (
+            "The audit executes; GET /v1/audit has its report later. Workers of the role audit "
+            "carry it out."
+        )
         return AuditAnswer(audit_id=audit_id, report=None, note=note)
 
     @app.get("/v1/audit")
     async def get_audit(
-        audit_id: Annotated[str | None, Query(max_length=200, description="its id; default: the newest")] = None,
+        audit_id: Annotated[
+            str | None, Query(max_length=200, description="its id; default: the newest")
+        ] = None,
     ) -> AuditState:
         """The report of the newest audit or of this one, and every finding that is still open."""
         report = await run_in_threadpool(findings.last_audit, audit_id)
         if report is None and audit_id is not None:
-            detail = f"audit {audit_id!r} has no report; it still executes, or is older than 30 days"
+            detail = (
+                f"audit {audit_id!r} has no report; it still executes, or is older than 30 days"
+            )
             raise Problem(404, "audit_not_found", detail)
         still_open = await run_in_threadpool(findings.audit_findings, "open", FINDINGS_MAX)
         return AuditState(report=report and Audit.from_row(report), findings=still_open)

@@ -1,4 +1,7 @@
-"""Metrics of the gateway for Prometheus. Some are counted in the process, others are read from the database."""
+"""Metrics of the gateway for Prometheus.
+
+Some are counted in the process, others are read from the database.
+"""
 
 from __future__ import annotations
 
@@ -42,9 +45,14 @@ class Metrics(Figures):
         super().__init__("gateway")
         name = self.prefix
         registry = self.registry
-        self.readers = Gauge(f"{name}_stream_readers", "Clients that read or wait", ["stream"], registry=registry)
+        self.readers = Gauge(
+            f"{name}_stream_readers", "Clients that read or wait", ["stream"], registry=registry
+        )
         self.dropped = Counter(
-            f"{name}_stream_dropped", "Clients disconnected because they stopped reading", ["stream"], registry=registry
+            f"{name}_stream_dropped",
+            "Clients disconnected because they stopped reading",
+            ["stream"],
+            registry=registry,
         )
         self.stream_lag = Histogram(
             f"{name}_stream_lag_seconds",
@@ -53,7 +61,10 @@ class Metrics(Figures):
             registry=registry,
         )
         self.available = Gauge(
-            f"{name}_available", "1 if this part answers, and 0 if it does not", ["part"], registry=registry
+            f"{name}_available",
+            "1 if this part answers, and 0 if it does not",
+            ["part"],
+            registry=registry,
         )
         self.blocked = Gauge(
             "lifecycle_runs_blocked",
@@ -67,8 +78,13 @@ class Metrics(Figures):
             self.dropped.labels(stream)
 
 
-def add_metrics(app: FastAPI, metrics: Metrics, checks: Checks, projects: Callable[[], Collection[str]]) -> None:
-    """Add ``GET /metrics``. A scrape asks database and Temporal again if the last answers are too old."""
+def add_metrics(
+    app: FastAPI, metrics: Metrics, checks: Checks, projects: Callable[[], Collection[str]]
+) -> None:
+    """Add ``GET /metrics``.
+
+    A scrape asks database and Temporal again if the last answers are too old.
+    """
     asked_at: float | None = None
 
     def renewed() -> None:
@@ -84,8 +100,9 @@ def add_metrics(app: FastAPI, metrics: Metrics, checks: Checks, projects: Callab
         responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
     )
     async def read_metrics() -> Any:
-        """The gateway's metrics in the text format of Prometheus. A token of one project gets only those that have its
-        label ``project``."""
+        """The gateway's metrics in the text format of Prometheus.
+
+        A token of one project gets only those that have its label ``project``."""
         nonlocal asked_at
         now = time.monotonic()
         if asked_at is None or now - asked_at > FRESH_S:
@@ -106,22 +123,39 @@ def _ask_about_pools(metrics: Metrics, store: Store, clock: Clock) -> None:
         rows = {row.name: row for row in (store.pools.list_pools() if pools.counted else ())}
         return (
             {name: row.in_use for name, row in rows.items()},
-            dict.fromkeys(names, math.nan) | {name: row.max for name, row in rows.items() if row.max is not None},
+            dict.fromkeys(names, math.nan)
+            | {name: row.max for name, row in rows.items() if row.max is not None},
             {name: row.reserved for name, row in rows.items()},
             {name: row.waiting_tasks for name, row in rows.items()},
-            {name: (now - row.oldest_wait_at).total_seconds() for name, row in rows.items() if row.oldest_wait_at},
+            {
+                name: (now - row.oldest_wait_at).total_seconds()
+                for name, row in rows.items()
+                if row.oldest_wait_at
+            },
         )
 
     of_pool = "pool", names
     metrics.ask(
         places,
         AskedGauge(
-            "lifecycle_pool_places_in_use", "Places that tasks hold; NaN while the database does not answer", *of_pool
+            "lifecycle_pool_places_in_use",
+            "Places that tasks hold; NaN while the database does not answer",
+            *of_pool,
         ),
-        AskedGauge("lifecycle_pool_places_max", "Most places of the pool at once; NaN without a limit", *of_pool),
-        AskedGauge("lifecycle_pool_places_reserved", "Places that other pools leave free for it", *of_pool),
+        AskedGauge(
+            "lifecycle_pool_places_max",
+            "Most places of the pool at once; NaN without a limit",
+            *of_pool,
+        ),
+        AskedGauge(
+            "lifecycle_pool_places_reserved", "Places that other pools leave free for it", *of_pool
+        ),
         AskedGauge("lifecycle_pool_waiting_tasks", "Tasks of runs that wait for places", *of_pool),
-        AskedGauge("lifecycle_pool_oldest_wait_seconds", "Age of the oldest run that waits; 0 if none waits", *of_pool),
+        AskedGauge(
+            "lifecycle_pool_oldest_wait_seconds",
+            "Age of the oldest run that waits; 0 if none waits",
+            *of_pool,
+        ),
         everywhere=True,
     )
 
@@ -148,7 +182,9 @@ def ask_the_database(metrics: Metrics, store: Store, clock: Clock) -> None:
     )
     metrics.ask(
         lambda: [store.graphs.count_graphs()],
-        AskedGauge("lifecycle_graphs", "Graphs that have not ended; NaN while the database does not answer"),
+        AskedGauge(
+            "lifecycle_graphs", "Graphs that have not ended; NaN while the database does not answer"
+        ),
     )
 
     def schedules() -> Values:
@@ -183,7 +219,9 @@ def ask_the_database(metrics: Metrics, store: Store, clock: Clock) -> None:
             "state",
             ("active", "failing", "paused"),
         ),
-        AskedGauge("lifecycle_webhook_behind_events", "Events that the slowest webhook has not passed yet"),
+        AskedGauge(
+            "lifecycle_webhook_behind_events", "Events that the slowest webhook has not passed yet"
+        ),
     )
 
     def ledger() -> Values:
@@ -204,20 +242,25 @@ def ask_the_database(metrics: Metrics, store: Store, clock: Clock) -> None:
         ),
         AskedGauge(
             "lifecycle_week_wrong_seconds_max",
-            "Longest time of an untrue status in the last seven days, by kind of correction, without lag",
+            "Longest time of an untrue status in the last seven days, by kind of correction, "
+            "without lag",
             "kind",
             list(CorrectionKind),
         ),
         AskedGauge(
-            "lifecycle_looks_overdue", "Looks that are overdue by 30 s or more; NaN while the database does not answer"
+            "lifecycle_looks_overdue",
+            "Looks that are overdue by 30 s or more; NaN while the database does not answer",
         ),
-        AskedGauge("lifecycle_look_overdue_seconds_max", "Seconds since the oldest overdue look was due"),
+        AskedGauge(
+            "lifecycle_look_overdue_seconds_max", "Seconds since the oldest overdue look was due"
+        ),
     )
     metrics.ask(
         lambda: [store.overdue.overdue_looks(overdue_before(clock())).lost],
         AskedGauge(
             "lifecycle_without_workflow",
-            "Managers, graphs, firings and webhooks without their workflow; NaN while the database does not answer",
+            "Managers, graphs, firings and webhooks without their workflow; NaN while the database "
+            "does not answer",
         ),
         everywhere=True,
     )

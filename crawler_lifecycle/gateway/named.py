@@ -1,7 +1,7 @@
 """The common part of the commands on schedules and webhooks: put, pause, resume and delete.
 
-A command first writes the row, and then calls Temporal. A recorded command is carried out even if this process dies or
-Temporal is unavailable: workers of the role audit do it then.
+A command first writes the row, and then calls Temporal. A recorded command is carried out even if
+this process dies or Temporal is unavailable: workers of the role audit do it then.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class NamedCommands(ABC, Generic[R]):
-    """The commands that change what has a name. They raise ``Problem`` or an error of the domain."""
+    """The commands that change what has a name.
+
+    They raise ``Problem`` or an error of the domain.
+    """
 
     store: NamedPart[Any]
     workflows: Workflows
@@ -49,7 +52,12 @@ class NamedCommands(ABC, Generic[R]):
         """Make it, or change its definition. A repeat changes nothing."""
 
     async def _put(
-        self, name: str, definition: Mapping[str, Any], by: str | None, project: str | None, note: str | None
+        self,
+        name: str,
+        definition: Mapping[str, Any],
+        by: str | None,
+        project: str | None,
+        note: str | None,
     ) -> CommandResult[R]:
         with mismatch("name"):
             row, fresh = await run_in_threadpool(self.store.put, name, definition, by, project)
@@ -68,8 +76,13 @@ class NamedCommands(ABC, Generic[R]):
         return await self._kept(await run_in_threadpool(self.store.pause, name, body.words()))
 
     async def resume(self, name: str, **more: Any) -> CommandResult[R]:
-        """Continue it. ``more``: what else the store's ``pause`` takes; if one is true, also if it was not paused."""
+        """Continue it.
+
+        ``more``: what else the store's ``pause`` takes; if one is true, also if it was not paused.
+        """
         row: Any = await self.find(name)
         if row.paused_at is None and not any(more.values()):
             return await self._kept(row, False, f"The {self.noun} was not paused.")
-        return await self._kept(await run_in_threadpool(partial(self.store.pause, name, None, **more)))
+        return await self._kept(
+            await run_in_threadpool(partial(self.store.pause, name, None, **more))
+        )

@@ -1,4 +1,6 @@
-"""The common part of the readers of managers and graphs for answers: a page of them, and one of them."""
+"""The common part of the readers of managers and graphs for answers: a page of them, and one of
+them.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ A = TypeVar("A")
 
 @dataclass(eq=False)
 class OwnedViews(ABC, Generic[F, P, A]):
-    """Reads managers or graphs: ``F`` is the filters of a list, ``P`` its page, ``A`` the whole answer."""
+    """Reads managers or graphs: ``F`` is the filters of a list, ``P`` its page, ``A`` the whole
+    answer.
+    """
 
     store: OwnedPart[Any, Any]
     blocked: BlockedRuns
@@ -57,8 +61,12 @@ class OwnedViews(ABC, Generic[F, P, A]):
             if rows is None:
                 newest = partial(store.newest, **wanted)
                 search = partial(store.search, **wanted)
-                rows, more = page_of(self.subject.plural, filters, newest, search, attrgetter(store.listed.key.name))
-        answers = [self.brief.of(row, self.blocked.listed_workflow(row.workflow_id)) for row in rows]
+                rows, more = page_of(
+                    self.subject.plural, filters, newest, search, attrgetter(store.listed.key.name)
+                )
+        answers = [
+            self.brief.of(row, self.blocked.listed_workflow(row.workflow_id)) for row in rows
+        ]
         page: P = self.pages(**{self.subject.plural: answers}, **more)
         return page
 
@@ -66,12 +74,16 @@ class OwnedViews(ABC, Generic[F, P, A]):
         """Return the number of rows that fit the filters, and whether it is exact. Blocks."""
         here = len(getattr(page, self.subject.plural))
         with narrowed(filters.project):
-            return counted(filters, page, here, partial(self.store.count_listed, **self._wanted(filters)))
+            return counted(
+                filters, page, here, partial(self.store.count_listed, **self._wanted(filters))
+            )
 
     async def one(self, key: int | str) -> A:
         """Return one of them. Raises ``Problem`` 404."""
         row = await run_in_threadpool(self.found, key)
-        answer: A = self.whole.of(row, await self.blocked.of_workflow(row.workflow_id, is_open=row.ended_at is None))
+        answer: A = self.whole.of(
+            row, await self.blocked.of_workflow(row.workflow_id, is_open=row.ended_at is None)
+        )
         return answer
 
     def _wanted(self, filters: F) -> dict[str, Any]:

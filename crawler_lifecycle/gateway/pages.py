@@ -1,4 +1,7 @@
-"""All routes of the page. Each route has an operation id and an entry in ``ACCESS``, like the routes of the API."""
+"""All routes of the page.
+
+Each route has an operation id and an entry in ``ACCESS``, like the routes of the API.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,8 @@ def add_page(app: FastAPI, gateway: Gateway) -> None:
     clock = gateway.clock
     add_assets(app)
     add_login(app, gateway.logins, clock)
-    add_start(app, gateway.commands, gateway.crawlers, store)  # before the runs, or "new" would be a run
+    # Before the runs, or "new" would be a run.
+    add_start(app, gateway.commands, gateway.crawlers, store)
     add_runs(app, views, gateway.health, Overview(store, views), store.runs)
     add_run(app, store, views, gateway.temporal_ui, gateway.deliveries)
     add_log(app, gateway.reader, views)

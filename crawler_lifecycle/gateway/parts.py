@@ -1,4 +1,6 @@
-"""The objects of one gateway process: its settings and connections, and the readers and commands made from them."""
+"""The objects of one gateway process: its settings and connections, and the readers and commands
+made from them.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,10 @@ from crawler_lifecycle.temporal.client import Workflows
 
 @dataclass
 class Gateway:
-    """All objects of one gateway. The fields are given; ``__post_init__`` makes the others, each once."""
+    """All objects of one gateway.
+
+    The fields are given; ``__post_init__`` makes the others, each once.
+    """
 
     store: Store
     workflows: Workflows
@@ -71,15 +76,21 @@ class Gateway:
     blocked_s: float = 5.0
     """Seconds between two searches for runs that cannot continue."""
     catalogue_s: float | None = None
-    """Seconds between two readings of the catalogue in the background; ``None``: no such readings."""
-    webhook_rules: WebhookRules = WebhookRules()  # noqa: RUF009 - it never changes
+    """Seconds between two readings of the catalogue in the background; ``None``: no such
+    readings.
+    """
+    webhook_rules: WebhookRules = WebhookRules()  # noqa: RUF009
     """The rules for the addresses of webhooks."""
     scrapyd: str | None = None
-    """The name of the project that clients of scrapyd see; ``None``: scrapyd's API is not offered."""
+    """The name of the project that clients of scrapyd see; ``None``: scrapyd's API is not
+    offered.
+    """
     temporal_ui: str | None = None
     """The web address at which Temporal shows the workflows of our namespace."""
     marks: Mapping[str, str] | None = None
-    """Fingerprints of the settings that other processes need alike; ``None``: nothing is compared."""
+    """Fingerprints of the settings that other processes need alike; ``None``: nothing is
+    compared.
+    """
     background: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()
     """More tasks that run while the app runs."""
     clock: Clock = utc_now
@@ -114,8 +125,12 @@ class Gateway:
         self.views = RunViews(store, blocked, clock)
         parts = (store.initiation, store.additions, store.stops, store.runs, store.deletion)
         self.commands = Commands(*parts, workflows, crawlers, clock)
-        self.deliveries = Deliveries(store.runs, store.events, store.exports, workflows, self.archive)
-        self.manager_commands = ManagerCommands(store.managers, store.plans, self.commands, workflows, crawlers, clock)
+        self.deliveries = Deliveries(
+            store.runs, store.events, store.exports, workflows, self.archive
+        )
+        self.manager_commands = ManagerCommands(
+            store.managers, store.plans, self.commands, workflows, crawlers, clock
+        )
         self.manager_views = ManagerViews(store.managers, blocked, clock)
         self.graph_commands = GraphCommands(store.graphs, store.plans, workflows, crawlers, clock)
         self.graph_views = GraphViews(store.graphs, blocked, clock)

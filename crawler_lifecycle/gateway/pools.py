@@ -15,7 +15,9 @@ from crawler_lifecycle.store.runs.pools import PoolStore
 
 
 class PoolList(BaseModel):
-    """All pools by name, also those that are not in the settings any more while runs wait in them."""
+    """All pools by name, also those that are not in the settings any more while runs wait in
+    them.
+    """
 
     pools: list[PoolRow]
 
@@ -25,7 +27,9 @@ def add_pools(app: FastAPI, pools: PoolStore) -> None:
 
     @app.get("/v1/pools", **documents(PoolList))
     def list_pools(request: Request) -> Response:
-        """The pools of the installation: their settings, who holds their places and who waits for them."""
+        """The pools of the installation: their settings, who holds their places and who waits for
+        them.
+        """
         return conditional(request, PoolList(pools=pools.list_pools()))
 
 
@@ -36,4 +40,6 @@ def add_pool_page(app: FastAPI, pools: PoolStore, clock: Clock) -> None:
     def show_pools(request: Request) -> Response:
         """List the pools."""
         rows = [asdict(row) for row in pools.list_pools()]
-        return answer(request, "pools.html", rows=rows, counted=pools.known_pools.counted, now=clock())
+        return answer(
+            request, "pools.html", rows=rows, counted=pools.known_pools.counted, now=clock()
+        )

@@ -30,4 +30,6 @@ def add_quotas(app: FastAPI, quotas: QuotaStore) -> None:
     def list_quotas(pool: _Pool = DEFAULT) -> QuotaList:
         """The quotas that hold for a start by this caller in this pool, and their use now."""
         quotas.known_pools.check(pool)
-        return QuotaList(quotas=quotas.quotas_of({"caller": caller_key(), "pool": pool, "project": chosen(None)}))
+        return QuotaList(
+            quotas=quotas.quotas_of({"caller": caller_key(), "pool": pool, "project": chosen(None)})
+        )

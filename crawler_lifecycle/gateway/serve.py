@@ -31,10 +31,12 @@ from .parts import Gateway
 
 logger = logging.getLogger(__name__)
 
-#: Seconds that the scheduler service has for an answer: fewer than for a worker, because a person waits.
+#: Seconds that the scheduler service has for an answer: fewer than for a worker, because a person
+#: waits.
 SCHEDULER_TIMEOUT_S = 5.0
 
-#: Seconds between two readings of the catalogue. Starts use the last one while the scheduler service is unavailable.
+#: Seconds between two readings of the catalogue. Starts use the last one while the scheduler
+#: service is unavailable.
 CATALOGUE_S = 60.0
 
 _OPEN = "LIFECYCLE_GATEWAY__OPEN"
@@ -43,12 +45,16 @@ _HOW = "crawlctl gateway token new --name NAME --role operate writes the lines f
 
 
 def serve(settings: Settings) -> int:
-    """Serve until SIGTERM, and return the exit code. If the gateway cannot start, write the reason to standard error.
+    """Serve until SIGTERM, and return the exit code.
 
-    The gateway also starts without the database or Temporal. ``/readyz`` says which of them does not answer.
+    If the gateway cannot start, write the reason to standard error.
+
+    The gateway also starts without the database or Temporal. ``/readyz`` says which of them does
+    not answer.
     """
     logs.configure("gateway", settings)
-    # A thread that reads items computes. By default the event loop waits 5 ms for each of its turns beside one.
+    # A thread that reads items computes. By default the event loop waits 5 ms for each of its turns
+    # beside one.
     sys.setswitchinterval(0.0005)
     listen = settings.gateway
     try:
@@ -104,29 +110,49 @@ def entrance_of(settings: GatewaySettings, oidc: OidcSettings | None = None) -> 
     key = _key("TASK_KEY", settings.task_key)
     login_key = _key("LOGIN_KEY", settings.login_key)
     if settings.open and settings.tokens_file is not None:
-        raise Unservable(f"{_OPEN} and {_FILE}: both are set; remove the first, or remove the second to need no tokens")
+        raise Unservable(
+            f"{_OPEN} and {_FILE}: both are set; remove the first, or remove the second to need "
+            "no tokens"
+        )
     if settings.open:
         if not is_loopback(settings.host):
             raise Unservable(
-                f"LIFECYCLE_GATEWAY__HOST: {settings.host!r} can be reached from elsewhere, and {_OPEN} accepts "
+                f"LIFECYCLE_GATEWAY__HOST: {settings.host!r} can be reached from elsewhere, and "
+                f"{_OPEN} accepts "
                 f"every caller; set the host to 127.0.0.1, or replace {_OPEN} by {_FILE} ({_HOW})"
             )
         if oidc is not None and oidc.issuer is not None:
-            raise Unservable(f"LIFECYCLE_OIDC__ISSUER: set, and {_OPEN} asks nobody who they are; remove one of them")
+            raise Unservable(
+                f"LIFECYCLE_OIDC__ISSUER: set, and {_OPEN} asks nobody who they are; remove one "
+                "of them"
+            )
         return Entrance(task_key=key, check=own_page_only)
     if settings.tokens_file is None:
         raise Unservable(
-            f"{_FILE}: not set, so nobody could call; set it to a TOML file of tokens ({_HOW}), or set "
+            f"{_FILE}: not set, so nobody could call; set it to a TOML file of tokens ({_HOW}), "
+            "or set "
             f"{_OPEN}=true for a gateway without tokens, on 127.0.0.1 only"
         )
     try:
         callers = TokenFile(settings.tokens_file)
     except TokenFileError as error:
         raise Unservable(str(error)) from None
-    quota = Quota(settings.reads_per_s, settings.writes_per_s, settings.requests_at_once, settings.streams_at_once)
-    people = Oidc(oidc, settings.page_url or "") if oidc is not None and oidc.issuer is not None else None
+    quota = Quota(
+        settings.reads_per_s,
+        settings.writes_per_s,
+        settings.requests_at_once,
+        settings.streams_at_once,
+    )
+    people = (
+        Oidc(oidc, settings.page_url or "")
+        if oidc is not None and oidc.issuer is not None
+        else None
+    )
     if people is not None and settings.page_url is None:
-        raise Unservable("LIFECYCLE_GATEWAY__PAGE_URL: not set; the issuer leads people back to this address: set it")
+        raise Unservable(
+            "LIFECYCLE_GATEWAY__PAGE_URL: not set; the issuer leads people back to this "
+            "address: set it"
+        )
     return Entrance(callers, key, quota, named_hosts(tuple(settings.hosts)), login_key, people)
 
 
@@ -137,6 +163,7 @@ def _key(name: str, given: SecretStr | None) -> bytes | None:
     key = given.get_secret_value().encode()
     if len(key) < KEY_MIN:
         raise Unservable(
-            f"LIFECYCLE_GATEWAY__{name}: {len(key)} bytes are too few; use {KEY_MIN} or more: openssl rand -hex 32"
+            f"LIFECYCLE_GATEWAY__{name}: {len(key)} bytes are too few; use {KEY_MIN} or more: "
+            "openssl rand -hex 32"
         )
     return key

@@ -1,8 +1,9 @@
 """The outbox retry: it finds accepted commands that did not reach Temporal, and sends them again.
 
-A gateway may die after its commit and before its call of Temporal, or Temporal may be down at that moment. In both
-cases a row says what was accepted. Several gateways may retry at once. A second start finds the open workflow, a second
-stop has the same id, and a second notification only wakes a manager or a graph again.
+A gateway may die after its commit and before its call of Temporal, or Temporal may be down at that
+moment. In both cases a row says what was accepted. Several gateways may retry at once. A second
+start finds the open workflow, a second stop has the same id, and a second notification only wakes a
+manager or a graph again.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ logger = logging.getLogger(__name__)
 
 #: Younger rows are skipped: the request that wrote them may still send them.
 GRACE = timedelta(seconds=10)
-#: The longest pause between two tries of a row. Pauses grow, because each signal makes a workflow's history longer.
+#: The longest pause between two tries of a row. Pauses grow, because each signal makes a workflow's
+#: history longer.
 RETRY_MAX = timedelta(minutes=10)
 
 #: A command that did not reach Temporal: its name, and the call that sends it.
@@ -100,11 +102,17 @@ class Sweep:
         logged = await run_in_threadpool(self.store.runs.cancellations, row.run_id)
         ours = [entry for entry in logged if entry.get("attempt") == row.attempt]
         if ours:
-            # With the id of the stop: the workflow may have received it already, and must not log it twice.
-            last: dict[str, Any] = {name: ours[-1][name] for name in ("request_id", "requested_by", "reason")}
-            await self.commands.notify_stop(row, StopRequest(**last, force=any(entry["force"] for entry in ours)))
+            # With the id of the stop: the workflow may have received it already, and must not log
+            # it twice.
+            last: dict[str, Any] = {
+                name: ours[-1][name] for name in ("request_id", "requested_by", "reason")
+            }
+            await self.commands.notify_stop(
+                row, StopRequest(**last, force=any(entry["force"] for entry in ours))
+            )
             return
-        # A workflow recorded this stop, for a limit. An open workflow knows it; without one, a new workflow takes over.
+        # A workflow recorded this stop, for a limit. An open workflow knows it; without one, a new
+        # workflow takes over.
         for candidate in workflow_ids(row):
             if await self.workflows.is_open(candidate):
                 return

@@ -1,7 +1,8 @@
 """Graphs: the names that users import.
 
-The import loads no third-party packages; the HTTP client is loaded when a gateway is first used. ``graphs.oban`` and
-``graphs.chancy`` offer the names of Oban Pro and Chancy. ``graphs.testing`` executes graphs in memory.
+The import loads no third-party packages; the HTTP client is loaded when a gateway is first used.
+``graphs.oban`` and ``graphs.chancy`` offer the names of Oban Pro and Chancy. ``graphs.testing``
+executes graphs in memory.
 """
 
 from .fanning import fan_out

@@ -1,7 +1,7 @@
 """The platform that handles use, and calls that work both in async code and in plain code.
 
-The decorator ``asked`` makes such a call. If an event loop runs in the caller's thread, the call returns a coroutine,
-and another thread does the work. Otherwise the call returns the result.
+The decorator ``asked`` makes such a call. If an event loop runs in the caller's thread, the call
+returns a coroutine, and another thread does the work. Otherwise the call returns the result.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ def use(platform: Platform | None) -> Platform | None:
 
 
 def current() -> Platform:
-    """Return the platform in use; by default the worker of a manager's class, or the gateway that ``crawlctl`` would
-    call.
+    """Return the platform in use; by default the worker of a manager's class, or the gateway that
+    ``crawlctl`` would call.
 
-    Raises ``PlatformUnavailable``. Raises ``InvalidRequest`` if a worker imports a module that starts a graph or asks
-    about one at import.
+    Raises ``PlatformUnavailable``. Raises ``InvalidRequest`` if a worker imports a module that
+    starts a graph or asks about one at import.
     """
     if not _current and (hosted := offered()) is not None:
         return cast(Platform, hosted)
@@ -49,14 +49,16 @@ def current() -> Platform:
 
 
 def asked(ask: Callable[Q, object]) -> Callable[Q, Any]:
-    """Return the decorated call: in a running event loop it returns a coroutine, elsewhere the result of ``ask``.
+    """Return the decorated call: in a running event loop it returns a coroutine, elsewhere the
+    result of ``ask``.
 
     The coroutine does not block the event loop: it calls ``ask`` in another thread.
     """
 
     @functools.wraps(ask)
     def question(*args: Q.args, **kwargs: Q.kwargs) -> Any:
-        asyncio: Any = sys.modules.get("asyncio")  # loaded if an event loop runs; not imported here, to save time
+        # Loaded if an event loop runs; not imported here, to save time.
+        asyncio: Any = sys.modules.get("asyncio")
         if asyncio is None or asyncio._get_running_loop() is None:
             return ask(*args, **kwargs)
         return asyncio.to_thread(ask, *args, **kwargs)

@@ -19,19 +19,24 @@ class NotCallable(InvalidRequest):
     """Raised if the code can never be called as the step requires; a retry cannot help."""
 
 
-#: Meaning of a return value. A ``Workflow`` is attached below the step. After ``None`` the step is completed and has no
-#: result.
+#: Meaning of a return value. A ``Workflow`` is attached below the step. After ``None`` the step is
+#: completed and has no result.
 Meant = Cancel | Snooze | Record | Workflow | None
 
 
 def execute(
-    name: str, what: Mapping[str, Any], job: Job, context: Callable[[], dict[str, Any]], *, graft: bool
+    name: str,
+    what: Mapping[str, Any],
+    job: Job,
+    context: Callable[[], dict[str, Any]],
+    *,
+    graft: bool,
 ) -> Meant:
     """Call the code with this name and return the meaning of its return value.
 
-    ``what`` is the job in the step's spec. ``context`` returns the context of a cascade. ``graft`` allows the code to
-    return a graph. Raises ``NotCallable``, any error of the code, and ``TypeError`` for a return value that is not
-    allowed.
+    ``what`` is the job in the step's spec. ``context`` returns the context of a cascade. ``graft``
+    allows the code to return a graph. Raises ``NotCallable``, any error of the code, and
+    ``TypeError`` for a return value that is not allowed.
     """
     executing(job)
     try:
@@ -44,22 +49,29 @@ def execute(
 def function(name: str) -> Any:
     """Return the function or class that ``module:qualname`` names.
 
-    It must be defined in the module itself. People who may send graphs may call the code that an author wrote, but not
-    everything that the author's module imports. Raises ``NotCallable`` and any error of the module.
+    It must be defined in the module itself. People who may send graphs may call the code that an
+    author wrote, but not everything that the author's module imports. Raises ``NotCallable`` and
+    any error of the module.
     """
     module_name, _, qualname = name.partition(":")
     found: Any = importlib.import_module(module_name)
     for part in qualname.split("."):
         found = getattr(found, part, None)
     if found is None:
-        raise NotCallable(f"{name}: the module has no such name now; define it again, or send another graph")
+        raise NotCallable(
+            f"{name}: the module has no such name now; define it again, or send another graph"
+        )
     defined = (getattr(found, "__module__", None), getattr(found, "__qualname__", None))
     if defined != (module_name, qualname) or not callable(found):
-        raise NotCallable(f"{name}: the module defines no such function or class; name the module that defines it")
+        raise NotCallable(
+            f"{name}: the module defines no such function or class; name the module that defines it"
+        )
     return found
 
 
-def call(name: str, code: Any, what: Mapping[str, Any], job: Job, context: Callable[[], dict[str, Any]]) -> object:
+def call(
+    name: str, code: Any, what: Mapping[str, Any], job: Job, context: Callable[[], dict[str, Any]]
+) -> object:
     """Call the code as the job in the step's spec (``what``) says, and return its return value.
 
     An awaitable is awaited to its end. Raises ``NotCallable`` and any error of the code.
@@ -71,7 +83,10 @@ def call(name: str, code: Any, what: Mapping[str, Any], job: Job, context: Calla
         name, args = f"{name}.process", [job]
         code = getattr(code(), "process", None) if isinstance(code, type) else None
         if not callable(code):
-            raise NotCallable(f"{name}: it must be a class with a method process(self, job); define that method again")
+            raise NotCallable(
+                f"{name}: it must be a class with a method process(self, job); define that "
+                "method again"
+            )
     elif style == "plain":
         kwargs = of_json(what.get("args", {}))
     else:
@@ -89,16 +104,26 @@ def call(name: str, code: Any, what: Mapping[str, Any], job: Job, context: Calla
 
 
 def read(name: str, found: object, what: Mapping[str, Any], *, graft: bool) -> Meant:
-    """Return the meaning of a return value. Raises ``TypeError`` for a return value that is not allowed."""
+    """Return the meaning of a return value.
+
+    Raises ``TypeError`` for a return value that is not allowed.
+    """
     if inspect.iscoroutine(found):
         found.close()
-        raise TypeError(f"{name} returned a coroutine that was never awaited; await it in the function")
+        raise TypeError(
+            f"{name} returned a coroutine that was never awaited; await it in the function"
+        )
     if inspect.isgenerator(found) or inspect.isasyncgen(found):
         raise TypeError(f"{name} returned a generator, which is not executed; return a list")
     if isinstance(found, Workflow) and not graft:
-        raise TypeError(f"{name} returned a Workflow, but the step is no graft; add the step with add_graft")
+        raise TypeError(
+            f"{name} returned a Workflow, but the step is no graft; add the step with add_graft"
+        )
     if isinstance(found, Workflow) and found.id == current_job().graph:
-        raise TypeError(f"{name} returned the graph that it belongs to; return a new Workflow, or None for nothing")
+        raise TypeError(
+            f"{name} returned the graph that it belongs to; return a new Workflow, or None for "
+            "nothing"
+        )
     if isinstance(found, Cancel | Snooze | Record | Workflow):
         return found
     if found is None or what.get("style") == "worker" or not what.get("record", True):
@@ -117,5 +142,9 @@ def _check_signature(name: str, code: Any, args: list[Any], kwargs: Mapping[str,
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
-        given = ", ".join(kwargs) or ("nothing", "one argument", "the item and the context")[len(args)]
-        raise NotCallable(f"{name}{signature}: {error}; the step passes {given}; change one of the two") from None
+        given = (
+            ", ".join(kwargs) or ("nothing", "one argument", "the item and the context")[len(args)]
+        )
+        raise NotCallable(
+            f"{name}{signature}: {error}; the step passes {given}; change one of the two"
+        ) from None

@@ -1,10 +1,11 @@
-"""Graphs under the names of Chancy: ``chancy``, ``chancy.plugins.workflow`` and ``chancy.plugins.leadership`` become
-``crawler_lifecycle.graphs.chancy``.
+"""Graphs under the names of Chancy: ``chancy``, ``chancy.plugins.workflow`` and
+``chancy.plugins.leadership`` become ``crawler_lifecycle.graphs.chancy``.
 
-Some names exist and do nothing. A graph here needs no loop, so these have no effect: ``Leadership``,
-``polling_interval``, ``max_workflows_per_run``, ``process_workflow``, ``run``, ``get_scope``, ``migrate_key``,
-``migrate_package``, ``api_plugin``. The installation removes old workflows, so ``pruning_rule`` and ``cleanup`` have no
-effect either. docs/graphs-compared.md lists the names that are left out.
+Some names exist and do nothing. A graph here needs no loop, so these have no effect:
+``Leadership``, ``polling_interval``, ``max_workflows_per_run``, ``process_workflow``, ``run``,
+``get_scope``, ``migrate_key``, ``migrate_package``, ``api_plugin``. The installation removes old
+workflows, so ``pruning_rule`` and ``cleanup`` have no effect either. docs/graphs-compared.md lists
+the names that are left out.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ class Chancy:
     Without an ``http://`` or ``https://`` address it uses the gateway that ``crawlctl`` would call.
     """
 
-    def __init__(self, dsn: str | None = None, *, plugins: abc.Sequence[Any] = (), **_: Any) -> None:
+    def __init__(
+        self, dsn: str | None = None, *, plugins: abc.Sequence[Any] = (), **_: Any
+    ) -> None:
         self.dsn = dsn
         self.plugins = list(plugins)
         self._former: list[Platform | None] = []
@@ -54,7 +57,10 @@ class Chancy:
             self._former.append(use(Gateway(self.dsn)))
         elif self.dsn is not None:
             scheme = self.dsn.partition(":")[0]  # the rest may contain a password
-            warnings.warn(f"Chancy({scheme}:…): no address of a gateway; using the gateway of crawlctl", stacklevel=2)
+            warnings.warn(
+                f"Chancy({scheme}:…): no address of a gateway; using the gateway of crawlctl",
+                stacklevel=2,
+            )
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -71,7 +77,7 @@ class Leadership:
 ImmediateLeadership = Leadership
 
 
-# --- jobs ------------------------------------------------------------------------------------------------------------
+# --- jobs -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -110,18 +116,31 @@ class Job:
         return replace(self, kwargs=kwargs)
 
     def __getattr__(self, name: str) -> Callable[[Any], Self]:
-        """Return ``with_queue``, ``with_priority`` and so on: they return the same job with another field value."""
+        """Return ``with_queue``, ``with_priority`` and so on: they return the same job with another
+        field value.
+        """
         if name.removeprefix("with_") in _JOB_FIELDS and name.startswith("with_"):
             return lambda value: replace(self, **{name.removeprefix("with_"): value})
         raise AttributeError(f"a Job has no attribute {name!r}")
 
     def new(self) -> NewJob:
-        """Return the job as a graph takes it. As in Chancy, the function's return value is not recorded."""
+        """Return the job as a graph takes it.
+
+        As in Chancy, the function's return value is not recorded.
+        """
         times = [limit.value for limit in self.limits if limit.type_ is Limit.Type.TIME]
         if len(times) != len(self.limits):
-            raise refusal("limits", self.limits, "give time limits only; LIFECYCLE_PLANS__MEMORY limits memory")
+            raise refusal(
+                "limits",
+                self.limits,
+                "give time limits only; LIFECYCLE_PLANS__MEMORY limits memory",
+            )
         made = function(
-            self.func, "plain", self.kwargs, record=False, **({"meta": dict(self.meta)} if self.meta else {})
+            self.func,
+            "plain",
+            self.kwargs,
+            record=False,
+            **({"meta": dict(self.meta)} if self.meta else {}),
         )
         chosen = {"queue": self.queue, "max_attempts": self.max_attempts}
         chosen["priority"] = min(9, max(0, 5 - self.priority))
@@ -150,7 +169,7 @@ def _new_job(thing: Any) -> NewJob:
     return found.new() if isinstance(found, Job) else job_of(found)
 
 
-# --- workflows -------------------------------------------------------------------------------------------------------
+# --- workflows ------------------------------------------------------------------------------------
 
 
 class CircularDependencyError(InvalidRequest):
@@ -181,7 +200,8 @@ class QueuedJob:
     State = StepState
 
 
-#: Our state of a step -> Chancy's state. A step that was cancelled before it began has no state in Chancy.
+#: Our state of a step -> Chancy's state. A step that was cancelled before it began has no state in
+#: Chancy.
 _STEP_STATES = {
     **dict.fromkeys(("suspended", "scheduled", "available"), StepState.PENDING),
     "executing": StepState.RUNNING,
@@ -189,7 +209,12 @@ _STEP_STATES = {
     "completed": StepState.SUCCEEDED,
     "discarded": StepState.FAILED,
 }
-_COLOURS = {"pending": "lightblue", "running": "yellow", "succeeded": "lightgreen", "failed": "lightpink"}
+_COLOURS = {
+    "pending": "lightblue",
+    "running": "yellow",
+    "succeeded": "lightgreen",
+    "failed": "lightpink",
+}
 
 
 @dataclass
@@ -241,7 +266,10 @@ class Workflow:
     updated_at: datetime | None = None
 
     def add(self, step_id: Any, job: Any, dependencies: abc.Sequence[str] | None = None) -> Self:
-        """Add a step, or replace the step with this id. ``step_id`` and ``job`` may be given in either order."""
+        """Add a step, or replace the step with this id.
+
+        ``step_id`` and ``job`` may be given in either order.
+        """
         if not isinstance(step_id, str):
             step_id, job = job, step_id
         if not isinstance(step_id, str):
@@ -249,7 +277,9 @@ class Workflow:
         self.steps[step_id] = WorkflowStep(job, step_id, list(dependencies or []))
         return self
 
-    def add_group(self, jobs: abc.Sequence[tuple[Any, Any]], dependencies: abc.Sequence[str] | None = None) -> Self:
+    def add_group(
+        self, jobs: abc.Sequence[tuple[Any, Any]], dependencies: abc.Sequence[str] | None = None
+    ) -> Self:
         """Add several steps with the same dependencies."""
         for step_id, new_job in jobs:
             self.add(step_id, new_job, dependencies)
@@ -272,7 +302,9 @@ class Workflow:
         del self.steps[step_id]
 
     def validate(self) -> None:
-        """Raise ``EmptyWorkflowError``, ``InvalidDependencyError`` or ``CircularDependencyError`` if it cannot run."""
+        """Raise ``EmptyWorkflowError``, ``InvalidDependencyError`` or ``CircularDependencyError``
+        if it cannot run.
+        """
         if not self.steps:
             raise EmptyWorkflowError("steps: a workflow needs at least one step; add one")
         numbers = {step_id: number for number, step_id in enumerate(self.steps)}
@@ -305,7 +337,8 @@ class Workflow:
         return found
 
     def spec(self, there: Collection[str] = ()) -> GraphSpec:
-        """Return the graph to send, without the steps named in ``there``, which the gateway already has.
+        """Return the graph to send, without the steps named in ``there``, which the gateway already
+        has.
 
         After a step has failed permanently, no other step starts. Raises ``InvalidRequest``.
         """
@@ -336,12 +369,15 @@ class Sequence:
         return WorkflowPlugin.push(chancy, workflow)
 
 
-# --- the plugin ------------------------------------------------------------------------------------------------------
+# --- the plugin -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule for the removal of ended workflows. It has no effect here: the installation removes them."""
+    """A rule for the removal of ended workflows.
+
+    It has no effect here: the installation removes them.
+    """
 
     text: str
 
@@ -370,7 +406,10 @@ class Age(Rule):
 
 
 class WorkflowPlugin:
-    """Starts and fetches workflows of a gateway. Methods that Chancy awaits can also be plain calls here."""
+    """Starts and fetches workflows of a gateway.
+
+    Methods that Chancy awaits can also be plain calls here.
+    """
 
     class Rules:
         """The parts of a ``pruning_rule``."""
@@ -395,8 +434,8 @@ class WorkflowPlugin:
     def push(chancy: Chancy, workflow: Workflow) -> str:
         """Start a workflow and return its id.
 
-        If the gateway already has a workflow with this id, its missing steps are added; a job can only start one.
-        Raises what ``validate`` raises, and ``InvalidRequest``.
+        If the gateway already has a workflow with this id, its missing steps are added; a job can
+        only start one. Raises what ``validate`` raises, and ``InvalidRequest``.
         """
         workflow.validate()
         platform = current()
@@ -417,9 +456,15 @@ class WorkflowPlugin:
 
     @classmethod
     def push_ex(cls, cursor: Any, chancy: Chancy, workflow: Workflow, worker: Any = None) -> Any:
-        """Do the same as ``push``. The workflow starts at once, whatever becomes of the transaction of ``cursor``."""
+        """Do the same as ``push``.
+
+        The workflow starts at once, whatever becomes of the transaction of ``cursor``.
+        """
         if cursor is not None:
-            warnings.warn("push_ex: it is no part of your transaction; call push after the commit", stacklevel=2)
+            warnings.warn(
+                "push_ex: it is no part of your transaction; call push after the commit",
+                stacklevel=2,
+            )
         return cls.push(chancy, workflow)
 
     @staticmethod
@@ -434,7 +479,11 @@ class WorkflowPlugin:
     @staticmethod
     @asked
     def fetch_workflows(
-        chancy: Chancy, *, states: Collection[str] | None = None, ids: abc.Sequence[str] | None = None, limit: int = 100
+        chancy: Chancy,
+        *,
+        states: Collection[str] | None = None,
+        ids: abc.Sequence[str] | None = None,
+        limit: int = 100,
     ) -> list[Workflow]:
         """Return up to ``limit`` workflows in these states and with these ids, newest first."""
         wanted = {str(getattr(state, "value", state)) for state in states or Workflow.State}
@@ -472,7 +521,9 @@ class WorkflowPlugin:
         output.write(f'digraph "{name}" {{\n  rankdir=TB;\n')
         output.write('  node [shape=box, style="rounded,filled", fontname="Arial"];\n')
         output.writelines(f"  {line}\n" for line in lines)
-        output.write(f'  labelloc="t";\n  label="Workflow: {name}\\nState: {workflow.state.value}";\n}}\n')
+        output.write(
+            f'  labelloc="t";\n  label="Workflow: {name}\\nState: {workflow.state.value}";\n}}\n'
+        )
 
     async def cleanup(self, chancy: Chancy) -> None:
         """Do nothing: ``crawlctl db prune`` removes steps and results of old graphs."""
@@ -484,12 +535,15 @@ class WorkflowPlugin:
 
     @staticmethod
     def get_scope(*_: Any) -> None:
-        """Do nothing: there is no loop, ``crawlctl db upgrade`` makes tables, and the gateway has ``/v1/graphs``."""
+        """Do nothing: there is no loop, ``crawlctl db upgrade`` makes tables, and the gateway has
+        ``/v1/graphs``.
+        """
 
     migrate_key = migrate_package = api_plugin = get_scope
 
 
-#: Chancy's state of a workflow -> our possible states. A graph may still execute after one of its steps has failed.
+#: Chancy's state of a workflow -> our possible states. A graph may still execute after one of its
+#: steps has failed.
 _GRAPH_STATES = {
     "pending": ("executing",),
     "running": ("executing",),
@@ -508,7 +562,8 @@ def _fetched(workflow_id: str) -> Workflow:
 def _workflow(row: Document) -> Workflow:
     """Return a graph as Chancy's users see it.
 
-    Chancy has no sub-graphs, so a sub-graph is a step that depends on the steps in it. They wait for what it waits for.
+    Chancy has no sub-graphs, so a sub-graph is a step that depends on the steps in it. They wait
+    for what it waits for.
     """
     found = Workflow(row["name"] or "", id=row["id"], state=_state(row))
     found.created_at = time_of(row["created_at"])
@@ -517,20 +572,26 @@ def _workflow(row: Document) -> Workflow:
     inside: dict[str, list[str]] = {path: [] for path in ("", *rows)}
     for path in rows:
         inside[path.rpartition("/")[0]].append(path)
-    attached = {path: inside[path] for path, entry in rows.items() if entry["kind"] not in CONTAINING}
+    attached = {
+        path: inside[path] for path, entry in rows.items() if entry["kind"] not in CONTAINING
+    }
     awaited: dict[str, list[str]] = {"": []}  # step -> what the steps in it wait for
     for path, entry in rows.items():
         level, slash, _ = path.rpartition("/")
         named = [level + slash + dep.rpartition("/")[2] for dep in entry["deps"]]
         is_graph = entry["kind"] in CONTAINING
-        deps = [dep for name in named if name in rows for dep in (name, *attached.get(name, ()))] or awaited[level]
+        deps = [
+            dep for name in named if name in rows for dep in (name, *attached.get(name, ()))
+        ] or awaited[level]
         awaited[path] = deps if is_graph else [path]
         deps = (is_graph and inside[path]) or deps
         state = entry["state"]
         begun = bool(entry["attempt"])
         theirs = _STEP_STATES.get(state, StepState.FAILED if begun else None)
         job_id = f"{row['id']}/{path}" if begun else None
-        found.steps[path] = WorkflowStep(NewJob(entry["kind"], entry["job"]), path, list(deps), theirs, job_id)
+        found.steps[path] = WorkflowStep(
+            NewJob(entry["kind"], entry["job"]), path, list(deps), theirs, job_id
+        )
     return found
 
 

@@ -1,8 +1,8 @@
 """``Platform`` over HTTP: uses the gateway's routes below ``/v1/graphs``, and those of run files.
 
-The address comes from the same sources as for ``crawlctl``: ``LIFECYCLE_GATEWAY__URL``, then the file that
-``LIFECYCLE_CONFIG`` names, then the ``crawlctl dev`` stack of this folder or a folder above. Each ``POST`` has an
-idempotency key, so a repeated request takes effect only once.
+The address comes from the same sources as for ``crawlctl``: ``LIFECYCLE_GATEWAY__URL``, then the
+file that ``LIFECYCLE_CONFIG`` names, then the ``crawlctl dev`` stack of this folder or a folder
+above. Each ``POST`` has an idempotency key, so a repeated request takes effect only once.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ from .platform import Document, PlatformUnavailable, with_above
 log = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_S = 30.0
-#: Longest wait for a graph's end in one request; pauses between tries while the gateway is unavailable. Seconds.
+#: Longest wait for a graph's end in one request; pauses between tries while the gateway is
+#: unavailable. Seconds.
 WAIT_S = 30.0
 PAUSES_S = (0.5, 1.0, 2.0, 4.0)
 #: Most paths in one request. For more paths all steps are requested and filtered here.
@@ -68,9 +69,12 @@ class Gateway:
             token = _setting("token")
         address = urlsplit(url)
         if address.scheme not in ("http", "https") or not address.hostname:
-            raise PlatformUnavailable(f"{url!r} is not a gateway's address; give one such as http://127.0.0.1:8500")
+            raise PlatformUnavailable(
+                f"{url!r} is not a gateway's address; give one such as http://127.0.0.1:8500"
+            )
         self.url = url.rstrip("/")
-        # Plain HTTP needs no certificates, and loading them takes time. A proxy cannot reach this machine's loopback.
+        # Plain HTTP needs no certificates, and loading them takes time. A proxy cannot reach this
+        # machine's loopback.
         allowed = {"Authorization": f"Bearer {token}"} if token else {}
         self._http = httpx.Client(
             headers={"User-Agent": "crawler-lifecycle-graphs"} | allowed,
@@ -87,14 +91,24 @@ class Gateway:
         own = {"name": name, "tags": list(tags), "requested_by": user()}
         try:
             return self._sent(key, spec, own, start=True)
-        except KeyError:  # somebody else's start of the same graph was refused, and the draft removed
+        # Somebody else's start of the same graph was refused, and the draft removed.
+        except KeyError:
             return self._sent(key, spec, own, start=True)
 
     def _sent(self, key: str, spec: GraphSpec, own: Document, *, start: bool) -> bool:
-        """Send a graph as a draft. Return whether it was not there. Raises ``KeyError`` if the draft was removed."""
+        """Send a graph as a draft.
+
+        Return whether it was not there. Raises ``KeyError`` if the draft was removed.
+        """
         pages = encode_pages(spec)
         whose = fingerprint(spec)
-        body = {"id": key, "fingerprint": whose, "pages": len(pages), "options": asdict(spec.options), **own}
+        body = {
+            "id": key,
+            "fingerprint": whose,
+            "pages": len(pages),
+            "options": asdict(spec.options),
+            **own,
+        }
         if self._call("POST", "/v1/graphs", body)["state"] != "draft":
             return False
         for number, page in enumerate(pages):
@@ -110,7 +124,9 @@ class Gateway:
             return None
 
     def find(self, *, states: Collection[str], keys: Collection[str], limit: int) -> list[Document]:
-        pages = self._pages("/v1/graphs", {"state": sorted(states), "id": list(keys)}, min(limit, PAGE_SIZE))
+        pages = self._pages(
+            "/v1/graphs", {"state": sorted(states), "id": list(keys)}, min(limit, PAGE_SIZE)
+        )
         return list(islice((row for page in pages for row in page["graphs"]), limit))
 
     def jobs(self, key: str, paths: Sequence[str] | None) -> list[Document]:
@@ -121,17 +137,26 @@ class Gateway:
     def recorded(self, key: str, paths: Sequence[str] | None) -> dict[str, Any]:
         pages = self._about(key, "results", paths)
         wanted = _wanted(paths)
-        return {path: of_json(value) for page in pages for path, value in page["results"].items() if wanted(path)}
+        return {
+            path: of_json(value)
+            for page in pages
+            for path, value in page["results"].items()
+            if wanted(path)
+        }
 
     def context(self, key: str, path: str) -> dict[str, Any] | None:
         try:
-            found: dict[str, Any] | None = of_json(self._call("GET", f"{_graph(key)}/context", path=path)["context"])
+            found: dict[str, Any] | None = of_json(
+                self._call("GET", f"{_graph(key)}/context", path=path)["context"]
+            )
         except KeyError:
             return None
         return found
 
     def cancel(self, key: str, paths: Sequence[str] | None, reason: str | None) -> int:
-        return self._command(key, "cancel", {"names": paths, "reason": reason, "requested_by": user()})
+        return self._command(
+            key, "cancel", {"names": paths, "reason": reason, "requested_by": user()}
+        )
 
     def retry(self, key: str, paths: Sequence[str] | None, *, cascade: bool, fresh: bool) -> int:
         body = {"names": paths, "cascade": cascade, "fresh": fresh, "requested_by": user()}
@@ -146,7 +171,9 @@ class Gateway:
         return self._command(key, "append", b"", draft=draft)
 
     def graft(self, key: str, path: str, attempt: int, spec: GraphSpec) -> None:
-        raise InvalidRequest(f"step {path!r}: only the function that runs as this step may graft; append instead")
+        raise InvalidRequest(
+            f"step {path!r}: only the function that runs as this step may graft; append instead"
+        )
 
     def cancelled(self, key: str, path: str, attempt: int) -> bool:
         return any(job["path"] == path and (job["attempt"], job["state"]) != (attempt, "executing")
@@ -159,7 +186,9 @@ class Gateway:
     def run_files(self, run_id: int) -> list[RunFile]:
         found = self._call("GET", f"/v1/runs/{run_id}/files")
         if found["left_out"]:
-            raise InvalidRequest(f"run {run_id}: it has too many files to list here; download its archive")
+            raise InvalidRequest(
+                f"run {run_id}: it has too many files to list here; download its archive"
+            )
         if found.get("items_missing") and found["files"]:
             raise NotDelivered(f"run {run_id}: {found['note']}")
         return [RunFile(run_id, file["name"], file["bytes"]) for file in found["files"]]
@@ -171,7 +200,9 @@ class Gateway:
         answer = self._answer("GET", f"/v1/runs/{file.run_id}/file", None, part, name=file.name)
         if answer.status_code != 206:
             self._document(answer)
-            raise PlatformUnavailable(f"the gateway at {self.url} ignores Range; its build is too old: update it")
+            raise PlatformUnavailable(
+                f"the gateway at {self.url} ignores Range; its build is too old: update it"
+            )
         return answer.content
 
     def wait(self, key: str, timeout_s: float | None) -> Document:
@@ -182,9 +213,11 @@ class Gateway:
             if status["state"] not in ("executing", "draft"):
                 return status
             if until is not None and time.monotonic() >= until:
-                raise TimeoutError(f"graph {key!r} has not ended within {timeout_s:g} s; it continues")
+                raise TimeoutError(
+                    f"graph {key!r} has not ended within {timeout_s:g} s; it continues"
+                )
 
-    # --- transport -------------------------------------------------------------------------------------------------
+    # --- transport --------------------------------------------------------------------------------
 
     def _command(self, key: str, name: str, body: Document | bytes, **params: str) -> int:
         return int(self._call("POST", f"{_graph(key)}/{name}", body, **params)["count"])
@@ -197,7 +230,9 @@ class Gateway:
         except KeyError:
             return []
 
-    def _pages(self, path: str, params: Mapping[str, Any], size: int = PAGE_SIZE) -> Iterator[Document]:
+    def _pages(
+        self, path: str, params: Mapping[str, Any], size: int = PAGE_SIZE
+    ) -> Iterator[Document]:
         more: dict[str, Any] = {}
         while True:
             page = self._call("GET", path, **params, page_size=size, **more)
@@ -206,7 +241,9 @@ class Gateway:
                 return
             more = {"page_token": page["next_page_token"]}
 
-    def _call(self, method: str, path: str, body: Document | bytes | None = None, /, **params: Any) -> Document:
+    def _call(
+        self, method: str, path: str, body: Document | bytes | None = None, /, **params: Any
+    ) -> Document:
         data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
         headers = {} if data is None else {"Content-Type": "application/json"}
         if method == "POST":
@@ -219,13 +256,17 @@ class Gateway:
         query = {name: value for name, value in params.items() if value not in (None, [])}
         for pause in (*PAUSES_S, None):
             try:
-                answer = self._http.request(method, self.url + path, params=query, content=data, headers=headers)
+                answer = self._http.request(
+                    method, self.url + path, params=query, content=data, headers=headers
+                )
             except dev_json.OtherStack as error:
                 raise PlatformUnavailable(str(error)) from None
             except httpx.TransportError as why:
                 if pause is None:
                     cure = "start it, or set LIFECYCLE_GATEWAY__URL"
-                    raise PlatformUnavailable(f"the gateway at {self.url} cannot be reached: {why}; {cure}") from None
+                    raise PlatformUnavailable(
+                        f"the gateway at {self.url} cannot be reached: {why}; {cure}"
+                    ) from None
             else:
                 if answer.status_code not in (429, 502, 503, 504) or pause is None:
                     return answer
@@ -233,7 +274,10 @@ class Gateway:
         raise AssertionError  # unreachable: the last try returns or raises
 
     def _document(self, answer: httpx.Response) -> Document:
-        """Return the JSON document of a response. For a problem document, raise the matching error of ``Platform``."""
+        """Return the JSON document of a response.
+
+        For a problem document, raise the matching error of ``Platform``.
+        """
         try:
             found = answer.json() if answer.content else {}
         except ValueError:
@@ -241,7 +285,9 @@ class Gateway:
         if answer.is_success and isinstance(found, dict):
             return found
         if answer.is_success:
-            raise PlatformUnavailable(f"{self.url} is not our gateway; check LIFECYCLE_GATEWAY__URL")
+            raise PlatformUnavailable(
+                f"{self.url} is not our gateway; check LIFECYCLE_GATEWAY__URL"
+            )
         problem = found if isinstance(found, dict) else {}
         status = answer.status_code
         what = f"{answer.request.method} {answer.request.url.path}: HTTP {status}"
@@ -249,7 +295,9 @@ class Gateway:
         if status == 404:
             raise KeyError(text)
         refused = 400 <= status < 500 and status not in (401, 403, 408, 429)
-        raise _ERRORS.get(str(problem.get("code")), InvalidRequest if refused else PlatformUnavailable)(text)
+        raise _ERRORS.get(
+            str(problem.get("code")), InvalidRequest if refused else PlatformUnavailable
+        )(text)
 
 
 def _setting(name: str) -> str | None:
@@ -260,7 +308,8 @@ def _setting(name: str) -> str | None:
 
 
 def found() -> tuple[str, str | None, dev_json.Stack | None]:
-    """Return address and token of the gateway that ``crawlctl`` would call, and its stack if that named the address.
+    """Return address and token of the gateway that ``crawlctl`` would call, and its stack if that
+    named the address.
 
     Raises ``PlatformUnavailable``.
     """
@@ -268,7 +317,8 @@ def found() -> tuple[str, str | None, dev_json.Stack | None]:
         return url, _setting("token"), None
     stack = dev_json.nearest(log.warning)
     if stack is not None and stack.known.get("gateway"):
-        return str(stack.known["gateway"]), None, stack  # the gateway of ``crawlctl dev`` needs no token
+        # The gateway of ``crawlctl dev`` needs no token.
+        return str(stack.known["gateway"]), None, stack
     cure = "set LIFECYCLE_GATEWAY__URL, or start crawlctl dev in this folder or one above it"
     raise PlatformUnavailable(f"no gateway is known; {cure}")
 
@@ -278,6 +328,8 @@ def _graph(key: str) -> str:
 
 
 def _wanted(paths: Sequence[str] | None) -> Callable[[str], bool]:
-    """Return a test for paths: true for the path of one of these steps, or of a step in one of these graphs."""
+    """Return a test for paths: true for the path of one of these steps, or of a step in one of
+    these graphs.
+    """
     chosen = None if paths is None else set(paths)
     return lambda path: chosen is None or not chosen.isdisjoint(with_above(path))

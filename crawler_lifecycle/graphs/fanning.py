@@ -12,22 +12,27 @@ from crawler_lifecycle.features.graphs.domain.spec import STEPS_MAX
 from .workflow import Workflow
 
 
-def fan_out(items: Iterable[Any], step: Callable[[Any], Any], *, key: str | Callable[[Any], Any]) -> Workflow:
-    """Return a graph with one step for each item, which a graft can return. Raises ``InvalidRequest``.
+def fan_out(
+    items: Iterable[Any], step: Callable[[Any], Any], *, key: str | Callable[[Any], Any]
+) -> Workflow:
+    """Return a graph with one step for each item, which a graft can return.
 
-    ``step`` gets an item and returns the job of its step: ``crawl(…)``, a worker's ``.new(…)``, or a function with its
-    arguments, ``(function, {…})``. ``key`` is a field of the item, or a function of the item. Its value becomes the
-    name of the step. Two items with the same name are refused, and so are more items than a graph may have steps. Items
-    are read one by one.
+    Raises ``InvalidRequest``.
+
+    ``step`` gets an item and returns the job of its step: ``crawl(…)``, a worker's ``.new(…)``, or
+    a function with its arguments, ``(function, {…})``. ``key`` is a field of the item, or a
+    function of the item. Its value becomes the name of the step. Two items with the same name are
+    refused, and so are more items than a graph may have steps. Items are read one by one.
 
     >>> from crawler_lifecycle.graphs import Workflow, crawl, current_job, fan_out
     >>> from crawler_lifecycle.graphs.testing import in_memory
     >>> def each(context):
     ...     shops = current_job().items("shops")
     ...     return fan_out(shops, lambda shop: crawl("shop", args={"url": shop["url"]}), key="url")
-    >>> with in_memory(crawls={"shops": {"outcome": "finished", "items": [{"url": "a.com"}, {"url": "b.com"}]}}):
-    ...     workflow = Workflow().add("shops", crawl("shops")).add_graft("each", each, "shops").start()
-    ...     _ = workflow.wait()
+    >>> shops = {"outcome": "finished", "items": [{"url": "a.com"}, {"url": "b.com"}]}
+    >>> workflow = Workflow().add("shops", crawl("shops")).add_graft("each", each, "shops")
+    >>> with in_memory(crawls={"shops": shops}):
+    ...     _ = workflow.start().wait()
     ...     print([job.path for job in workflow.all_jobs()])
     ['shops', 'each', 'each/a.com', 'each/b.com']
     """
@@ -37,7 +42,11 @@ def fan_out(items: Iterable[Any], step: Callable[[Any], Any], *, key: str | Call
             cure = f"give each step several items, or read the items in parts (limit={STEPS_MAX})"
             raise InvalidRequest(f"items: more than {STEPS_MAX} are too many for one graph; {cure}")
         if not callable(key) and (not isinstance(item, Mapping) or key not in item):
-            raise refusal(f"item {number}", item, f"it has no field {key!r:.100}; name a field that each item has")
+            raise refusal(
+                f"item {number}",
+                item,
+                f"it has no field {key!r:.100}; name a field that each item has",
+            )
         value = key(item) if callable(key) else item[key]
         where = f"key of item {number}"
         whole = str(value).strip()

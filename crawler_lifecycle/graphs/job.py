@@ -1,4 +1,6 @@
-"""``Job``: a step as its own code and as handles see it, and the special return values of that code."""
+"""``Job``: a step as its own code and as handles see it, and the special return values of that
+code.
+"""
 
 from __future__ import annotations
 
@@ -68,9 +70,15 @@ class Job:
     def of(cls, graph: str, found: Document) -> Job:
         """Return the job for this document of a step (``Platform.jobs``)."""
         what = found.get("job") or {}
-        meta = {**of_json(what.get("meta", {})), "name": found["path"].rpartition("/")[2], "workflow_id": graph}
+        meta = {
+            **of_json(what.get("meta", {})),
+            "name": found["path"].rpartition("/")[2],
+            "workflow_id": graph,
+        }
         same = {name: found[name] for name in _AS_IT_IS if name in found}
-        times = {name: time_of(found.get(name)) for name in ("not_before", "started_at", "ended_at")}
+        times = {
+            name: time_of(found.get(name)) for name in ("not_before", "started_at", "ended_at")
+        }
         return cls(
             graph,
             args=of_json(what.get("args", {})),
@@ -110,32 +118,48 @@ class Job:
             self._asked = (now, answer)
         return answer
 
-    def items(self, step: str | None = None, *, partial: bool = False, **which: Unpack[Which]) -> Items:
+    def items(
+        self, step: str | None = None, *, partial: bool = False, **which: Unpack[Which]
+    ) -> Items:
         """Return the items of a crawl of this graph.
 
-        ``step``: the name of the crawl, on this step's level or a level above; by default this step. The name of a
-        sub-graph means all crawls in it, in their order. ``task``: only items of the task with this index. ``offset``,
-        ``limit``: skip this many items, and return at most this many. ``fields``: return only these fields of an item.
-        ``partial``: also read a crawl that has not completed, as far as it has items. Raises ``InvalidRequest``.
+        ``step``: the name of the crawl, on this step's level or a level above; by default this
+            step. The name of a
+        sub-graph means all crawls in it, in their order. ``task``: only items of the task with this
+        index. ``offset``,
+        ``limit``: skip this many items, and return at most this many. ``fields``: return only these
+            fields of an item.
+        ``partial``: also read a crawl that has not completed, as far as it has items. Raises
+            ``InvalidRequest``.
 
         >>> from crawler_lifecycle.graphs import Workflow, crawl, current_job
         >>> from crawler_lifecycle.graphs.testing import in_memory
         >>> def dearest():
         ...     return max(item["price"] for item in current_job().items("shop", fields=["price"]))
-        >>> with in_memory(crawls={"shop.com": {"outcome": "finished", "items": [{"price": 7}, {"price": 9}]}}):
-        ...     workflow = Workflow().add("shop", crawl("shop.com")).add("report", dearest, "shop").start()
-        ...     _ = workflow.wait()
+        >>> shop = {"outcome": "finished", "items": [{"price": 7}, {"price": 9}]}
+        >>> workflow = Workflow().add("shop", crawl("shop.com")).add("report", dearest, "shop")
+        >>> with in_memory(crawls={"shop.com": shop}):
+        ...     _ = workflow.start().wait()
         ...     print(workflow.get_recorded("report"))
         9
         """
         return Items(current(), self._runs(step, partial=partial), **which)
 
     def files(self, step: str | None = None, *, partial: bool = False) -> list[RunFile]:
-        """Return the supporting files of a crawl of this graph; ``step`` and ``partial`` as in ``items``."""
-        return [file for run_id in self._runs(step, partial=partial) for file in current().run_files(run_id)]
+        """Return the supporting files of a crawl of this graph; ``step`` and ``partial`` as in
+        ``items``.
+        """
+        return [
+            file
+            for run_id in self._runs(step, partial=partial)
+            for file in current().run_files(run_id)
+        ]
 
     def open(self, step: str | None, name: str, *, partial: bool = False) -> BinaryIO:
-        """Open one of these files for reading. Raises ``InvalidRequest`` if no file has this name."""
+        """Open one of these files for reading.
+
+        Raises ``InvalidRequest`` if no file has this name.
+        """
         return open_file(current(), self._runs(step, partial=partial), name)
 
     def _runs(self, step: str | None, *, partial: bool) -> list[int]:
@@ -146,15 +170,29 @@ class Job:
         paths = ["/".join([*above[:depth], step or own]) for depth in range(len(above), -1, -1)]
         found = current().crawls(self.graph, paths if step else [self.path])
         if not found:
-            raise refusal("step", step or self.path, "name a step that crawls, or a graph with such steps")
+            raise refusal(
+                "step", step or self.path, "name a step that crawls, or a graph with such steps"
+            )
         for error in found:
             if error["state"] != "completed" and not partial:
-                how = f"{error['state']} ({error['outcome']})" if error["outcome"] else error["state"]
+                how = (
+                    f"{error['state']} ({error['outcome']})" if error["outcome"] else error["state"]
+                )
                 raise refusal("step", error["path"], f"it is {how}; use partial=True to read it")
         return [error["run_id"] for error in found if error["run_id"] is not None]
 
 
-_AS_IT_IS = ("path", "kind", "state", "attempt", "max_attempts", "outcome", "reason", "ending", "run_id")
+_AS_IT_IS = (
+    "path",
+    "kind",
+    "state",
+    "attempt",
+    "max_attempts",
+    "outcome",
+    "reason",
+    "ending",
+    "run_id",
+)
 _current: list[Job] = []
 
 
@@ -172,7 +210,10 @@ def current_job() -> Job:
     hello, once for mail
     """
     if not _current:
-        raise RuntimeError("no step of a graph executes here; call current_job() in a function or worker of a graph")
+        raise RuntimeError(
+            "no step of a graph executes here; call current_job() in a function or worker of "
+            "a graph"
+        )
     return _current[-1]
 
 
@@ -182,16 +223,19 @@ def executing(job: Job | None) -> None:
 
 
 def time_of(value: Any) -> Any:
-    """Return a document's time: a text is parsed as ISO 8601, any other value is returned unchanged."""
+    """Return a document's time: a text is parsed as ISO 8601, any other value is returned
+    unchanged.
+    """
     return datetime.fromisoformat(value) if isinstance(value, str) else value
 
 
-# --- special return values of a function or a worker ------------------------------------------------------------------
+# --- special return values of a function or a worker ----------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """A return value that cancels the step, and the steps that depend on it unless they ignore cancelled ones.
+    """A return value that cancels the step, and the steps that depend on it unless they ignore
+    cancelled ones.
 
     >>> from crawler_lifecycle.graphs import Cancel, Workflow
     >>> from crawler_lifecycle.graphs.testing import in_memory
@@ -209,7 +253,9 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Snooze:
-    """A return value that executes the step again after some seconds. This execution is not counted as a try.
+    """A return value that executes the step again after some seconds.
+
+    This execution is not counted as a try.
 
     >>> from crawler_lifecycle.graphs import Snooze, Workflow, current_job
     >>> from crawler_lifecycle.graphs.testing import in_memory
@@ -231,7 +277,9 @@ class Snooze:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A return value that records a worker's result. A function needs no ``Record``: its return value is recorded.
+    """A return value that records a worker's result.
+
+    A function needs no ``Record``: its return value is recorded.
 
     >>> from crawler_lifecycle.graphs import Record
     >>> Record({"items": 7}, limit=1_000_000)

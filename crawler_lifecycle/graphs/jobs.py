@@ -1,4 +1,6 @@
-"""Jobs of steps: turns functions, workers, crawls and managers, as users write them, into jobs for a spec."""
+"""Jobs of steps: turns functions, workers, crawls and managers, as users write them, into jobs for
+a spec.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,15 @@ from crawler_lifecycle.domain.values import to_json
 from crawler_lifecycle.features.graphs.domain.spec import StepKind
 
 #: Options of a step that can also be given with its job.
-JOB_OPTIONS = ("timeout_s", "max_attempts", "backoff_s", "priority", "not_before", "queue", "resources")
+JOB_OPTIONS = (
+    "timeout_s",
+    "max_attempts",
+    "backoff_s",
+    "priority",
+    "not_before",
+    "queue",
+    "resources",
+)
 #: Priority of a run (1 is first, 5 is last) -> priority of a step (0 is first, 9 is last).
 STEP_PRIORITY = {run: 2 * (run - 1) for run in range(1, 6)}
 #: Fields of a run that the graph itself sets.
@@ -45,16 +55,20 @@ class NewJob:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def having(self, **options: Any) -> NewJob:
-        """Return the same job with these options added or replaced. Raises ``InvalidRequest`` for an unknown option."""
+        """Return the same job with these options added or replaced.
+
+        Raises ``InvalidRequest`` for an unknown option.
+        """
         return replace(self, options={**self.options, **step_options(options)})
 
 
 def crawl(name: str, *, args: Mapping[str, Any] | None = None, **request: Any) -> NewJob:
     """Return a job that runs a crawler. Raises ``InvalidRequest``.
 
-    ``name``: the crawler. ``args``: its arguments; a value may be a number, and an argument that is ``None`` is left
-    out. ``request``: other fields of ``RunRequest`` (``settings``, ``tasks``, ``limits``, ``priority`` …). ``limits``,
-    ``resources`` and each task may be dictionaries.
+    ``name``: the crawler. ``args``: its arguments; a value may be a number, and an argument that is
+        ``None`` is left
+    out. ``request``: other fields of ``RunRequest`` (``settings``, ``tasks``, ``limits``,
+    ``priority`` …). ``limits``, ``resources`` and each task may be dictionaries.
 
     >>> from crawler_lifecycle.graphs import crawl
     >>> crawl("shop.com", args={"page": 7}, limits={"run_timeout_s": 3600.0}).job
@@ -62,9 +76,13 @@ def crawl(name: str, *, args: Mapping[str, Any] | None = None, **request: Any) -
     """
     for one in request:
         if one in _OF_THE_GRAPH:
-            raise refusal(one, request[one], "leave it out: the graph sets this field of its crawls")
+            raise refusal(
+                one, request[one], "leave it out: the graph sets this field of its crawls"
+            )
         if one not in _RUN_FIELDS:
-            raise refusal(one, request[one], f"a run has no such field; {advise(one, sorted(_RUN_FIELDS))}")
+            raise refusal(
+                one, request[one], f"a run has no such field; {advise(one, sorted(_RUN_FIELDS))}"
+            )
     given = dict(request) | ({"args": _texts(args)} if args else {})
     built = dict(given)
     for one, kind in (("limits", Limits), ("resources", Resources)):
@@ -72,7 +90,8 @@ def crawl(name: str, *, args: Mapping[str, Any] | None = None, **request: Any) -
             built[one] = _made(one, kind, built[one])
     if isinstance(built.get("tasks"), Sequence):
         built["tasks"] = [
-            _made("tasks", ChildTask, task) if isinstance(task, Mapping) else task for task in built["tasks"]
+            _made("tasks", ChildTask, task) if isinstance(task, Mapping) else task
+            for task in built["tasks"]
         ]
     checked = RunRequest(crawler=name, **built)
     job = {"crawler": name} | {field: _plain(getattr(checked, field)) for field in given}
@@ -90,8 +109,10 @@ def manager(
 ) -> NewJob:
     """Return a job that runs a crawl manager.
 
-    ``plan``: its class, or ``module:Class``. ``argv``: the words of its command line. ``name``: its name, by default
-    the name of its class. ``flow_id``: its flow, by default that of the graph. ``tags``: tags of the manager.
+    ``plan``: its class, or ``module:Class``. ``argv``: the words of its command line. ``name``: its
+        name, by default
+    the name of its class. ``flow_id``: its flow, by default that of the graph. ``tags``: tags of
+    the manager.
 
     >>> from crawler_lifecycle.graphs import manager
     >>> manager("shops.managers:Shops", argv=["--country", "de"], flow_id="2026-11").job
@@ -109,12 +130,14 @@ def manager(
 def approval(*, timeout: float | None = None) -> NewJob:
     """Return a job that waits until somebody says yes or no: ``crawlctl graph approve``.
 
-    ``timeout``: seconds after which the step is discarded without a decision; by default it waits without limit. Its
+    ``timeout``: seconds after which the step is discarded without a decision; by default it waits
+        without limit. Its
     result has ``approved``, ``by``, ``at`` and ``note``. After a no the step is discarded.
 
     >>> from crawler_lifecycle.graphs import Workflow, approval, crawl
     >>> from crawler_lifecycle.graphs.testing import in_memory
-    >>> workflow = Workflow().add("review", approval(timeout=86_400)).add("publish", crawl("feed"), "review")
+    >>> workflow = Workflow().add("review", approval(timeout=86_400))
+    >>> workflow = workflow.add("publish", crawl("feed"), "review")
     >>> with in_memory(approvals={"review": True}):
     ...     print(workflow.start().wait().state)
     completed
@@ -122,12 +145,14 @@ def approval(*, timeout: float | None = None) -> NewJob:
     return NewJob(StepKind.APPROVAL, {} if timeout is None else {"timeout_s": timeout})
 
 
-def function(called: Callable[..., Any], style: str, args: Mapping[str, Any] | None = None, **more: Any) -> NewJob:
+def function(
+    called: Callable[..., Any], style: str, args: Mapping[str, Any] | None = None, **more: Any
+) -> NewJob:
     """Return a job that calls a function of a module.
 
-    ``style`` says how it is called. ``plain``: with ``args`` by name. ``cascade``: with the context. ``item``: with an
-    item and the context. Raises ``InvalidRequest`` for a lambda or a nested function, and ``NoValue`` for arguments
-    that cannot be written as JSON.
+    ``style`` says how it is called. ``plain``: with ``args`` by name. ``cascade``: with the
+    context. ``item``: with an item and the context. Raises ``InvalidRequest`` for a lambda or a
+    nested function, and ``NoValue`` for arguments that cannot be written as JSON.
     """
     job = {"call": importable_name(called), "style": style, "label": called.__name__}
     _check_signature(called, style, args or {})
@@ -142,16 +167,19 @@ def _check_signature(called: Callable[..., Any], style: str, args: Mapping[str, 
         inspect.signature(called).bind(*given, **(args if style == "plain" else {}))
     except TypeError as error:
         how = f"{called.__name__}({', '.join(given or [f'{name}=…' for name in args])})"
-        raise InvalidRequest(f"it is called as {how}: {error}; change its parameters or its arguments") from None
+        raise InvalidRequest(
+            f"it is called as {how}: {error}; change its parameters or its arguments"
+        ) from None
     except ValueError:  # some functions written in C have no signature
         return
 
 
 def worker(**options: Any) -> Callable[[C], C]:
-    """Return a decorator for a class with a method ``process(self, job)``; ``new(args, **options)`` then makes a job.
+    """Return a decorator for a class with a method ``process(self, job)``; ``new(args, **options)``
+    then makes a job.
 
-    ``options`` are the defaults of each job: options of a step, ``scheduled_at``, ``scheduled_in`` (seconds) and
-    ``meta``.
+    ``options`` are the defaults of each job: options of a step, ``scheduled_at``, ``scheduled_in``
+    (seconds) and ``meta``.
 
     >>> from crawler_lifecycle.graphs import Record, Workflow, worker
     >>> from crawler_lifecycle.graphs.testing import in_memory
@@ -169,7 +197,9 @@ def worker(**options: Any) -> Callable[[C], C]:
 
     def decorated(cls: C) -> C:
         if not callable(getattr(cls, "process", None)):
-            raise InvalidRequest(f"{cls.__name__}: the class has no method process(self, job); add one")
+            raise InvalidRequest(
+                f"{cls.__name__}: the class has no method process(self, job); add one"
+            )
         made: Any = cls
         made.new = classmethod(_new)
         made.worker_options = options
@@ -190,7 +220,10 @@ def _new(cls: Any, /, args: Mapping[str, Any] | None = None, **options: Any) -> 
 
 
 def job_of(thing: Any, args: Mapping[str, Any] | None = None, style: str = "plain") -> NewJob:
-    """Return the job for a function, a worker class or a ``NewJob``. Raises ``InvalidRequest`` for anything else."""
+    """Return the job for a function, a worker class or a ``NewJob``.
+
+    Raises ``InvalidRequest`` for anything else.
+    """
     if isinstance(thing, NewJob):
         found = thing
     elif hasattr(thing, "worker_options"):
@@ -198,15 +231,22 @@ def job_of(thing: Any, args: Mapping[str, Any] | None = None, style: str = "plai
     elif callable(thing) and not isinstance(thing, type):
         return function(thing, style, args)
     else:
-        cure = "give a function, a worker's .new(…), crawl(…), manager(…), approval(…) or a Workflow"
+        cure = (
+            "give a function, a worker's .new(…), crawl(…), manager(…), approval(…) or a Workflow"
+        )
         raise InvalidRequest(f"job: {thing!r:.100} cannot be the job of a step; {cure}")
     if args:
-        raise InvalidRequest("args: only a function takes them; leave them out, this job has its own arguments")
+        raise InvalidRequest(
+            "args: only a function takes them; leave them out, this job has its own arguments"
+        )
     return found
 
 
 def step_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options as fields of a ``StepSpec``. Raises ``InvalidRequest`` for an unknown option."""
+    """Return options as fields of a ``StepSpec``.
+
+    Raises ``InvalidRequest`` for an unknown option.
+    """
     found: dict[str, Any] = {}
     for name, value in given.items():
         if name == "scheduled_at":
@@ -225,21 +265,34 @@ def step_options(given: Mapping[str, Any]) -> dict[str, Any]:
         elif name in JOB_OPTIONS:
             found[name] = value
         else:
-            raise refusal(name, value, f"a step has no such option; use one of {', '.join(JOB_OPTIONS)}")
+            raise refusal(
+                name, value, f"a step has no such option; use one of {', '.join(JOB_OPTIONS)}"
+            )
     return found
 
 
 def amount(name: str, value: Any) -> str:
-    """Return an exact amount of a resource as text for a spec. Raises ``InvalidRequest`` for a ``float``."""
+    """Return an exact amount of a resource as text for a spec.
+
+    Raises ``InvalidRequest`` for a ``float``.
+    """
     if isinstance(value, float) or not isinstance(value, int | str | Fraction | Decimal):
-        raise refusal(f"resources: {name}", value, 'give a whole number, a Fraction, or a text such as "1/3" or "0.5"')
+        raise refusal(
+            f"resources: {name}",
+            value,
+            'give a whole number, a Fraction, or a text such as "1/3" or "0.5"',
+        )
     return str(Fraction(value)) if isinstance(value, Decimal) else str(value)
 
 
 def _alternatives(value: Any) -> tuple[dict[str, str], ...]:
     several = [value] if isinstance(value, Mapping) else value
     if not isinstance(several, Sequence) or not all(isinstance(job, Mapping) for job in several):
-        raise refusal("resources", value, 'give amounts by name, such as {"browser": 1}, or a list of alternatives')
+        raise refusal(
+            "resources",
+            value,
+            'give amounts by name, such as {"browser": 1}, or a list of alternatives',
+        )
     return tuple({str(name): amount(name, job[name]) for name in job} for job in several)
 
 
@@ -251,7 +304,9 @@ def _made(name: str, kind: type, given: Mapping[str, Any]) -> Any:
     try:
         return kind(**given)
     except TypeError:
-        raise refusal(name, given, f"give only {', '.join(field.name for field in fields(kind))}") from None
+        raise refusal(
+            name, given, f"give only {', '.join(field.name for field in fields(kind))}"
+        ) from None
 
 
 def _plain(value: Any) -> Any:

@@ -1,8 +1,9 @@
-"""Graphs under the names of Oban Pro: ``oban`` and ``oban_pro`` become ``crawler_lifecycle.graphs.oban``.
+"""Graphs under the names of Oban Pro: ``oban`` and ``oban_pro`` become
+``crawler_lifecycle.graphs.oban``.
 
-``Workflow`` has the parameter order and the defaults of Oban: a job is tried twenty times, and a retry does not restart
-cancelled dependents. Everything else is the same as in ``crawler_lifecycle.graphs``. docs/graphs-compared.md lists the
-names of Oban that are left out.
+``Workflow`` has the parameter order and the defaults of Oban: a job is tried twenty times, and a
+retry does not restart cancelled dependents. Everything else is the same as in
+``crawler_lifecycle.graphs``. docs/graphs-compared.md lists the names of Oban that are left out.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from .jobs import NewJob, function, worker
 from .workflow import Graph, Status
 from .workflow import Workflow as _Workflow
 
-#: The package and the version whose names are here. The workflows of Oban Pro are in no public package.
+#: The package and the version whose names are here. The workflows of Oban Pro are in no public
+#: package.
 FOLLOWS = "oban 0.7.0"
 WorkflowStatus = Status
 __all__ = [
@@ -82,7 +84,9 @@ class Workflow(_Workflow):
 
 
 def job(**options: Any) -> Callable[[F], F]:
-    """Return a decorator for a function: ``new`` of the function then makes a job with its arguments."""
+    """Return a decorator for a function: ``new`` of the function then makes a job with its
+    arguments.
+    """
 
     def decorated(func: F) -> F:
         def new(*args: Any, **named: Any) -> NewJob:
@@ -108,7 +112,14 @@ class Graft:
 
 
 def enqueue_many(workflow: _Workflow | Graft) -> Any:
-    """Start or attach a graph, completely or not at all, and return it. An id is started only once."""
+    """Start or attach a graph, completely or not at all, and return it.
+
+    An id is started only once.
+    """
     if not isinstance(workflow, _Workflow | Graft):
-        raise refusal("workflow", workflow, "give a Workflow or the result of apply_graft; put a job into a Workflow")
+        raise refusal(
+            "workflow",
+            workflow,
+            "give a Workflow or the result of apply_graft; put a job into a Workflow",
+        )
     return workflow.start()

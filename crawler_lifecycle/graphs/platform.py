@@ -1,4 +1,5 @@
-"""``Platform``: questions and commands of a handle, answered by a gateway, a worker or the memory of a test.
+"""``Platform``: questions and commands of a handle, answered by a gateway, a worker or the memory
+of a test.
 
 ``nested`` arranges the results of several steps.
 """
@@ -17,39 +18,47 @@ Document = dict[str, Any]
 class Platform(DataSource, Protocol):
     """Answers questions about graphs and carries out commands.
 
-    ``key`` is the id of a graph. ``paths`` name steps; the path of a sub-graph means all jobs in it, and ``None`` means
-    all jobs. Commands raise ``KeyError`` for an unknown graph and ``InvalidRequest`` for an invalid request. Every
-    method raises ``PlatformUnavailable`` if there is no answer. Any thread may call any method.
+    ``key`` is the id of a graph. ``paths`` name steps; the path of a sub-graph means all jobs in
+    it, and ``None`` means all jobs. Commands raise ``KeyError`` for an unknown graph and
+    ``InvalidRequest`` for an invalid request. Every method raises ``PlatformUnavailable`` if there
+    is no answer. Any thread may call any method.
     """
 
     def send(self, key: str, spec: GraphSpec, *, name: str | None, tags: Sequence[str]) -> bool:
-        """Start a graph, and return whether it is new. Raises ``DuplicateRequest`` if another graph has this id."""
+        """Start a graph, and return whether it is new.
+
+        Raises ``DuplicateRequest`` if another graph has this id.
+        """
 
     def status(self, key: str) -> Document | None:
         """Return the status of a graph; ``None`` if it is unknown.
 
-        The fields are ``name``, ``state``, ``total``, ``counts``, ``started_at``, ``stopped_at`` and ``subs``: the name
-        of a sub-graph -> its status.
+        The fields are ``name``, ``state``, ``total``, ``counts``, ``started_at``, ``stopped_at``
+        and ``subs``: the name of a sub-graph -> its status.
         """
 
     def find(self, *, states: Collection[str], keys: Collection[str], limit: int) -> list[Document]:
         """Return graphs, newest first; empty ``states`` or ``keys`` mean all.
 
-        The fields are ``id``, ``name``, ``state``, ``counts``, and the times ``created_at``, ``updated_at``,
-        ``started_at``, ``ended_at``.
+        The fields are ``id``, ``name``, ``state``, ``counts``, and the times ``created_at``,
+        ``updated_at``, ``started_at``, ``ended_at``.
         """
 
     def jobs(self, key: str, paths: Sequence[str] | None) -> list[Document]:
-        """Return steps in their order, sub-graphs too, in the form that ``graphs.job.Job.of`` reads.
+        """Return steps in their order, sub-graphs too, in the form that ``graphs.job.Job.of``
+        reads.
 
         Times are ISO 8601.
         """
 
     def recorded(self, key: str, paths: Sequence[str] | None) -> dict[str, Any]:
-        """Return what steps give to their dependents (``domain.graph.rows.Given``), by path and in their order."""
+        """Return what steps give to their dependents (``domain.graph.rows.Given``), by path and in
+        their order.
+        """
 
     def context(self, key: str, path: str) -> dict[str, Any] | None:
-        """Return the context of cascades in the sub-graph with this path; ``""`` means the whole graph.
+        """Return the context of cascades in the sub-graph with this path; ``""`` means the whole
+        graph.
 
         Return ``None`` if no context was set.
         """
@@ -70,9 +79,11 @@ class Platform(DataSource, Protocol):
         """Return whether this attempt of an executing step must end."""
 
     def crawls(self, key: str, paths: Sequence[str]) -> list[Document]:
-        """Return the crawl, or the crawls of the sub-graph, at the first of these paths that exists.
+        """Return the crawl, or the crawls of the sub-graph, at the first of these paths that
+        exists.
 
-        The fields are ``path``, ``run_id`` (``None`` before a run was begun), ``state`` and ``outcome``.
+        The fields are ``path``, ``run_id`` (``None`` before a run was begun), ``state`` and
+        ``outcome``.
         """
 
     def wait(self, key: str, timeout_s: float | None) -> Document:
@@ -83,17 +94,24 @@ class Platform(DataSource, Protocol):
 
 
 class PlatformUnavailable(ConnectionError):
-    """Raised if no gateway is known, or it cannot be reached, or it refuses the caller. The text names the cure."""
+    """Raised if no gateway is known, or it cannot be reached, or it refuses the caller.
+
+    The text names the cure.
+    """
 
 
 def with_above(path: str) -> list[str]:
-    """Return the paths of the sub-graphs around a path, the outermost first, and then the path itself."""
+    """Return the paths of the sub-graphs around a path, the outermost first, and then the path
+    itself.
+    """
     parts = path.split("/")
     return ["/".join(parts[: n + 1]) for n in range(len(parts))]
 
 
 def nested(given: Mapping[str, Any], below: str) -> Any:
-    """Return the results below a path as nested dictionaries, in their order; for a single step its result alone."""
+    """Return the results below a path as nested dictionaries, in their order; for a single step its
+    result alone.
+    """
     holding = {path.rpartition("/")[0] for path in given}
     if below in given and below not in holding:
         return given[below]

@@ -1,8 +1,8 @@
 """shub-workflow's ``GraphManager``, ``Task`` and ``SpiderTask``, which make a ``Workflow``.
 
-Each task becomes a crawl. The crawler has the name of the spider, or the name of the script and the kind ``command``.
-If several tasks have the same next task, it waits for all of them. Features that a graph does not have are refused;
-docs/graphs-compared.md lists the names that are left out.
+Each task becomes a crawl. The crawler has the name of the spider, or the name of the script and the
+kind ``command``. If several tasks have the same next task, it waits for all of them. Features that
+a graph does not have are refused; docs/graphs-compared.md lists the names that are left out.
 """
 
 from __future__ import annotations
@@ -40,7 +40,11 @@ class BaseTask:
         **unknown: Any,
     ) -> None:
         for name in (option for option, value in unknown.items() if value):
-            raise refusal(f"task {task_id!r}: {name}", unknown[name], _INSTEAD.get(name, "no parameter has this name"))
+            raise refusal(
+                f"task {task_id!r}: {name}",
+                unknown[name],
+                _INSTEAD.get(name, "no parameter has this name"),
+            )
         if not task_id or task_id == "retry" or "." in task_id:
             raise refusal("task_id", task_id, 'give a text without a dot, and not "retry"')
         self.task_id = task_id
@@ -60,21 +64,29 @@ class BaseTask:
         self.waits_for.append(task)
 
     def add_required_resources(self, resources_dict: Mapping[str, Any]) -> None:
-        """Add an alternative of the resources that the task needs. All jobs of the task share the amounts."""
+        """Add an alternative of the resources that the task needs.
+
+        All jobs of the task share the amounts.
+        """
         self.required_resources.append(resources_dict)
 
     def jobs(self, tags: Sequence[str]) -> list[NewJob]:
         """Return the jobs of the task. Subclasses define it."""
         raise NotImplementedError
 
-    def _crawl(self, name: str, args: Mapping[str, Any], tags: Sequence[str], **more: Any) -> NewJob:
+    def _crawl(
+        self, name: str, args: Mapping[str, Any], tags: Sequence[str], **more: Any
+    ) -> NewJob:
         if self.units:
             more["resources"] = {"memory": f"{self.units}Gi"}
         return crawl(name, args=args, tags=sorted({*tags, *self.tags}), **more)
 
 
 _INSTEAD = {
-    "on_finish": "leave it out; a function can choose by the outcome: Workflow.add_graft with ignore_discarded=True",
+    "on_finish": (
+        "leave it out; a function can choose by the outcome: Workflow.add_graft with "
+        "ignore_discarded=True"
+    ),
     "wait_time": "leave it out; the step of a Workflow takes not_before",
     "retry_args": "leave it out; a retry resumes the run with its own arguments",
     "project_id": "leave it out; there are no projects, so name the crawler",
@@ -82,12 +94,21 @@ _INSTEAD = {
 
 
 class Task(BaseTask):
-    """A task that runs a script with options. Each line of ``command`` is one run; all lines run in parallel."""
+    """A task that runs a script with options.
 
-    def __init__(self, task_id: str, command: str, init_args: Iterable[Any] = (), **options: Any) -> None:
+    Each line of ``command`` is one run; all lines run in parallel.
+    """
+
+    def __init__(
+        self, task_id: str, command: str, init_args: Iterable[Any] = (), **options: Any
+    ) -> None:
         super().__init__(task_id, **options)
         if "{{" in command or "{%" in command:
-            raise refusal(f"task {task_id!r}: command", command, "templates are not supported; give the final lines")
+            raise refusal(
+                f"task {task_id!r}: command",
+                command,
+                "templates are not supported; give the final lines",
+            )
         self.command = command
         self.init_args = [str(word) for word in init_args]
 
@@ -97,7 +118,9 @@ class Task(BaseTask):
         for n, (script, *words) in enumerate(lines):
             name = script.removeprefix("py:").removesuffix(".py")
             own = f"{self.task_id}.{n}" if len(lines) > 1 else self.task_id
-            found.append(self._crawl(name, self._args([*words, *self.init_args]), [*tags, f"TASK_ID={own}"]))
+            found.append(
+                self._crawl(name, self._args([*words, *self.init_args]), [*tags, f"TASK_ID={own}"])
+            )
         return found
 
     def _args(self, words: list[str]) -> dict[str, str]:
@@ -106,7 +129,11 @@ class Task(BaseTask):
         for word in left:
             name, equals, value = word.partition("=")
             if not name.startswith("--"):
-                raise refusal(f"task {self.task_id!r}: init_args", word, "give options: --name=value, or --name value")
+                raise refusal(
+                    f"task {self.task_id!r}: init_args",
+                    word,
+                    "give options: --name=value, or --name value",
+                )
             found[name[2:].replace("-", "_")] = value if equals else next(left, "true")
         return found
 
@@ -116,8 +143,12 @@ class SpiderTask(BaseTask):
 
     _OPTIONS = ("tags", "units", "retries", *_INSTEAD)
 
-    def __init__(self, task_id: str, spider: str, job_settings: Mapping[str, Any] | None = None, **more: Any) -> None:
-        super().__init__(task_id, **{name: more.pop(name) for name in self._OPTIONS if name in more})
+    def __init__(
+        self, task_id: str, spider: str, job_settings: Mapping[str, Any] | None = None, **more: Any
+    ) -> None:
+        super().__init__(
+            task_id, **{name: more.pop(name) for name in self._OPTIONS if name in more}
+        )
         self.spider = spider
         self.job_settings = job_settings or {}
         self.spider_args = more
@@ -125,11 +156,15 @@ class SpiderTask(BaseTask):
     def jobs(self, tags: Sequence[str]) -> list[NewJob]:
         settings = {"settings": {name: str(value) for name, value in self.job_settings.items()}}
         more = settings if self.job_settings else {}
-        return [self._crawl(self.spider, self.spider_args, [*tags, f"TASK_ID={self.task_id}"], **more)]
+        return [
+            self._crawl(self.spider, self.spider_args, [*tags, f"TASK_ID={self.task_id}"], **more)
+        ]
 
 
 class GraphManager:
-    """Base class of users' graphs. A subclass defines ``configure_workflow``, which returns the root tasks.
+    """Base class of users' graphs.
+
+    A subclass defines ``configure_workflow``, which returns the root tasks.
 
     >>> from crawler_lifecycle.graphs.shub import GraphManager, SpiderTask
     >>> class Nightly(GraphManager):
@@ -149,7 +184,8 @@ class GraphManager:
         for hook in ("add_argparser_options", "bad_outcome_hook", "on_close", "on_start"):
             if hasattr(self, hook):
                 raise InvalidRequest(
-                    f"{hook}: a graph never calls it; docs/graphs-compared.md says what to use instead"
+                    f"{hook}: a graph never calls it; docs/graphs-compared.md says what to use "
+                    "instead"
                 )
         self.args = self.parser().parse_args(sys.argv[1:] if argv is None else argv)
         if bool(self.args.root_jobs) == bool(self.args.starting_job):
@@ -162,10 +198,18 @@ class GraphManager:
     def parser(self) -> argparse.ArgumentParser:
         """Return the parser of the command line."""
         parser = argparse.ArgumentParser()
-        parser.add_argument("--root-jobs", action="store_true", help="start with the tasks of configure_workflow")
-        parser.add_argument("--starting-job", "-s", action="append", default=[], help="start with this task")
-        parser.add_argument("--only-starting-jobs", action="store_true", help="run no next tasks and no retries")
-        parser.add_argument("--skip-job", action="append", default=[], help="skip this task and its next tasks")
+        parser.add_argument(
+            "--root-jobs", action="store_true", help="start with the tasks of configure_workflow"
+        )
+        parser.add_argument(
+            "--starting-job", "-s", action="append", default=[], help="start with this task"
+        )
+        parser.add_argument(
+            "--only-starting-jobs", action="store_true", help="run no next tasks and no retries"
+        )
+        parser.add_argument(
+            "--skip-job", action="append", default=[], help="skip this task and its next tasks"
+        )
         parser.add_argument("--comment", help="this option has no effect")
         parser.add_argument("--flow-id")
         parser.add_argument("--children-tag", "-t", action="append", default=[])
@@ -173,12 +217,19 @@ class GraphManager:
         return parser
 
     def workflow(self) -> Workflow:
-        """Return the graph. Raises ``SystemExit`` for an unknown task, and ``InvalidRequest`` for an invalid graph."""
+        """Return the graph.
+
+        Raises ``SystemExit`` for an unknown task, and ``InvalidRequest`` for an invalid graph.
+        """
         if not self.name:
-            raise InvalidRequest("name: a GraphManager needs a name; set the attribute name of the class")
+            raise InvalidRequest(
+                "name: a GraphManager needs a name; set the attribute name of the class"
+            )
         chosen, before = self._reached()
         tags = [*self.args.children_tag, f"FLOW_ID={self.flow_id}", f"PARENT_NAME={self.name}"]
-        found = AnyOrder(self.name, id=f"{self.name}.{self.flow_id}", max_parallel=self.args.max_running_jobs)
+        found = AnyOrder(
+            self.name, id=f"{self.name}.{self.flow_id}", max_parallel=self.args.max_running_jobs
+        )
         for task in chosen.values():
             deps = [job for job in before.get(task.task_id, ()) if job in chosen]
             deps += [self._after(found, name) for name in task.waits_for if name.task_id in chosen]
@@ -202,14 +253,18 @@ class GraphManager:
         for task in everything:  # the loop appends to the list
             there = known.setdefault(task.task_id, task)
             if there is not task:
-                raise InvalidRequest(f"task_id: two tasks have the id {task.task_id!r}; give one of them another id")
+                raise InvalidRequest(
+                    f"task_id: two tasks have the id {task.task_id!r}; give one of them another id"
+                )
             for fromkey in dict.fromkeys(task.next_tasks):
                 if task.task_id not in before.setdefault(fromkey.task_id, []):
                     before[fromkey.task_id].append(task.task_id)
                     everything.append(fromkey)
         for name in (*self.args.starting_job, *self.args.skip_job):
             if name not in known:
-                self.parser().error(f"there is no task {name!r}; name one of {', '.join(sorted(known))}")
+                self.parser().error(
+                    f"there is no task {name!r}; name one of {', '.join(sorted(known))}"
+                )
         begin = [known[name] for name in self.args.starting_job] or roots
         chosen = dict[str, BaseTask]()
         for task in begin:  # the loop appends to the list
@@ -220,18 +275,26 @@ class GraphManager:
 
     @staticmethod
     def _after(found: Workflow, task: BaseTask) -> str:
-        """Add a step that completes when the task has ended, with success or without; return its name."""
+        """Add a step that completes when the task has ended, with success or without; return its
+        name.
+        """
         name = f"after {task.task_id}"
-        found.add_many(name, [], task.task_id, ignore_cancelled=True, ignore_discarded=True, replace=True)
+        found.add_many(
+            name, [], task.task_id, ignore_cancelled=True, ignore_discarded=True, replace=True
+        )
         return name
 
     def _add(self, found: Workflow, task: BaseTask, deps: list[str], tags: list[str]) -> None:
         jobs = task.jobs(tags)
         needs = [
-            {name: Fraction(str(n)) / len(jobs) for name, n in resource.items()} for resource in task.required_resources
+            {name: Fraction(str(n)) / len(jobs) for name, n in resource.items()}
+            for resource in task.required_resources
         ]
         tries = 1 if self.args.only_starting_jobs else task.retries + 1
-        jobs = [job.having(max_attempts=tries, **({"resources": needs} if needs else {})) for job in jobs]
+        jobs = [
+            job.having(max_attempts=tries, **({"resources": needs} if needs else {}))
+            for job in jobs
+        ]
         if len(jobs) == 1:
             found.add(task.task_id, jobs[0], deps)
         else:

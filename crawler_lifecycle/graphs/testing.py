@@ -1,11 +1,12 @@
-"""Graphs in memory, for tests: they use the real rules, call functions in this process, and have a simulated clock.
+"""Graphs in memory, for tests: they use the real rules, call functions in this process, and have a
+simulated clock.
 
     with in_memory(crawls={"shops": "failed"}):
         workflow = build().start()
         assert workflow.wait().state == "discarded"
 
-Crawls and managers are not started: they end at once as ``crawls`` says. Approvals are decided as ``approvals`` says.
-A graph executes only during ``wait``.
+Crawls and managers are not started: they end at once as ``crawls`` says. Approvals are decided as
+``approvals`` says. A graph executes only during ``wait``.
 """
 
 from __future__ import annotations
@@ -38,10 +39,12 @@ BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 #: The outcome of a successful crawl; every other outcome is a failure.
 _GOOD = "finished"
 #: Crawler or plan -> end of its runs; or a function that gets the step's job and returns the end.
-#: An end is an outcome, or a dictionary with ``outcome``, ``pages``, ``items``, ``errors``, ``archive``, ``files``.
-#: A list has one end for each try. ``items`` is a number or a list of items. ``files``: name -> bytes.
+#: An end is an outcome, or a dictionary with ``outcome``, ``pages``, ``items``, ``errors``,
+#: ``archive``, ``files``. A list has one end for each try. ``items`` is a number or a list of
+#: items. ``files``: name -> bytes.
 Ends = Mapping[str, Any] | Callable[[Mapping[str, Any]], Any]
-#: Path of an approval -> yes or no; or a dictionary with ``approved`` and ``note``. Others wait until their timeout.
+#: Path of an approval -> yes or no; or a dictionary with ``approved`` and ``note``. Others wait
+#: until their timeout.
 Decisions = Mapping[str, bool | Mapping[str, Any]]
 
 
@@ -62,7 +65,15 @@ class _Row:
     @property
     def given(self) -> StepFacts:
         size = None if self.result is None else len(self.result)
-        return StepFacts(self.number, self.path, self.kind, self.state, self.graft, self.attached is not None, size)
+        return StepFacts(
+            self.number,
+            self.path,
+            self.kind,
+            self.state,
+            self.graft,
+            self.attached is not None,
+            size,
+        )
 
     def value(self) -> Any:
         return decode((self.result if self.given.recorded else self.given.instead) or b"null")
@@ -97,9 +108,13 @@ class _Graph:
         return self.rows[self.engine.numbers([path])[0]]
 
     def inside(self, paths: Sequence[str] | None) -> list[_Row]:
-        """Return the steps at and below these paths; unknown paths are ignored, and ``None`` means all steps."""
+        """Return the steps at and below these paths; unknown paths are ignored, and ``None`` means
+        all steps.
+        """
         above = None if paths is None else set(paths)
-        return [row for row in self.rows if above is None or not above.isdisjoint(with_above(row.path))]
+        return [
+            row for row in self.rows if above is None or not above.isdisjoint(with_above(row.path))
+        ]
 
     def state(self) -> str:
         return self.engine.state.value
@@ -113,7 +128,9 @@ class _Graph:
 
 
 class Memory(HeldFiles):
-    """``Platform`` in memory. ``crawls`` says how crawls and managers end (``Ends``), by default as ``finished``.
+    """``Platform`` in memory.
+
+    ``crawls`` says how crawls and managers end (``Ends``), by default as ``finished``.
 
     ``approvals`` says how approvals are decided (``Decisions``).
     """
@@ -129,7 +146,7 @@ class Memory(HeldFiles):
         self._begun = 0
         """Number of simulated runs so far."""
 
-    # --- Platform --------------------------------------------------------------------------------------------------
+    # --- Platform ---------------------------------------------------------------------------------
 
     def send(self, key: str, spec: GraphSpec, *, name: str | None, tags: Sequence[str]) -> bool:
         known = self._graphs.get(key)
@@ -137,7 +154,8 @@ class Memory(HeldFiles):
             self._graphs[key] = _Graph(key, spec, name, self.now)
         elif known.fingerprint != fingerprint(spec):
             raise DuplicateRequest(
-                f"id {key!r}: another graph has it; give this graph a new id, or append to the other graph"
+                f"id {key!r}: another graph has it; give this graph a new id, or append to the "
+                "other graph"
             )
         return known is None
 
@@ -153,7 +171,11 @@ class Memory(HeldFiles):
     def jobs(self, key: str, paths: Sequence[str] | None) -> list[Document]:
         graph = self._graphs.get(key)
         rows = graph.inside(paths) if graph else []
-        return [_document(row) | {"reason": row.reason or graph.engine.waiting(row.number)} for row in rows if graph]
+        return [
+            _document(row) | {"reason": row.reason or graph.engine.waiting(row.number)}
+            for row in rows
+            if graph
+        ]
 
     def recorded(self, key: str, paths: Sequence[str] | None) -> dict[str, Any]:
         rows = self._graphs[key].inside(paths) if key in self._graphs else []
@@ -164,12 +186,17 @@ class Memory(HeldFiles):
         if graph is None:
             return None
         jobs = {row.path: row.job for row in graph.rows}
-        levels = [graph.context, *(jobs.get(parent, {}).get("context", {}) for parent in with_above(path) if path)]
+        levels = [
+            graph.context,
+            *(jobs.get(parent, {}).get("context", {}) for parent in with_above(path) if path),
+        ]
         return of_json({name: value for level in levels for name, value in level.items()}) or None
 
     def cancel(self, key: str, paths: Sequence[str] | None, reason: str | None) -> int:
         named = None if paths is None else list(paths)
-        return CancelSteps(requested_by="a test", names=named, reason=reason).apply(self._known(key).engine)
+        return CancelSteps(requested_by="a test", names=named, reason=reason).apply(
+            self._known(key).engine
+        )
 
     def retry(self, key: str, paths: Sequence[str] | None, *, cascade: bool, fresh: bool) -> int:
         named = None if paths is None else list(paths)
@@ -185,13 +212,20 @@ class Memory(HeldFiles):
         graph = self._known(key)
         row = graph.row(path)
         if self.cancelled(key, path, attempt):
-            raise Fenced(f"step {path!r}: attempt {attempt} is not executing; only the executing step may graft")
+            raise Fenced(
+                f"step {path!r}: attempt {attempt} is not executing; only the executing step "
+                "may graft"
+            )
         if row.attached == fingerprint(spec):
             return
         if row.attached is not None:
-            raise DuplicateRequest(f"step {path!r}: it already attached another graph in this attempt; attach only one")
+            raise DuplicateRequest(
+                f"step {path!r}: it already attached another graph in this attempt; attach only one"
+            )
         graph.engine.add(spec.steps, row.step.number)
-        row.spec = StepSpec(path, row.kind, {**row.job, "context": spec.context}, row.spec.deps, graft=True)
+        row.spec = StepSpec(
+            path, row.kind, {**row.job, "context": spec.context}, row.spec.deps, graft=True
+        )
         row.attached = fingerprint(spec)
         graph.take_added()
 
@@ -204,7 +238,11 @@ class Memory(HeldFiles):
         known = {row.path for row in graph.rows}
         rows = graph.inside([path for path in paths if path in known][:1])
         facts = ("path", "run_id", "state", "outcome")
-        return [{name: getattr(row, name) for name in facts} for row in rows if STEP_RULES[row.kind].brings_items]
+        return [
+            {name: getattr(row, name) for name in facts}
+            for row in rows
+            if STEP_RULES[row.kind].brings_items
+        ]
 
     def wait(self, key: str, timeout_s: float | None) -> Document:
         graph = self._known(key)
@@ -212,11 +250,15 @@ class Memory(HeldFiles):
         while self.turn(key, until):
             pass
         if graph.state() == "executing":
-            waiting = [row.path for row in graph.rows if row.kind not in CONTAINING and not row.state.final]
-            raise TimeoutError(f"graph {key!r} has not ended; these steps wait: {', '.join(waiting[:20])}")
+            waiting = [
+                row.path for row in graph.rows if row.kind not in CONTAINING and not row.state.final
+            ]
+            raise TimeoutError(
+                f"graph {key!r} has not ended; these steps wait: {', '.join(waiting[:20])}"
+            )
         return status_document(graph.name, graph.rows)
 
-    # --- execution -------------------------------------------------------------------------------------------------
+    # --- execution --------------------------------------------------------------------------------
 
     def _known(self, key: str) -> _Graph:
         if key not in self._graphs:
@@ -224,7 +266,8 @@ class Memory(HeldFiles):
         return self._graphs[key]
 
     def turn(self, key: str, until: datetime | None = None) -> bool:
-        """Execute the next steps of a graph, or move the clock to their time; return whether anything happened.
+        """Execute the next steps of a graph, or move the clock to their time; return whether
+        anything happened.
 
         The clock does not move beyond ``until``.
         """
@@ -249,12 +292,18 @@ class Memory(HeldFiles):
 
     def _decided(self, graph: _Graph) -> bool:
         """Decide the approvals that wait, and return whether there were any."""
-        rows = [row for row in graph.rows if row.path in self._approvals and row.state is StepState.EXECUTING]
+        rows = [
+            row
+            for row in graph.rows
+            if row.path in self._approvals and row.state is StepState.EXECUTING
+        ]
         for row in rows:
             self._began(row)
             said = self._approvals[row.path]
             fields: Mapping[str, Any] = {"approved": said} if isinstance(said, bool) else said
-            ApproveStep(requested_by="a test", step=row.path, at=self.now, **fields).apply(graph.engine)
+            ApproveStep(requested_by="a test", step=row.path, at=self.now, **fields).apply(
+                graph.engine
+            )
             row.result = encode(dict(graph.engine.records.pop(row.number)))
             row.ended_at = self.now
         return bool(rows)
@@ -264,7 +313,9 @@ class Memory(HeldFiles):
         job = Job.of(graph.key, _document(row))
         self._began(row)
         try:
-            found = execute(row.job["call"], row.job, job, lambda: self._given(graph, row), graft=step.graft)
+            found = execute(
+                row.job["call"], row.job, job, lambda: self._given(graph, row), graft=step.graft
+            )
             return self._judged(graph, row, found)
         except NotCallable as error:
             return self._failed(row, str(error), for_good=True)
@@ -275,7 +326,9 @@ class Memory(HeldFiles):
     def _judged(self, graph: _Graph, row: _Row, returned: Meant) -> StepEnd:
         step = row.step
         if isinstance(returned, Cancel):
-            return StepEnd(step.number, step.attempt, StepState.CANCELLED, "cancelled", returned.reason)
+            return StepEnd(
+                step.number, step.attempt, StepState.CANCELLED, "cancelled", returned.reason
+            )
         if isinstance(returned, Snooze):
             row.snoozed += 1
             again = self.now + timedelta(seconds=returned.seconds)
@@ -283,17 +336,23 @@ class Memory(HeldFiles):
         if isinstance(returned, Record):
             row.result = encode(returned.value, "result", returned.limit)
         elif returned is not None:
-            self.graft(graph.key, row.path, step.attempt, returned.part(f"graft of step {shown(row.path)}"))
+            self.graft(
+                graph.key, row.path, step.attempt, returned.part(f"graft of step {shown(row.path)}")
+            )
         return StepEnd(step.number, step.attempt, StepState.COMPLETED)
 
-    def _failed(self, row: _Row, error: str, *, outcome: str | None = None, for_good: bool = False) -> StepEnd:
+    def _failed(
+        self, row: _Row, error: str, *, outcome: str | None = None, for_good: bool = False
+    ) -> StepEnd:
         step = row.step
         tries = row.spec.max_attempts if for_good else row.step.tries
         row.errors.append({"attempt": step.attempt, "at": self.now.isoformat(), "error": error})
         state, again = after_failure(tries, row.spec.max_attempts, row.spec.backoff_s, self.now)
         if state is StepState.DISCARDED:
             outcome = outcome or "failed"
-        return StepEnd(step.number, step.attempt, state, outcome, error, again, run_attempt=step.attempt)
+        return StepEnd(
+            step.number, step.attempt, state, outcome, error, again, run_attempt=step.attempt
+        )
 
     def _run(self, row: _Row) -> StepEnd:
         self._began(row)
@@ -316,7 +375,9 @@ class Memory(HeldFiles):
             row.result = encode({**run, **counters, **end})
         if not good:
             return self._failed(row, f"its run ended as {end['outcome']}", outcome=end["outcome"])
-        return StepEnd(step.number, step.attempt, StepState.COMPLETED, _GOOD, run_attempt=step.attempt)
+        return StepEnd(
+            step.number, step.attempt, StepState.COMPLETED, _GOOD, run_attempt=step.attempt
+        )
 
     def _began(self, row: _Row) -> None:
         self.calls.append(row.path)
@@ -327,11 +388,14 @@ class Memory(HeldFiles):
         graph.engine.ended([end])
 
     def _given(self, graph: _Graph, row: _Row) -> dict[str, Any]:
-        """Return the context of a cascade: values of ``add_context``, and results of its dependencies by name."""
+        """Return the context of a cascade: values of ``add_context``, and results of its
+        dependencies by name.
+        """
         level = row.path.rpartition("/")[0]
         context = self.context(graph.key, level) or {}
         deps = row.spec.deps
-        if level and row.job.get("style") == "item":  # an item gets the results for the group that it belongs to
+        # An item gets the results for the group that it belongs to.
+        if level and row.job.get("style") == "item":
             level, deps = level.rpartition("/")[0], graph.row(level).spec.deps
         prefix = f"{level}/" if level else ""
         given = self.recorded(graph.key, [prefix + dep for dep in deps])

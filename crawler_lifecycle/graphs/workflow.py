@@ -1,7 +1,7 @@
 """``Workflow``: builds a graph, and is a handle on a graph that executes or has ended.
 
-Methods that build return the workflow, so calls can be chained. Questions and commands must be awaited in async code;
-elsewhere they are plain calls (``asking.asked``).
+Methods that build return the workflow, so calls can be chained. Questions and commands must be
+awaited in async code; elsewhere they are plain calls (``asking.asked``).
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ from .platform import Document, nested
 Names = str | Iterable[str] | None
 #: Characters kept of a key that is too long for a step's name; a hash of the whole key follows.
 _KEPT = 60
-#: Options of ``add_cascade`` with items that belong to the group; all other options belong to its steps.
+#: Options of ``add_cascade`` with items that belong to the group; all other options belong to its
+#: steps.
 _OF_THE_GROUP = ("dependencies", "max_parallel", "ignore_cancelled", "ignore_discarded", "replace")
 
 
@@ -60,7 +61,9 @@ class Status:
     id: str
     name: str | None
     state: str
-    """``executing``, ``completed``, ``cancelled``, ``discarded``, or ``unknown`` if the graph does not exist."""
+    """``executing``, ``completed``, ``cancelled``, ``discarded``, or ``unknown`` if the graph does
+    not exist.
+    """
     total: int = 0
     """Number of jobs, including jobs of sub-graphs."""
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -77,7 +80,8 @@ class Graph:
     """Steps and dependencies of a workflow.
 
     >>> from crawler_lifecycle.graphs import Workflow, crawl
-    >>> graph = Workflow().add("shop", crawl("shop.com")).add("feed", crawl("feed"), "shop").to_graph()
+    >>> workflow = Workflow().add("shop", crawl("shop.com")).add("feed", crawl("feed"), "shop")
+    >>> graph = workflow.to_graph()
     >>> graph.vertices, graph.edges
     ({'shop': 'shop.com', 'feed': 'feed'}, [('shop', 'feed')])
     """
@@ -104,7 +108,8 @@ class Workflow:
     >>> def report(context):
     ...     return f"{context['shop']['items']} items in {context['currency']}"
     >>> workflow = Workflow("prices").add_context({"currency": "EUR"})
-    >>> workflow = workflow.add("shop", crawl("shop.com", args={"country": "de"})).add_cascade("report", report, "shop")
+    >>> workflow = workflow.add("shop", crawl("shop.com", args={"country": "de"}))
+    >>> workflow = workflow.add_cascade("report", report, "shop")
     >>> with in_memory(crawls={"shop.com": {"outcome": "finished", "items": 7}}):
     ...     print(workflow.start().wait().state, workflow.get_recorded("report"))
     completed 7 items in EUR
@@ -132,11 +137,14 @@ class Workflow:
     ) -> None:
         """Begin a graph.
 
-        ``name``: a name for people. ``id``: identifies the graph; a second start with the same id starts nothing.
-        ``check_deps``: each dependency must exist when a step names it; with ``False`` it may be appended later.
-        ``ignore_cancelled``, ``ignore_discarded``: a cancelled or discarded dependency counts as completed; a step may
-        override this. ``fail_fast``: after a step is discarded, no other step starts. ``max_parallel``: most steps that
-        execute at once. ``pools``: the total amount of each resource. ``tags``: tags to find the graph by.
+        ``name``: a name for people. ``id``: identifies the graph; a second start with the same id
+            starts nothing.
+        ``check_deps``: each dependency must exist when a step names it; with ``False`` it may be
+            appended later.
+        ``ignore_cancelled``, ``ignore_discarded``: a cancelled or discarded dependency counts as
+        completed; a step may override this. ``fail_fast``: after a step is discarded, no other step
+        starts. ``max_parallel``: most steps that execute at once. ``pools``: the total amount of
+        each resource. ``tags``: tags to find the graph by.
         """
         self.id = new_id() if id is None else id
         self._anonymous = id is None
@@ -151,24 +159,34 @@ class Workflow:
         self._steps: dict[str, _Step] = {}
         self._level = ""
 
-    # --- building --------------------------------------------------------------------------------------------------
+    # --- building ---------------------------------------------------------------------------------
 
     def add(
-        self, name: str, job: Any, deps: Names = None, *, args: Mapping[str, Any] | None = None, **options: Any
+        self,
+        name: str,
+        job: Any,
+        deps: Names = None,
+        *,
+        args: Mapping[str, Any] | None = None,
+        **options: Any,
     ) -> Self:
         """Add a step. Raises ``InvalidRequest``, ``NoValue``.
 
-        ``name``: unique on its level. ``job``: a function, a worker's ``.new(…)``, ``crawl(…)``, ``manager(…)`` or a
-        ``Workflow``. ``deps`` (or ``dependencies``): names of the steps that it waits for. ``args``: arguments of a
-        function, by name. ``options``: ``replace=True`` replaces the step with this name. Other options are
-        ``ignore_cancelled``, ``ignore_discarded``, and the options of a job (``timeout_s``, ``max_attempts``,
-        ``backoff_s``, ``priority``, ``not_before``, ``queue``, ``resources``).
+        ``name``: unique on its level. ``job``: a function, a worker's ``.new(…)``, ``crawl(…)``,
+            ``manager(…)`` or a
+        ``Workflow``. ``deps`` (or ``dependencies``): names of the steps that it waits for.
+        ``args``: arguments of a function, by name. ``options``: ``replace=True`` replaces the step
+        with this name. Other options are ``ignore_cancelled``, ``ignore_discarded``, and the
+        options of a job (``timeout_s``, ``max_attempts``, ``backoff_s``, ``priority``,
+        ``not_before``, ``queue``, ``resources``).
         """
         if isinstance(job, Workflow):
             return self.add_workflow(name, job, deps, **options)
         return self._add(name, job, deps, options, args)
 
-    def add_group(self, jobs: Iterable[tuple[str, Any]], deps: Names = None, *, dependencies: Names = None) -> Self:
+    def add_group(
+        self, jobs: Iterable[tuple[str, Any]], deps: Names = None, *, dependencies: Names = None
+    ) -> Self:
         """Add several steps with the same dependencies."""
         deps = _names(deps, dependencies)
         for name, job in jobs:
@@ -176,7 +194,10 @@ class Workflow:
         return self
 
     def add_workflow(self, name: str, sub: Workflow, deps: Names = None, **options: Any) -> Self:
-        """Add a graph as one step. It waits for ``deps``; steps that depend on it wait for all of its steps."""
+        """Add a graph as one step.
+
+        It waits for ``deps``; steps that depend on it wait for all of its steps.
+        """
         with _at(name):
             if not isinstance(sub, Workflow):
                 raise refusal("sub", sub, "give a Workflow")
@@ -184,20 +205,25 @@ class Workflow:
         job = NewJob(StepKind.GRAPH, {"name": sub.name} if sub.name else {})
         return self._put(name, job, deps, options, sub)
 
-    def add_many(self, name: str, jobs: Iterable[Any] | Mapping[str, Any], deps: Names = None, **options: Any) -> Self:
+    def add_many(
+        self, name: str, jobs: Iterable[Any] | Mapping[str, Any], deps: Names = None, **options: Any
+    ) -> Self:
         """Add jobs as a sub-graph.
 
-        Jobs of a list are named by their index, jobs of a dictionary by their keys; a character that a name may not
-        have, such as the ``/`` of a URL, becomes ``_``. ``max_parallel``: most of these jobs that execute at once.
+        Jobs of a list are named by their index, jobs of a dictionary by their keys; a character
+        that a name may not have, such as the ``/`` of a URL, becomes ``_``. ``max_parallel``: most
+        of these jobs that execute at once.
         """
         named = jobs.items() if isinstance(jobs, Mapping) else enumerate(jobs)
         return self._group(name, named, deps, options)
 
     def add_cascade(self, name: str, what: Any, deps: Names = None, **options: Any) -> Self:
-        """Add a function that gets a context: values of ``add_context``, and results of its dependencies by name.
+        """Add a function that gets a context: values of ``add_context``, and results of its
+        dependencies by name.
 
-        ``what`` may also be ``(items, function)``: the function is called once for each item of a list or dictionary,
-        with the item and the context. Steps are named as by ``add_many``. Return values are recorded.
+        ``what`` may also be ``(items, function)``: the function is called once for each item of a
+        list or dictionary, with the item and the context. Steps are named as by ``add_many``.
+        Return values are recorded.
         """
         with _at(name):
             if not isinstance(what, tuple):
@@ -207,22 +233,25 @@ class Workflow:
             first = function(called, "item").having(**options)
             named = items.items() if isinstance(items, Mapping) else enumerate(items)
             each = [
-                (key, replace(first, job={**first.job, "item": to_json(item, f"item {key!r}")})) for key, item in named
+                (key, replace(first, job={**first.job, "item": to_json(item, f"item {key!r}")}))
+                for key, item in named
             ]
         return self._group(name, each, deps, own)
 
     def add_graft(self, name: str, job: Any, deps: Names = None, **options: Any) -> Self:
         """Add a graft: a step that may attach a graph below itself while it executes.
 
-        ``job`` is a worker, or a function that gets the context of a cascade. It returns the graph or calls
-        ``apply_graft``. Steps that depend on the graft also wait for the attached graph.
+        ``job`` is a worker, or a function that gets the context of a cascade. It returns the graph
+        or calls ``apply_graft``. Steps that depend on the graft also wait for the attached graph.
         """
         with _at(name):
             grafter = job_of(job, style="cascade")
         return self._add(name, grafter, deps, options, graft=True)
 
     def add_context(self, value: Mapping[str, Any]) -> Self:
-        """Add values to the context of every cascade, also in sub-graphs; they replace values with the same names."""
+        """Add values to the context of every cascade, also in sub-graphs; they replace values with
+        the same names.
+        """
         try:
             self._context = {**(self._context or {}), **to_json(dict(value), "context")}
         except NoValue as error:
@@ -244,7 +273,9 @@ class Workflow:
         defaults = self._defaults if STEP_RULES[job.kind].called else {}
         return self._put(name, job, deps, {**defaults, **job.options, **options}, graft=graft)
 
-    def _group(self, name: str, jobs: Iterable[tuple[Any, Any]], deps: Names, options: dict[str, Any]) -> Self:
+    def _group(
+        self, name: str, jobs: Iterable[tuple[Any, Any]], deps: Names, options: dict[str, Any]
+    ) -> Self:
         sub = type(self)()
         sub.ignore_cancelled = self.ignore_cancelled
         sub.ignore_discarded = self.ignore_discarded
@@ -253,11 +284,14 @@ class Workflow:
         return self._put(name, NewJob(StepKind.GRAPH, {"fan_out": True}), deps, options, sub)
 
     def name_of(self, key: str, where: str) -> str:
-        """Return the name of a new step for a key: the key without the characters that a name may not have.
+        """Return the name of a new step for a key: the key without the characters that a name may
+        not have.
 
         Raises ``InvalidRequest`` beginning with ``where`` if a step has this name.
         """
-        name = "".join(character if character.isprintable() and character != "/" else "_" for character in key)
+        name = "".join(
+            character if character.isprintable() and character != "/" else "_" for character in key
+        )
         if name and not travels(name, NAME_MAX):
             name = f"{name[:_KEPT]}…{hashlib.sha256(key.encode(errors='replace')).hexdigest()[:16]}"
         if name in self._steps:
@@ -278,7 +312,9 @@ class Workflow:
             replace = options.pop("replace", False)
             named = _names(deps, options.pop("dependencies", None))
             if name in self._steps and not replace:
-                raise InvalidRequest("a step with this name exists; choose another name, or give replace=True")
+                raise InvalidRequest(
+                    "a step with this name exists; choose another name, or give replace=True"
+                )
             if name in named:
                 raise InvalidRequest("it depends on itself; remove this dependency")
             unknown = next((name for name in named if name not in self._steps), None)
@@ -291,13 +327,18 @@ class Workflow:
                 own[option] = getattr(self, option) if given is None else bool(given)
             if sub is not None:
                 own["max_parallel"] = own["max_parallel"] or sub._options.max_parallel
-            self._steps[name] = _Step(StepSpec(name, job.kind, job.job, named, **own, **step_options(options)), sub)
+            self._steps[name] = _Step(
+                StepSpec(name, job.kind, job.job, named, **own, **step_options(options)), sub
+            )
         return self
 
-    # --- the graph that was built ----------------------------------------------------------------------------------
+    # --- the graph that was built -----------------------------------------------------------------
 
     def spec(self) -> GraphSpec:
-        """Return the whole graph as it is sent. Raises ``InvalidRequest`` that names step, value and cure."""
+        """Return the whole graph as it is sent.
+
+        Raises ``InvalidRequest`` that names step, value and cure.
+        """
         found = GraphSpec(list(self._flat("", 1)), self._options, self._context or {})
         check(found)
         return found
@@ -315,12 +356,15 @@ class Workflow:
 
     def _check_part(self) -> None:
         if self._options.fail_fast or self._options.pools:
-            raise InvalidRequest("fail_fast and pools are for a whole graph; give them to the outermost Workflow")
+            raise InvalidRequest(
+                "fail_fast and pools are for a whole graph; give them to the outermost Workflow"
+            )
 
     def _flat(self, above: str, depth: int) -> Iterator[StepSpec]:
         if depth > DEPTH_MAX:
             raise InvalidRequest(
-                f"step {shown(above[:-1])}: graphs may be {DEPTH_MAX} levels deep; does the graph contain itself?"
+                f"step {shown(above[:-1])}: graphs may be {DEPTH_MAX} levels deep; does the graph "
+                "contain itself?"
             )
         for name, step in self._steps.items():
             spec = step.spec
@@ -340,8 +384,8 @@ class Workflow:
     def to_graph(self) -> Any:
         """Return the ``Graph``: names and dependencies; a sub-graph is a ``Graph`` too.
 
-        A workflow without steps of its own is a handle. Its graph is read from the platform, and the call must be
-        awaited in async code. The same applies to ``to_dot`` and ``to_mermaid``.
+        A workflow without steps of its own is a handle. Its graph is read from the platform, and
+        the call must be awaited in async code. The same applies to ``to_dot`` and ``to_mermaid``.
         """
         return self._drawn(_graph)
 
@@ -354,7 +398,9 @@ class Workflow:
         return self._drawn(render.to_mermaid)
 
     def _drawn(self, draw: Callable[[Sequence[StepSpec]], object]) -> Any:
-        return draw(self.spec().steps) if self._steps or self._anonymous else self._drawn_as_sent(draw)
+        return (
+            draw(self.spec().steps) if self._steps or self._anonymous else self._drawn_as_sent(draw)
+        )
 
     @asked
     def _drawn_as_sent(self, draw: Callable[[Sequence[StepSpec]], object]) -> object:
@@ -366,7 +412,7 @@ class Workflow:
                 steps.append(StepSpec(path, StepKind(job["kind"]), job["job"], deps))
         return draw(steps)
 
-    # --- asking ----------------------------------------------------------------------------------------------------
+    # --- asking -----------------------------------------------------------------------------------
 
     @classmethod
     def for_job(cls, job: Job) -> Self:
@@ -383,10 +429,12 @@ class Workflow:
 
     @asked
     def start(self) -> Workflow:
-        """Start this graph and return the workflow. If the same graph has already started, nothing changes.
+        """Start this graph and return the workflow.
 
-        Without an id, a graph that a step or a hook starts gets one here: the same in each execution of that code.
-        Raises ``DuplicateRequest`` if another graph has this id.
+        If the same graph has already started, nothing changes.
+
+        Without an id, a graph that a step or a hook starts gets one here: the same in each
+        execution of that code. Raises ``DuplicateRequest`` if another graph has this id.
         """
         spec = self.spec()
         if self._anonymous:
@@ -411,7 +459,8 @@ class Workflow:
     def all_jobs(self, *, names: Names = None, deps_of: Job | str | None = None) -> list[Job]:
         """Return jobs in the order in which they were added, including jobs of sub-graphs.
 
-        ``names``: return only these; the name of a sub-graph means all jobs in it. ``deps_of``: return only
+        ``names``: return only these; the name of a sub-graph means all jobs in it. ``deps_of``:
+            return only
         dependencies of this job.
         """
         return self._jobs(self._chosen(names, deps_of))
@@ -420,15 +469,19 @@ class Workflow:
     def get_recorded(self, name: str) -> Any:
         """Return the result of this step, as its dependents get it; ``None`` if it has none.
 
-        For a crawl this is a dictionary about the end of its run. For a sub-graph it is a dictionary of results by
-        name, in the order of the steps; a step that completed without a result has ``None`` there.
+        For a crawl this is a dictionary about the end of its run. For a sub-graph it is a
+        dictionary of results by name, in the order of the steps; a step that completed without a
+        result has ``None`` there.
         """
         path = self._path(name)
         return nested(current().recorded(self.id, [path]), path)
 
     @asked
-    def all_recorded(self, *, names: Names = None, deps_of: Job | str | None = None) -> dict[str, Any]:
-        """Return a dictionary of results by name, in the order of the steps and as dependents get them.
+    def all_recorded(
+        self, *, names: Names = None, deps_of: Job | str | None = None
+    ) -> dict[str, Any]:
+        """Return a dictionary of results by name, in the order of the steps and as dependents get
+        them.
 
         Results of sub-graphs are nested dictionaries.
         """
@@ -437,7 +490,9 @@ class Workflow:
 
     @asked
     def get_context(self) -> dict[str, Any] | None:
-        """Return the values of ``add_context`` in this graph and the graphs around it; ``None`` if there are none."""
+        """Return the values of ``add_context`` in this graph and the graphs around it; ``None`` if
+        there are none.
+        """
         return current().context(self.id, self._level)
 
     @asked
@@ -448,7 +503,7 @@ class Workflow:
         """
         return _status(self.id, current().wait(self.id, timeout))
 
-    # --- commands --------------------------------------------------------------------------------------------------
+    # --- commands ---------------------------------------------------------------------------------
 
     @asked
     def cancel_jobs(self, *, names: Names = None, reason: str | None = None) -> int:
@@ -460,15 +515,23 @@ class Workflow:
         return current().cancel(self.id, paths, reason) if paths != [] else 0
 
     @asked
-    def retry_jobs(self, *, names: Names = None, cascade: bool | None = None, fresh: bool = False) -> int:
-        """Start discarded, cancelled and waiting jobs again, and completed jobs if they are named; return how many.
+    def retry_jobs(
+        self, *, names: Names = None, cascade: bool | None = None, fresh: bool = False
+    ) -> int:
+        """Start discarded, cancelled and waiting jobs again, and completed jobs if they are named;
+        return how many.
 
-        ``cascade``: also start jobs again that were cancelled because of these. ``fresh``: a crawl gets a new run; by
+        ``cascade``: also start jobs again that were cancelled because of these. ``fresh``: a crawl
+            gets a new run; by
         default its run is resumed.
         """
         with_dependents = self._cascade if cascade is None else cascade
         paths = self._chosen(names)
-        return current().retry(self.id, paths, cascade=with_dependents, fresh=fresh) if paths != [] else 0
+        return (
+            current().retry(self.id, paths, cascade=with_dependents, fresh=fresh)
+            if paths != []
+            else 0
+        )
 
     @asked
     def append(self, more: Workflow) -> int:
@@ -478,7 +541,9 @@ class Workflow:
         """
         spec = more.part("append")
         if spec.context:
-            raise InvalidRequest("append: new steps get the context of the graph; leave add_context out")
+            raise InvalidRequest(
+                "append: new steps get the context of the graph; leave add_context out"
+            )
         return current().append(self.id, spec)
 
     @staticmethod
@@ -486,8 +551,9 @@ class Workflow:
     def apply_graft(job: Job, sub: Workflow) -> Workflow:
         """Attach a graph below the executing graft ``job``, and return ``sub``.
 
-        An attempt may attach only one graph; attaching the same graph again changes nothing. Raises ``InvalidRequest``,
-        ``DuplicateRequest`` for a second graph, and ``Fenced`` if the job is not executing.
+        An attempt may attach only one graph; attaching the same graph again changes nothing. Raises
+        ``InvalidRequest``, ``DuplicateRequest`` for a second graph, and ``Fenced`` if the job is
+        not executing.
         """
         if sub.id == job.graph:
             raise refusal("sub", sub.id, "give a new Workflow: the job belongs to this graph")
@@ -495,7 +561,7 @@ class Workflow:
         current().graft(job.graph, job.path, job.attempt, spec)
         return sub
 
-    # --- helpers ---------------------------------------------------------------------------------------------------
+    # --- helpers ----------------------------------------------------------------------------------
 
     def _path(self, name: str) -> str:
         return f"{self._level}/{name}" if self._level else name
@@ -516,14 +582,20 @@ class Workflow:
     def _jobs(self, paths: list[str] | None) -> list[Job]:
         if paths is not None and not paths:
             return []
-        return [Job.of(self.id, job) for job in current().jobs(self.id, paths) if job["kind"] not in CONTAINING]
+        return [
+            Job.of(self.id, job)
+            for job in current().jobs(self.id, paths)
+            if job["kind"] not in CONTAINING
+        ]
 
     def _job(self, path: str) -> Job | None:
         return next((job for job in self._jobs([path]) if job.path == path), None)
 
 
 class AnyOrder(Workflow):
-    """A graph that allows a step before its dependencies; they must exist when the graph is sent."""
+    """A graph that allows a step before its dependencies; they must exist when the graph is
+    sent.
+    """
 
     _any_order = True
 
@@ -542,7 +614,9 @@ def _at(name: str) -> Iterator[None]:
         yield
     except (ValueError, TypeError) as error:
         text = str(error)
-        raise InvalidRequest(text if text.startswith("step ") else f"step {shown(name)}: {text}") from None
+        raise InvalidRequest(
+            text if text.startswith("step ") else f"step {shown(name)}: {text}"
+        ) from None
 
 
 def _names(deps: Names, dependencies: Names) -> tuple[str, ...]:

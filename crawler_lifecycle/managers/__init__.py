@@ -1,7 +1,8 @@
 """Crawl managers under the names of shub-workflow: classes that users import and derive from.
 
-The package needs only the standard library and ``domain``, so a class can be tested anywhere (``managers.testing``).
-docs/managers-scrapy-cloud.md lists the names of shub-workflow that are left out.
+The package needs only the standard library and ``domain``, so a class can be tested anywhere
+(``managers.testing``). docs/managers-scrapy-cloud.md lists the names of shub-workflow that are left
+out.
 """
 
 from .base import BaseLoopScript, BaseScript
@@ -9,7 +10,17 @@ from .crawl import CrawlManager, PeriodicCrawlManager
 from .generator import AsyncSchedulerCrawlManagerMixin, GeneratorCrawlManager
 from .manager import CachedFinishedJobsMixin, WorkFlowManager
 from .stats import SpiderStatsAggregatorMixin
-from .types import FullJobParams, JobDict, JobKey, JobMeta, JobParams, Outcome, ScheduleArgs, SpiderName, StopRetry
+from .types import (
+    FullJobParams,
+    JobDict,
+    JobKey,
+    JobMeta,
+    JobParams,
+    Outcome,
+    ScheduleArgs,
+    SpiderName,
+    StopRetry,
+)
 
 #: The package and the version whose names are here.
 FOLLOWS = "shub-workflow 1.14.44.3"

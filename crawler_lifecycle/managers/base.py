@@ -1,8 +1,9 @@
 """Scripts: their options, name, flow id and tags, and the jobs that they schedule.
 
-The names are those of shub-workflow (differences: docs/managers-scrapy-cloud.md). There are two ways to create one. A
-``Driver`` creates it with a platform, which also provides the options. A user's script creates it without a platform:
-then it reads its options from the command line and starts the manager through the gateway (``run``).
+The names are those of shub-workflow (differences: docs/managers-scrapy-cloud.md). There are two
+ways to create one. A ``Driver`` creates it with a platform, which also provides the options. A
+user's script creates it without a platform: then it reads its options from the command line and
+starts the manager through the gateway (``run``).
 """
 
 from __future__ import annotations
@@ -18,7 +19,12 @@ from uuid import uuid4
 
 from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.features.managers.domain.jobs import JobDefaults, check_tag, child_tags, merged
+from crawler_lifecycle.features.managers.domain.jobs import (
+    JobDefaults,
+    check_tag,
+    child_tags,
+    merged,
+)
 from crawler_lifecycle.features.managers.domain.manager import (
     CYCLE_S,
     FLOW_ID_MAX,
@@ -74,19 +80,23 @@ class BaseScript:
     children_tags: Sequence[str] | None = None
     #: Default of ``--project-id``.
     default_project_id: str | int | None = None
-    #: Named command lines: ``{name: {"description": "…", "command_line": ["--units", "{units}"]}}``.
+    #: Named command lines: ``{name: {"description": "…", "command_line": ["--units",
+    #: "{units}"]}}``.
     PROGRAMS: ClassVar[dict[str, dict[str, Any]]] = {}
 
     args: Namespace
     argparser: OptionParser
-    #: The record of the started manager; without one, as for a script that starts it, all of it is empty.
+    #: The record of the started manager; without one, as for a script that starts it, all of it is
+    #: empty.
     _start = Start(0, "", "")
     project_id: str | None
     """Number or alias of the jobs' project (``--project-id``); ``None``: no project."""
 
     def __init__(self) -> None:
         self._platform_or_none = BUILDING.get()
-        start = self._platform_or_none.start() if self._platform_or_none is not None else self._start
+        start = (
+            self._platform_or_none.start() if self._platform_or_none is not None else self._start
+        )
         self._start = start
         #: State that survives every restart: JSON of at most 64 KiB.
         self.state: dict[str, Any] = deepcopy(start.state)
@@ -96,13 +106,19 @@ class BaseScript:
         self._flow_tags: list[str] = list(start.flow_tags)
         self.args = self.parse_args()
         self.set_flow_id_name(self.args)
-        #: Keeps the work of ``__init__`` and ``on_start`` until the first cycle; no job starts before.
-        self._cycle = Cycle.of(Facts(start.manager_id, start.attempt, 0.0, start.next_seq, paused=True), None)
+        #: Keeps the work of ``__init__`` and ``on_start`` until the first cycle; no job starts
+        #: before.
+        self._cycle = Cycle.of(
+            Facts(start.manager_id, start.attempt, 0.0, start.next_seq, paused=True), None
+        )
 
     def __getattr__(self, name: str) -> Any:
         found = f"{type(self).__name__!r} object has no attribute {name!r}"
         if name in _SCRAPY_CLOUD:
-            found += f": there is no API of Scrapy Cloud; {_SCRAPY_CLOUD[name]} (docs/managers-scrapy-cloud.md)"
+            found += (
+                f": there is no API of Scrapy Cloud; {_SCRAPY_CLOUD[name]} "
+                "(docs/managers-scrapy-cloud.md)"
+            )
         raise AttributeError(found, name=name, obj=self)
 
     @property
@@ -110,14 +126,29 @@ class BaseScript:
         """The purpose of the script, for its help text."""
         return cleandoc(type(self).__doc__ or "")
 
-    # --- options -----------------------------------------------------------------------------------------------------
+    # --- options ----------------------------------------------------------------------------------
 
     def add_argparser_options(self) -> None:
-        """Add options to ``self.argparser``. An override must call ``super().add_argparser_options()`` first."""
+        """Add options to ``self.argparser``.
+
+        An override must call ``super().add_argparser_options()`` first.
+        """
         add = self.argparser.add_argument
-        add("--program", "-g", help="Use the named command line. Options that you give too override its options.")
-        add("--program-variables", "-v", help="Variables of the named command line: name:value,name:value.")
-        add("--project-id", default=self.default_project_id, help="Number or alias of the project of the jobs.")
+        add(
+            "--program",
+            "-g",
+            help="Use the named command line. Options that you give too override its options.",
+        )
+        add(
+            "--program-variables",
+            "-v",
+            help="Variables of the named command line: name:value,name:value.",
+        )
+        add(
+            "--project-id",
+            default=self.default_project_id,
+            help="Number or alias of the project of the jobs.",
+        )
         add("--flow-id", help="Flow id. The same name and flow id resume a manager.")
         add(
             *("--children-tag", "-t"),
@@ -127,7 +158,10 @@ class BaseScript:
         )
 
     def parse_args(self) -> Namespace:
-        """Read the options. A wrong option ends a user's script; in a worker it raises ``ClassError``."""
+        """Read the options.
+
+        A wrong option ends a user's script; in a worker it raises ``ClassError``.
+        """
         hosted = self._platform_or_none is not None
         self.argparser = option_parser(self, hosted)
         args = parse(self.argparser, self._start.argv if hosted else None, self.PROGRAMS)
@@ -148,14 +182,21 @@ class BaseScript:
         if args.program and args.flow_id not in (None, self.flow_id):
             cure = f"give the flow at the start: crawlctl manager start --flow {args.flow_id}"
             self.argparser.error(
-                f"--program {args.program} says --flow-id {args.flow_id}, but the manager has {self.flow_id}; {cure}"
+                f"--program {args.program} says --flow-id {args.flow_id}, but the manager has "
+                f"{self.flow_id}; {cure}"
             )
         if not self.flow_id and self.flow_id_required:
             self.flow_id = self.generate_flow_id()
         self.name = self._start.name or self.name
-        for what, text, most in (("flow id", self.flow_id or "", FLOW_ID_MAX), ("name", self.name, NAME_MAX)):
+        for what, text, most in (
+            ("flow id", self.flow_id or "", FLOW_ID_MAX),
+            ("name", self.name, NAME_MAX),
+        ):
             if len(text) > most or not text.isprintable():
-                self.argparser.error(f"{what}: {text[:150]!r} is not allowed; give at most {most} printable characters")
+                self.argparser.error(
+                    f"{what}: {text[:150]!r} is not allowed; give at most {most} printable "
+                    "characters"
+                )
 
     @staticmethod
     def generate_flow_id() -> str:
@@ -165,13 +206,18 @@ class BaseScript:
     @property
     def _platform(self) -> Platform:
         if self._platform_or_none is None:
-            raise RuntimeError("no worker executes this object, so it has no jobs: call run(), or use managers.testing")
+            raise RuntimeError(
+                "no worker executes this object, so it has no jobs: call run(), or use "
+                "managers.testing"
+            )
         return self._platform_or_none
 
-    # --- actions of a script -----------------------------------------------------------------------------------------
+    # --- actions of a script ----------------------------------------------------------------------
 
     def run(self) -> Any:
-        """Start the manager through the gateway, show it until its end, and exit with the code of ``crawlctl wait``."""
+        """Start the manager through the gateway, show it until its end, and exit with the code of
+        ``crawlctl wait``.
+        """
         start_from_here(type(self), self.name, self.flow_id)
 
     def append_flow_tag(self, tag: str) -> None:
@@ -216,7 +262,10 @@ class BaseScript:
         return found.get("close_reason") if found.get("state") == "finished" else None
 
     def get_close_reason(self) -> str | None:
-        """Return the close reason that is set now. A manager without a close reason ends as ``finished``."""
+        """Return the close reason that is set now.
+
+        A manager without a close reason ends as ``finished``.
+        """
         return self.close_reason
 
     def set_close_reason(self, reason: str | None) -> None:
@@ -225,7 +274,7 @@ class BaseScript:
             raise refusal("close reason", reason, f"give a text of 1 to {REASON_MAX} characters")
         self.close_reason = reason
 
-    # --- jobs --------------------------------------------------------------------------------------------------------
+    # --- jobs -------------------------------------------------------------------------------------
 
     def schedule_spider(
         self,
@@ -238,10 +287,13 @@ class BaseScript:
         job_settings: dict[str, Any] | None = None,
         **arguments: Any,
     ) -> JobKey | None:
-        """Schedule a job of this spider and return its key; ``None`` if the same job was scheduled before a restart.
+        """Schedule a job of this spider and return its key; ``None`` if the same job was scheduled
+        before a restart.
 
-        ``tags``: tags of the job beside those of the manager. ``units``: its size (docs/managers-scrapy-cloud.md).
-        ``project_id``: number or alias. ``spider_args`` and ``arguments``: arguments of the spider; ``spider_args``
+        ``tags``: tags of the job beside those of the manager. ``units``: its size
+            (docs/managers-scrapy-cloud.md).
+        ``project_id``: number or alias. ``spider_args`` and ``arguments``: arguments of the spider;
+            ``spider_args``
         overrides ``arguments``. ``job_settings``: settings of the job. Raises ``InvalidRequest``.
         """
         override = {**arguments, "tags": list(tags or []), "units": units, "project_id": project_id}
@@ -260,7 +312,8 @@ class BaseScript:
         return child_tags(job.tags, self._given_tags(), self.flow_id, self.name)
 
     def _schedule(self, job: Job) -> JobKey | None:
-        """Start the waiting job that may start now (``TURN``), or schedule a new job and return its key.
+        """Start the waiting job that may start now (``TURN``), or schedule a new job and return its
+        key.
 
         A new job waits if no slot is free. Return ``None`` for a job that is known already.
         """
@@ -284,13 +337,15 @@ class BaseScript:
     def _direct(self, job: Job) -> Waiting | None:
         """Return a new waiting job; ``None`` if the same job is known.
 
-        ``on_start`` may schedule the same jobs again after a restart. So a job with known arguments is left out in
-        ``on_start``. Outside of ``on_start`` each call makes a new job.
+        ``on_start`` may schedule the same jobs again after a restart. So a job with known arguments
+        is left out in ``on_start``. Outside of ``on_start`` each call makes a new job.
         """
         window = self._cycle.window
         unique = not self._cycle.begun
         if unique and self._known(job):
-            _LOG.warning("%s was scheduled before with the same arguments; it is left out", job.spider)
+            _LOG.warning(
+                "%s was scheduled before with the same arguments; it is left out", job.spider
+            )
             return None
         added = window.add(AddedJob(0, job, unique=unique, seq=window.number()))
         waiting = Waiting(added.ref, job, added.seq)
@@ -301,7 +356,9 @@ class BaseScript:
     def _known(self, job: Job) -> bool:
         """Return whether a job of the manager has the same spider and arguments."""
         identity = job.identity
-        if any(added.unique and added.job.identity == identity for added in self._cycle.window.added):
+        if any(
+            added.unique and added.job.identity == identity for added in self._cycle.window.added
+        ):
             return True
         return bool(self._platform.known_identities([identity]))
 
@@ -314,7 +371,10 @@ class BaseScript:
     def _start_waiting(self) -> None:
         """Start waiting jobs in free slots."""
         rules = self._rules()
-        while self._cycle.took_s < CYCLE_S and (waiting := self._cycle.window.reserve(rules)) is not None:
+        while (
+            self._cycle.took_s < CYCLE_S
+            and (waiting := self._cycle.window.reserve(rules)) is not None
+        ):
             turn = Turn(waiting)
             token = TURN.set(turn)
             try:
@@ -345,7 +405,14 @@ def _pending(key: JobKey, job: Job) -> JobDict:
         "run_id",
         "cause",
     )
-    found = {**asdict(job), "key": key, "state": "pending", "scrapystats": {}, "attempt": 1, **dict.fromkeys(unknown)}
+    found = {
+        **asdict(job),
+        "key": key,
+        "state": "pending",
+        "scrapystats": {},
+        "attempt": 1,
+        **dict.fromkeys(unknown),
+    }
     return cast(JobDict, found)
 
 
@@ -375,7 +442,8 @@ class BaseLoopScript(BaseScript):
 
     #: Most seconds between two cycles; 0: only one cycle.
     loop_mode: int = 0
-    #: Status of a manager at its end if hooks failed three times: ``fail`` means FAILED, ``complete`` means COMPLETED.
+    #: Status of a manager at its end if hooks failed three times: ``fail`` means FAILED,
+    #: ``complete`` means COMPLETED.
     on_hook_error = "fail"
     #: Seconds after which no new cycle begins; 0: no limit. Live jobs continue without the manager.
     max_running_time: int = 0
@@ -402,8 +470,14 @@ class BaseLoopScript(BaseScript):
         args = super().parse_args()
         for option in ("loop_mode", "max_running_time"):
             value = getattr(args, option)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 366 * 86_400:
-                self.argparser.error(f"--{option.replace('_', '-')}: {value!r} is not allowed; give seconds from 0")
+            if (
+                isinstance(value, bool)
+                or not isinstance(value, int | float)
+                or not 0 <= value <= 366 * 86_400
+            ):
+                self.argparser.error(
+                    f"--{option.replace('_', '-')}: {value!r} is not allowed; give seconds from 0"
+                )
         return args
 
     def on_start(self) -> None:
@@ -422,9 +496,15 @@ class BaseLoopScript(BaseScript):
         failed = getattr(self, "failed_outcomes", ())
         for ended in cycle.ends.values():
             cycle.window.ended(ended)
-            cycle.hooked.append(HookReport(ended.live.item_id, ended.attempt, ended.bad or ended.outcome in failed))
+            cycle.hooked.append(
+                HookReport(ended.live.item_id, ended.attempt, ended.bad or ended.outcome in failed)
+            )
         cycle.ends.clear()
 
     def workflow_loop(self) -> Any:
-        """Execute one cycle, and return ``True`` for another cycle or ``False`` to end the script."""
-        raise NotImplementedError(f"{type(self).__name__} has no workflow_loop; write one, or derive from a manager")
+        """Execute one cycle, and return ``True`` for another cycle or ``False`` to end the
+        script.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} has no workflow_loop; write one, or derive from a manager"
+        )

@@ -1,4 +1,7 @@
-"""The built-in manager: it runs one crawler once for each job that is sent to it. Users write no class for it."""
+"""The built-in manager: it runs one crawler once for each job that is sent to it.
+
+Users write no class for it.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,10 @@ from .types import FullJobParams
 
 
 class RunEach(GeneratorCrawlManager):
-    """Runs a crawler for each item that is sent, such as a line of a file. It ends after the last item."""
+    """Runs a crawler for each item that is sent, such as a line of a file.
+
+    It ends after the last item.
+    """
 
     name = "each"
     loop_mode = 60
@@ -19,8 +25,19 @@ class RunEach(GeneratorCrawlManager):
     def add_argparser_options(self) -> None:
         super().add_argparser_options()
         add = self.argparser.add_argument
-        add("--retries", type=_whole, default=0, help="Most retries of a failed job. Default: %(default)s")
-        add("--retry-delay", type=float, default=0.0, metavar="SECONDS", help="Seconds before the first retry.")
+        add(
+            "--retries",
+            type=_whole,
+            default=0,
+            help="Most retries of a failed job. Default: %(default)s",
+        )
+        add(
+            "--retry-delay",
+            type=float,
+            default=0.0,
+            metavar="SECONDS",
+            help="Seconds before the first retry.",
+        )
         add(
             "--max-per-key",
             type=_name_and_number,
@@ -31,7 +48,9 @@ class RunEach(GeneratorCrawlManager):
     def parse_args(self) -> Namespace:
         args = super().parse_args()
         if not 0 <= args.retry_delay <= 30 * 86_400:
-            self.argparser.error(f"--retry-delay: {args.retry_delay!r} is not allowed; give seconds, at most 30 days")
+            self.argparser.error(
+                f"--retry-delay: {args.retry_delay!r} is not allowed; give seconds, at most 30 days"
+            )
         self.MAX_RETRIES = args.retries
         self.retry_delay = args.retry_delay
         return args
@@ -66,5 +85,7 @@ def _whole(text: str) -> int:
 def _name_and_number(text: str) -> tuple[str, int]:
     name, _, number = text.rpartition("=")
     if not name or not number.isascii() or not number.isdigit() or not 0 < int(number) <= 100_000:
-        raise ArgumentTypeError(f"{text[:100]!r} is not allowed; give an argument and a number, such as domain=2")
+        raise ArgumentTypeError(
+            f"{text[:100]!r} is not allowed; give an argument and a number, such as domain=2"
+        )
     return name, int(number)

@@ -10,7 +10,12 @@ from typing import Any, cast
 
 from crawler_lifecycle.domain.errors import InvalidRequest, NotYetDelivered
 from crawler_lifecycle.domain.starts import once
-from crawler_lifecycle.features.managers.domain.jobs import JobDefaults, merged, override_of, params_of
+from crawler_lifecycle.features.managers.domain.jobs import (
+    JobDefaults,
+    merged,
+    override_of,
+    params_of,
+)
 from crawler_lifecycle.features.managers.domain.manager import (
     CYCLE_S,
     EndedJob,
@@ -53,19 +58,21 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
     spider: SpiderName | None = None
     #: True: ``check_running_jobs`` begins with the job that started last.
     running_jobs_reverse_check = False
-    #: A key of the job's end while its hooks run, else ``None``. It is the same in each try of the hooks, so a service
-    #: that hooks call can use it as an idempotency key.
+    #: A key of the job's end while its hooks run, else ``None``. It is the same in each try of the
+    #: hooks, so a service that hooks call can use it as an idempotency key.
     hook_key: str | None = None
     #: True: the outcome of the first failed job becomes the close reason.
     _inherits_outcomes = True
-    #: True: the loop uses the outcomes of ended jobs, so ends and the loop's decisions must be recorded together.
+    #: True: the loop uses the outcomes of ended jobs, so ends and the loop's decisions must be
+    #: recorded together.
     _reads_outcomes = True
-    #: Live jobs whose ``running_job_hook`` the last cycle had no time to call; the next cycle calls only these.
+    #: Live jobs whose ``running_job_hook`` the last cycle had no time to call; the next cycle calls
+    #: only these.
     _passed: Collection[JobKey] = ()
     #: Ended jobs whose files had not arrived when their hooks read them.
     _fileless: frozenset[JobKey] = frozenset()
 
-    # --- options -----------------------------------------------------------------------------------------------------
+    # --- options ----------------------------------------------------------------------------------
 
     def add_argparser_options(self) -> None:
         super().add_argparser_options()
@@ -75,7 +82,11 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
         add("--spider-args", default="{}", help="Arguments of the spider: a JSON object.")
         add("--job-settings", default="{}", help="Settings of the jobs: a JSON object.")
         add("--units", type=int, help="Units of each job that has no units of its own.")
-        add("--priority", type=int, help="Priority of each job that has none of its own: 1 (first) to 5 (last).")
+        add(
+            "--priority",
+            type=int,
+            help="Priority of each job that has none of its own: 1 (first) to 5 (last).",
+        )
         add("--pool", help="Pool of each job that has none of its own.")
 
     def parse_args(self) -> Namespace:
@@ -103,22 +114,30 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
 
     def get_job_settings(self, override: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the settings of ``--job-settings``, overridden by these."""
-        return {**json_object(self.argparser, "--job-settings", self.args.job_settings), **(override or {})}
+        return {
+            **json_object(self.argparser, "--job-settings", self.args.job_settings),
+            **(override or {}),
+        }
 
-    # --- scheduling --------------------------------------------------------------------------------------------------
+    # --- scheduling -------------------------------------------------------------------------------
 
     def schedule_spider_with_jobargs(
         self, job_args_override: JobParams | None = None, spider: SpiderName | None = None
     ) -> Any:
-        """Schedule one job and return its key (S-31). It starts after the cycle, or waits if no slot is free.
+        """Schedule one job and return its key (S-31).
 
-        ``job_args_override``: values that override the manager's options: ``spider_args``, ``job_settings``, ``tags``,
-        ``units``, ``project_id``, ``priority``, ``pool``. ``spider``: the spider, by default the manager's. Raises
-        ``InvalidRequest``.
+        It starts after the cycle, or waits if no slot is free.
+
+        ``job_args_override``: values that override the manager's options: ``spider_args``,
+            ``job_settings``, ``tags``,
+        ``units``, ``project_id``, ``priority``, ``pool``. ``spider``: the spider, by default the
+        manager's. Raises ``InvalidRequest``.
         """
         override = override_of(job_args_override)
         settings = self.get_job_settings(override.get("job_settings"))
-        return self._schedule(merged({**override, "job_settings": settings}, spider, self._defaults()))
+        return self._schedule(
+            merged({**override, "job_settings": settings}, spider, self._defaults())
+        )
 
     def _call_schedule(self, waiting: Waiting) -> Any:
         """Schedule a job by ``schedule_spider_with_jobargs``, which a user may override.
@@ -129,18 +148,23 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
             return self._schedule(waiting.job)
         self._platform.entering("schedule_spider_with_jobargs", waiting.item_id)
         try:
-            return self.schedule_spider_with_jobargs(_params_for_hook(waiting.job), waiting.job.spider)
+            return self.schedule_spider_with_jobargs(
+                _params_for_hook(waiting.job), waiting.job.spider
+            )
         except (Exception, SystemExit) as error:
-            self._cycle.note(f"schedule_spider_with_jobargs of {named_job(waiting.job)}: {where(error)}")
+            self._cycle.note(
+                f"schedule_spider_with_jobargs of {named_job(waiting.job)}: {where(error)}"
+            )
             return None
 
-    # --- ends --------------------------------------------------------------------------------------------------------
+    # --- ends -------------------------------------------------------------------------------------
 
     def check_running_jobs(self) -> dict[JobKey, Outcome]:
-        """Call the hooks of ended jobs and ``running_job_hook`` of live jobs; return the outcomes of ended jobs.
+        """Call the hooks of ended jobs and ``running_job_hook`` of live jobs; return the outcomes
+        of ended jobs.
 
-        Jobs are handled in the order of their start (S-34). If the time of the cycle is used up, the other jobs wait
-        for the next cycle.
+        Jobs are handled in the order of their start (S-34). If the time of the cycle is used up,
+        the other jobs wait for the next cycle.
         """
         outcomes: dict[JobKey, Outcome] = {}
         cycle = self._cycle
@@ -155,7 +179,11 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
         jobs.sort(key=_by_start, reverse=self.running_jobs_reverse_check)
         # Jobs whose hooks failed or wait for files come last, so that they do not delay others.
         jobs.sort(
-            key=lambda one: (one.live.key in self._fileless, one.tries) if isinstance(one, EndedJob) else (False, 0)
+            key=lambda one: (
+                (one.live.key in self._fileless, one.tries)
+                if isinstance(one, EndedJob)
+                else (False, 0)
+            )
         )
         for job in jobs:
             if isinstance(job, Live):
@@ -190,14 +218,19 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
             self._cycle.note(f"running_job_hook of {named_job(live.job)}: {where(error)}")
 
     def _handle(self, ended: EndedJob) -> bool:
-        """Call the hooks of one end (S-33), once for each attempt of its run; return whether they succeeded."""
+        """Call the hooks of one end (S-33), once for each attempt of its run; return whether they
+        succeeded.
+        """
         cycle = self._cycle
         live = ended.live
         bad = ended.bad or ended.outcome in self.failed_outcomes
         cycle.handled[live.key] = cycle.ends.pop(live.key)
         if ended.given_up:
             cycle.window.ended(ended)
-            cycle.note(f"the hooks of {named_job(live.job)} failed too often; its end is recorded without them")
+            cycle.note(
+                f"the hooks of {named_job(live.job)} failed too often; its end is recorded "
+                "without them"
+            )
             if bad and self._inherits_outcomes and self.get_close_reason() is None:
                 self.set_close_reason(ended.outcome)
         else:
@@ -219,14 +252,17 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
         return True
 
     def _run_hooks(self, ended: EndedJob, bad: bool) -> None:
-        """Call ``finished_metadata_hook``, then either ``bad_outcome_hook`` or ``finished_ok_hook``.
+        """Call ``finished_metadata_hook``, then either ``bad_outcome_hook`` or
+        ``finished_ok_hook``.
 
         The second hook is called after the job has left its slot.
         """
         live = ended.live
         metadata: Callable[..., Any] = self.finished_metadata_hook
         outcome: Callable[..., Any] = self.bad_outcome_hook if bad else self.finished_ok_hook
-        self.hook_key = f"{run_request_id(self._start.manager_id, live.seq, live.retry)}/{ended.attempt}"
+        self.hook_key = (
+            f"{run_request_id(self._start.manager_id, live.seq, live.retry)}/{ended.attempt}"
+        )
         try:
             with once(self.hook_key):
                 self._platform.entering("finished_metadata_hook", live.item_id)
@@ -234,7 +270,10 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
                 self._cycle.window.ended(ended)
                 name = "bad_outcome_hook" if bad else "finished_ok_hook"
                 self._platform.entering(name, live.item_id)
-                no_coroutine(name, outcome(live.job.spider, ended.outcome, _params_for_hook(live.job), live.key))
+                no_coroutine(
+                    name,
+                    outcome(live.job.spider, ended.outcome, _params_for_hook(live.job), live.key),
+                )
         finally:
             self.hook_key = None
 
@@ -247,7 +286,9 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
     def bad_outcome_hook(
         self, spider: SpiderName, outcome: Outcome, job_args_override: JobParams, jobkey: JobKey
     ) -> None:
-        """Handle a failed job. By default the first failed job's outcome becomes the close reason (S-04).
+        """Handle a failed job.
+
+        By default the first failed job's outcome becomes the close reason (S-04).
 
         Users may override it.
         """
@@ -260,7 +301,10 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
         """Handle a successful job. Users may override it."""
 
     def workflow_loop(self) -> Any:
-        """Call the hooks, and schedule the job if there is none. The end of the job ends the manager (S-32)."""
+        """Call the hooks, and schedule the job if there is none.
+
+        The end of the job ends the manager (S-32).
+        """
         if self.check_running_jobs():
             return False
         window = self._cycle.window
@@ -270,7 +314,8 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
 
 
 class PeriodicCrawlManager(CrawlManager):
-    """Runs the same job repeatedly: again after each end, but at most once in ``loop_mode`` seconds.
+    """Runs the same job repeatedly: again after each end, but at most once in ``loop_mode``
+    seconds.
 
     >>> from crawler_lifecycle.managers import PeriodicCrawlManager
     >>> from crawler_lifecycle.managers.testing import simulate
@@ -285,10 +330,15 @@ class PeriodicCrawlManager(CrawlManager):
     def bad_outcome_hook(
         self, spider: SpiderName, outcome: Outcome, job_args_override: JobParams, jobkey: JobKey
     ) -> None:
-        """Handle a failed job. By default nothing happens: the job is scheduled again anyway. Users may override it."""
+        """Handle a failed job.
+
+        By default nothing happens: the job is scheduled again anyway. Users may override it.
+        """
 
     def workflow_loop(self) -> Any:
-        """Call the hooks, and schedule the job if no job is live and ``loop_mode`` seconds have passed (S-40)."""
+        """Call the hooks, and schedule the job if no job is live and ``loop_mode`` seconds have
+        passed (S-40).
+        """
         self.check_running_jobs()
         window = self._cycle.window
         facts = self._cycle.facts

@@ -1,4 +1,6 @@
-"""The decisions of a manager's class between two commits: its window, and the results of its hooks."""
+"""The decisions of a manager's class between two commits: its window, and the results of its
+hooks.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,13 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-from crawler_lifecycle.features.managers.domain.manager import EndedJob, Facts, HookFailed, HookReport, Waiting
+from crawler_lifecycle.features.managers.domain.manager import (
+    EndedJob,
+    Facts,
+    HookFailed,
+    HookReport,
+    Waiting,
+)
 from crawler_lifecycle.features.managers.domain.window import Window
 
 from .platform import Platform
@@ -15,14 +23,16 @@ from .types import JobDict
 
 _ERROR_MAX = 1000
 _ERRORS_SHOWN = 3
-#: Seconds of a cycle in which new hooks of ends may begin. The limit lets their results be recorded soon, and lets the
-#: cycle fill free slots.
+#: Seconds of a cycle in which new hooks of ends may begin. The limit lets their results be recorded
+#: soon, and lets the cycle fill free slots.
 HOOKS_S = 5.0
 
 
 @dataclass(slots=True)
 class Turn:
-    """A waiting job that may start now; the first call of ``schedule_spider_with_jobargs`` uses it."""
+    """A waiting job that may start now; the first call of ``schedule_spider_with_jobargs`` uses
+    it.
+    """
 
     waiting: Waiting
     key: str | None = None
@@ -47,7 +57,10 @@ def building(platform: Platform) -> Iterator[None]:
 
 @dataclass(slots=True)
 class Cycle:
-    """The current cycle. The first object collects the work of ``__init__`` and ``on_start``, before any cycle."""
+    """The current cycle.
+
+    The first object collects the work of ``__init__`` and ``on_start``, before any cycle.
+    """
 
     facts: Facts
     window: Window
@@ -79,13 +92,24 @@ class Cycle:
     @classmethod
     def of(cls, facts: Facts, platform: Platform | None) -> Cycle:
         """Return a new cycle. Without a platform it has no waiting jobs."""
-        window = Window(facts, platform.waiting_jobs if platform is not None else lambda state, after, limit: [])
-        return cls(facts, window, ends={ended.live.key: ended for ended in facts.ended}, begun=platform is not None)
+        window = Window(
+            facts, platform.waiting_jobs if platform is not None else lambda state, after, limit: []
+        )
+        return cls(
+            facts,
+            window,
+            ends={ended.live.key: ended for ended in facts.ended},
+            begun=platform is not None,
+        )
 
     def carry(self, before: Cycle, platform: Platform) -> None:
-        """Take over the work from before the first cycle, without jobs that were read from the source meanwhile."""
+        """Take over the work from before the first cycle, without jobs that were read from the
+        source meanwhile.
+        """
         identities = {added.job.identity for added in before.window.added if added.unique}
-        self.window.carry(before.window, platform.known_identities(identities) if identities else ())
+        self.window.carry(
+            before.window, platform.known_identities(identities) if identities else ()
+        )
         self.flow_tags += before.flow_tags
         self.errors += before.errors
         self.coming |= before.coming
@@ -100,4 +124,6 @@ class Cycle:
         if not self.errors:
             return None
         more = len(self.errors) - _ERRORS_SHOWN
-        return ("; ".join(self.errors[:_ERRORS_SHOWN]) + (f"; and {more} more" if more > 0 else ""))[:_ERROR_MAX]
+        return (
+            "; ".join(self.errors[:_ERRORS_SHOWN]) + (f"; and {more} more" if more > 0 else "")
+        )[:_ERROR_MAX]

@@ -1,4 +1,6 @@
-"""Creates an object of a user's class and calls its methods, both in a worker's process and in ``simulate``."""
+"""Creates an object of a user's class and calls its methods, both in a worker's process and in
+``simulate``.
+"""
 
 from __future__ import annotations
 
@@ -36,22 +38,32 @@ from .types import ClassError
 if TYPE_CHECKING:
     from asyncio import Runner
 
-#: Most seconds for reading one page of the source. ``PAGE_S`` is short because hooks wait for the page. ``ONLY_PAGE_S``
-#: is for a manager without loop_mode: it has one cycle, no hook waits, and items that are not read then are lost.
+#: Most seconds for reading one page of the source. ``PAGE_S`` is short because hooks wait for the
+#: page. ``ONLY_PAGE_S`` is for a manager without loop_mode: it has one cycle, no hook waits, and
+#: items that are not read then are lost.
 PAGE_S = 1.0
 ONLY_PAGE_S = 30.0
-#: Most characters of the sentence that says why a manager waits; the error of a source may be longer.
+#: Most characters of the sentence that says why a manager waits; the error of a source may be
+#: longer.
 _WAITING_MAX = 1000
 #: The outcome of a manager whose own class made it fail.
 FAILED = "failed"
 
 
 class Driver:
-    """One object of a user's class, from its creation to its end. Methods raise ``ClassError`` if the class fails."""
+    """One object of a user's class, from its creation to its end.
 
-    def __init__(self, cls: type[BaseScript], platform: Platform, clock: Callable[[], float] = time.monotonic) -> None:
+    Methods raise ``ClassError`` if the class fails.
+    """
+
+    def __init__(
+        self, cls: type[BaseScript], platform: Platform, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         if not issubclass(cls, BaseLoopScript):
-            raise ClassError(f"{cls.__name__}: the class has no cycles; derive it from a manager or BaseLoopScript")
+            raise ClassError(
+                f"{cls.__name__}: the class has no cycles; derive it from a manager or "
+                "BaseLoopScript"
+            )
         _check_class(cls)
         self._platform = platform
         self._clock = clock
@@ -59,7 +71,9 @@ class Driver:
         with building(platform):
             self.script = self._user("__init__", cls)
         if not hasattr(self.script, "_cycle"):
-            raise ClassError(f"{cls.__name__}.__init__ does not call super().__init__(); add the call")
+            raise ClassError(
+                f"{cls.__name__}.__init__ does not call super().__init__(); add the call"
+            )
         self._source: Iterator[Any] | None = None
         self._read = 0
         """Number of yields that were read from ``_source``."""
@@ -87,12 +101,15 @@ class Driver:
     def failed_outcomes(self) -> list[str]:
         """Outcomes that are failures for this object. Raises ``ClassError``."""
         given = getattr(self.script, "failed_outcomes", [])
-        if not isinstance(given, list | tuple | set | frozenset) or not all(isinstance(job, str) for job in given):
+        if not isinstance(given, list | tuple | set | frozenset) or not all(
+            isinstance(job, str) for job in given
+        ):
             raise ClassError(f"failed_outcomes: {given!r:.80} is not allowed; give a list of texts")
         return sorted(given)
 
     def page(self, after: int) -> Page:
-        """Read the yields after this position: at most 500 items, about 256 KiB, and ``PAGE_S`` or ``ONLY_PAGE_S``.
+        """Read the yields after this position: at most 500 items, about 256 KiB, and ``PAGE_S`` or
+        ``ONLY_PAGE_S``.
 
         If the generator is already beyond this position, it is started again.
         """
@@ -117,7 +134,11 @@ class Driver:
                 if self._read <= after:
                     continue
                 item = _item(self._read, given, defaults)
-                if item.job is not None and script._acquired and item.job.identity in script._acquired:
+                if (
+                    item.job is not None
+                    and script._acquired
+                    and item.job.identity in script._acquired
+                ):
                     item = replace(item, known=True)
                 if item.error is not None and script.on_item_error == "stop":
                     return Page(items, self._read - 1, error=item.error)
@@ -125,15 +146,26 @@ class Driver:
                 size += _size(item)
         except (Exception, SystemExit) as error:
             said = f"position {self._read + 1}: set_parameters_gen failed: {where(error)}"
-            return Page(items, max(self._read, after), error=f"{said}; correct it and start the manager again")
+            return Page(
+                items,
+                max(self._read, after),
+                error=f"{said}; correct it and start the manager again",
+            )
         return Page(items, max(self._read, after))
 
     def cycle(self, facts: Facts) -> Decision:
-        """Execute one cycle and return its decision. The caller commits the whole decision before the next cycle."""
+        """Execute one cycle and return its decision.
+
+        The caller commits the whole decision before the next cycle.
+        """
         script = self.script
         before, script._cycle = script._cycle, Cycle.of(facts, self._platform)
         cycle = script._cycle
-        cycle.clock, cycle.began, cycle.report = self._clock, self._clock(), lambda: self._platform.did(self._done())
+        cycle.clock, cycle.began, cycle.report = (
+            self._clock,
+            self._clock(),
+            lambda: self._platform.did(self._done()),
+        )
         if not before.begun:
             cycle.carry(before, self._platform)
         if isinstance(script, WorkFlowManager):
@@ -149,7 +181,8 @@ class Driver:
         if self._leaving or self._user("base_loop_tasks", script.base_loop_tasks):
             again = not self._leaving and bool(self._user("workflow_loop", script.workflow_loop))
             if has_hooks and cycle.ends and not (cycle.hooked or cycle.failed):
-                # A user's workflow_loop may not call it, and then ended jobs would keep their slots.
+                # A user's workflow_loop may not call it, and then ended jobs would keep their
+                # slots.
                 self._user("check_running_jobs", script.check_running_jobs)
             if again and not isinstance(script, GeneratorCrawlManager):
                 script._start_waiting()  # jobs that found no free slot when they were scheduled
@@ -169,14 +202,16 @@ class Driver:
     def close(self, reason: str | None = None) -> Decision:
         """Call ``on_close`` and return the final decision.
 
-        After the last cycle the decision contains that cycle too. After a stop the close reason is ``reason``, unless
-        the class has set one.
+        After the last cycle the decision contains that cycle too. After a stop the close reason is
+        ``reason``, unless the class has set one.
         """
         script = self.script
         last = self._last
         if last is None:
             facts = script._cycle.facts
-            facts = Facts(facts.manager_id, facts.attempt, self._platform.now(), facts.next_seq, paused=True)
+            facts = Facts(
+                facts.manager_id, facts.attempt, self._platform.now(), facts.next_seq, paused=True
+            )
             script._cycle = Cycle.of(facts, None)
             script._cycle.begun = True
             script.close_reason = script.close_reason or reason
@@ -192,14 +227,19 @@ class Driver:
         decided = self._decided(over=True)
         if last is None:
             return decided
-        return replace(decided, error=last.error, state=last.state if decided.state is None else decided.state)
+        return replace(
+            decided, error=last.error, state=last.state if decided.state is None else decided.state
+        )
 
-    # --- the user's code -----------------------------------------------------------------------------------------
+    # --- the user's code --------------------------------------------------------------------------
 
-    def _user(self, method: str, call: Callable[..., Any], *args: Any, key: str | None = None) -> Any:
+    def _user(
+        self, method: str, call: Callable[..., Any], *args: Any, key: str | None = None
+    ) -> Any:
         """Call a method of the class and return its result; a coroutine is awaited.
 
-        ``key``: it is the same in each execution, so graphs that the method starts get their ids from it. Raises
+        ``key``: it is the same in each execution, so graphs that the method starts get their ids
+            from it. Raises
         ``ClassError`` for any error of the method.
         """
         try:
@@ -207,7 +247,8 @@ class Driver:
                 answer = call(*args)
                 if inspect.iscoroutine(answer):
                     if self._loop is None:
-                        from asyncio import Runner  # asyncio takes a quarter of an idle process's memory
+                        # Asyncio takes a quarter of an idle process's memory.
+                        from asyncio import Runner
 
                         self._loop = Runner()
                     answer = self._loop.run(answer, context=copy_context())
@@ -243,7 +284,12 @@ class Driver:
         window = cycle.window
         cap = self._user("max_running_jobs", script._cap)
         self._user("close_reason", script.set_close_reason, script.close_reason)
-        wishes = (script.args.loop_mode, cycle.again_s, window.again_s(cap), 0.0 if cycle.ends else None)
+        wishes = (
+            script.args.loop_mode,
+            cycle.again_s,
+            window.again_s(cap),
+            0.0 if cycle.ends else None,
+        )
         again_s = min(wish for wish in wishes if wish is not None)
         nothing = f"its class has nothing to start now; the next cycle begins within {again_s:g} s"
         done, self._kept = self._done(), json.dumps(script.state, sort_keys=True)
@@ -252,13 +298,18 @@ class Driver:
             delayed=window.delayed,
             over=over,
             error=error if over else cycle.error,
-            waiting=None if over else (cycle.waiting or window.sentence(cap) or nothing)[:_WAITING_MAX],
+            waiting=None
+            if over
+            else (cycle.waiting or window.sentence(cap) or nothing)[:_WAITING_MAX],
             again_s=None if over else again_s,
         )
 
 
 def parser_of(cls: type[BaseScript]) -> OptionParser:
-    """Return the parser of a class's command line without creating an object. Raises ``ClassError``."""
+    """Return the parser of a class's command line without creating an object.
+
+    Raises ``ClassError``.
+    """
     try:
         return option_parser(cls.__new__(cls), hosted=True)
     except ClassError:
@@ -270,16 +321,18 @@ def parser_of(cls: type[BaseScript]) -> OptionParser:
 def identity_of(cls: type[BaseScript], argv: list[str], tags: list[str]) -> tuple[str, str | None]:
     """Return name and flow id of a manager with these options and tags.
 
-    The name comes from a tag ``NAME=``, else from the class, else from the argument. The flow id comes from a tag
-    ``FLOW_ID=``, else from the option; ``None`` means that the caller must create one (S-05, S-06). Raises
-    ``ClassError`` if the options are wrong or there is no name.
+    The name comes from a tag ``NAME=``, else from the class, else from the argument. The flow id
+    comes from a tag ``FLOW_ID=``, else from the option; ``None`` means that the caller must create
+    one (S-05, S-06). Raises ``ClassError`` if the options are wrong or there is no name.
     """
     own = dict(reversed([tag.split("=", 1) for tag in tags if "=" in tag]))
     parser = parser_of(cls)
     args = parse(parser, argv, cls.PROGRAMS)
     name = own.get("NAME") or cls.name or getattr(args, "name", None)
     if not name:
-        parser.error("the manager has no name; set the class attribute name, or give it as an argument")
+        parser.error(
+            "the manager has no name; set the class attribute name, or give it as an argument"
+        )
     return name, own.get("FLOW_ID") or args.flow_id
 
 
@@ -287,7 +340,9 @@ def _check_class(cls: type[BaseScript]) -> None:
     for attribute, choices in CHOICES.items():
         value = getattr(cls, attribute, choices[0])
         if value not in choices:
-            raise ClassError(f"{attribute}: {value!r} is not allowed; give one of {', '.join(choices)}")
+            raise ClassError(
+                f"{attribute}: {value!r} is not allowed; give one of {', '.join(choices)}"
+            )
     for attribute in ("MAX_RETRIES", "retry_delay", "retry_delay_factor", "retry_delay_max"):
         value = getattr(cls, attribute, 0)
         number = isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
@@ -317,4 +372,8 @@ def _size(item: SourceItem) -> int:
         return 200
     job = item.job
     texts = [*job.spider_args.items(), *job.job_settings.items()]
-    return 150 + sum(len(name) + len(value) + 8 for name, value in texts) + sum(len(tag) + 4 for tag in job.tags)
+    return (
+        150
+        + sum(len(name) + len(value) + 8 for name, value in texts)
+        + sum(len(tag) + 4 for tag in job.tags)
+    )

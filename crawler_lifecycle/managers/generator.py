@@ -17,7 +17,13 @@ from crawler_lifecycle.features.managers.domain.jobs import (
     retry_delay,
     retry_params,
 )
-from crawler_lifecycle.features.managers.domain.manager import CYCLE_PICKS, CYCLE_S, AddedJob, Job, JobState
+from crawler_lifecycle.features.managers.domain.manager import (
+    CYCLE_PICKS,
+    CYCLE_S,
+    AddedJob,
+    Job,
+    JobState,
+)
 from crawler_lifecycle.features.managers.domain.manager import jobseq as jobseq_tag
 from crawler_lifecycle.features.managers.domain.window import Later, Rules
 
@@ -49,18 +55,22 @@ class GeneratorCrawlManager(CrawlManager):
     _inherits_outcomes = _reads_outcomes = False
     #: Most retries of a failed job.
     MAX_RETRIES = 0
-    #: Seconds before the first retry. Each further retry waits ``retry_delay_factor`` times as long, up to the maximum.
+    #: Seconds before the first retry. Each further retry waits ``retry_delay_factor`` times as
+    #: long, up to the maximum.
     retry_delay: float = 0
     retry_delay_factor: float = 2
     retry_delay_max: float = 3600
     #: Most live jobs of each spider; ``None``: no limit.
     max_jobs_per_spider: int | None = None
-    #: Most live jobs of each ``cap_key``: one number for all keys, or numbers by key. ``None``: no limit.
+    #: Most live jobs of each ``cap_key``: one number for all keys, or numbers by key. ``None``: no
+    #: limit.
     max_per_key: int | Mapping[str, int] | None = None
-    #: Reaction to an invalid yield: ``stop`` the source, or ``skip`` the item, which is then counted and listed.
+    #: Reaction to an invalid yield: ``stop`` the source, or ``skip`` the item, which is then
+    #: counted and listed.
     on_item_error = "stop"
-    #: Reaction to new source code of the class while the manager is live: ``replay`` the generator, ``continue`` after
-    #: its last position, or ``fail``. With ``continue`` every new process continues there.
+    #: Reaction to new source code of the class while the manager is live: ``replay`` the generator,
+    #: ``continue`` after its last position, or ``fail``. With ``continue`` every new process
+    #: continues there.
     on_code_change = "replay"
 
     def __init__(self) -> None:
@@ -68,13 +78,16 @@ class GeneratorCrawlManager(CrawlManager):
         """Identities of jobs of other flows; the manager does not run these jobs again."""
         super().__init__()
 
-    # --- the source --------------------------------------------------------------------------------------------------
+    # --- the source -------------------------------------------------------------------------------
 
     def set_parameters_gen(self) -> Iterable[Mapping[str, Any]]:
-        """Yield a dictionary for each job. Users must override it. It must yield the same items after a restart.
+        """Yield a dictionary for each job.
 
-        The dictionary has the spider's arguments. The keys ``spider``, ``units``, ``tags``, ``job_settings``,
-        ``project_id``, ``priority`` and ``pool`` are parameters of the job instead.
+        Users must override it. It must yield the same items after a restart.
+
+        The dictionary has the spider's arguments. The keys ``spider``, ``units``, ``tags``,
+        ``job_settings``, ``project_id``, ``priority`` and ``pool`` are parameters of the job
+        instead.
         """
         raise NotImplementedError(
             f"{type(self).__name__} has no set_parameters_gen; write one that yields dictionaries"
@@ -82,11 +95,16 @@ class GeneratorCrawlManager(CrawlManager):
 
     @classmethod
     def create_dupe_filter(cls) -> Any:
-        """Return ``None``. The method has no effect: the identities of jobs are stored with the jobs."""
+        """Return ``None``.
+
+        The method has no effect: the identities of jobs are stored with the jobs.
+        """
         return None
 
     def add_job(self, spider: SpiderName, job_args_override: JobParams | None = None) -> None:
-        """Queue a job; it starts before jobs of the generator. A job with known arguments is left out.
+        """Queue a job; it starts before jobs of the generator.
+
+        A job with known arguments is left out.
 
         A tag ``JOBSEQ=`` makes it the next try of that job (S-57).
         """
@@ -95,11 +113,15 @@ class GeneratorCrawlManager(CrawlManager):
         if number is None:
             self._add(merged(override, spider, self._defaults()))
         else:
-            self._add(merged(override, spider, self._defaults()), seq=number[0], retry=number[1] + 1)
+            self._add(
+                merged(override, spider, self._defaults()), seq=number[0], retry=number[1] + 1
+            )
 
     def _add(self, job: Job, **more: Any) -> bool:
         if self._known(job):
-            _LOG.warning("%s was scheduled before with the same arguments; it is left out", named_job(job))
+            _LOG.warning(
+                "%s was scheduled before with the same arguments; it is left out", named_job(job)
+            )
             self.stats.inc_value("crawlmanager/duplicates")
             return False
         self._cycle.window.add(AddedJob(0, job, **more))
@@ -109,10 +131,15 @@ class GeneratorCrawlManager(CrawlManager):
         return job.identity in self._acquired or super()._known(job)
 
     def resume_workflow(self) -> None:
-        """Call the resume hooks. With ``acquire_all_jobs``, note other flows' jobs: they do not run again (S-63)."""
+        """Call the resume hooks.
+
+        With ``acquire_all_jobs``, note other flows' jobs: they do not run again (S-63).
+        """
         super().resume_workflow()
         if self.acquire_all_jobs:
-            states = ["running", "pending"] + ([] if self.dont_acquire_finished_jobs else ["finished"])
+            states = ["running", "pending"] + (
+                [] if self.dont_acquire_finished_jobs else ["finished"]
+            )
             for job in self._of_other_flows(states):
                 self._acquired.add(Job(job["spider"], job["spider_args"]).identity)
 
@@ -120,14 +147,20 @@ class GeneratorCrawlManager(CrawlManager):
         """Queue a job, as ``add_job`` does."""
         self.add_job(params["spider"], params)
 
-    # --- jobs that may start -----------------------------------------------------------------------------------------
+    # --- jobs that may start ----------------------------------------------------------------------
 
     def can_schedule_job_with_params(self, params: FullJobParams) -> bool:
-        """Return whether the job may start now; otherwise it waits for a later cycle. Users may override it."""
+        """Return whether the job may start now; otherwise it waits for a later cycle.
+
+        Users may override it.
+        """
         return True
 
     def cap_key(self, params: FullJobParams) -> str | None:
-        """Return the job's key for ``max_per_key``; ``None``: no limit for the job. Users may override it."""
+        """Return the job's key for ``max_per_key``; ``None``: no limit for the job.
+
+        Users may override it.
+        """
         return None
 
     def get_max_jobs_per_spider(self, spider: SpiderName) -> int | None:
@@ -162,7 +195,9 @@ class GeneratorCrawlManager(CrawlManager):
         return Rules(
             self._cap(),
             may_start=self._may_start if has_predicate else lambda job: True,
-            spider_cap=lambda spider: _cap_of("max_jobs_per_spider", self.get_max_jobs_per_spider(spider)),
+            spider_cap=lambda spider: _cap_of(
+                "max_jobs_per_spider", self.get_max_jobs_per_spider(spider)
+            ),
             key_of=self._key_of if has_key else lambda job: None,
             key_cap=self._key_cap,
         )
@@ -171,13 +206,18 @@ class GeneratorCrawlManager(CrawlManager):
         name = "can_schedule_job_with_params"
         answer = self._ask(name, job)
         if answer is None:
-            raise self._later(name, f"{name} of {named_job(job)} returned None; return True or False")
+            raise self._later(
+                name, f"{name} of {named_job(job)} returned None; return True or False"
+            )
         return bool(answer)
 
     def _key_of(self, job: Job) -> str | None:
         answer = self._ask("cap_key", job)
         if answer is not None and not isinstance(answer, str | int):
-            raise self._later("cap_key", f"cap_key of {named_job(job)} returned {answer!r:.60}; return a text or None")
+            raise self._later(
+                "cap_key",
+                f"cap_key of {named_job(job)} returned {answer!r:.60}; return a text or None",
+            )
         return None if answer is None else str(answer)[:200]
 
     def _key_cap(self, key: str) -> float | None:
@@ -196,7 +236,7 @@ class GeneratorCrawlManager(CrawlManager):
         self._cycle.note(error)
         return Later(f"{method} failed")
 
-    # --- ends and cycles ---------------------------------------------------------------------------------------------
+    # --- ends and cycles --------------------------------------------------------------------------
 
     def bad_outcome_hook(
         self, spider: SpiderName, outcome: Outcome, job_args_override: JobParams, jobkey: JobKey
@@ -207,14 +247,18 @@ class GeneratorCrawlManager(CrawlManager):
         """
         ended = self._cycle.handled.get(jobkey)
         tagged = jobseq_of(job_args_override.get("tags") or [])
-        seq, retry = (ended.live.seq, ended.live.retry) if ended is not None else tagged or (None, 0)
+        seq, retry = (
+            (ended.live.seq, ended.live.retry) if ended is not None else tagged or (None, 0)
+        )
         final = outcome == "cancelled" if ended is None else not ended.retryable
         if final or retry >= self.MAX_RETRIES:
             return
         retry += 1
         params = retry_params(job_args_override, retry, jobkey, {})
         try:
-            change = self.get_retry_override(spider, outcome, cast(JobParams, deepcopy(params)), jobkey)
+            change = self.get_retry_override(
+                spider, outcome, cast(JobParams, deepcopy(params)), jobkey
+            )
         except StopRetry as why:
             _LOG.info("%s ended as %s and is not tried again: %s", jobkey, outcome, why)
             return
@@ -222,19 +266,27 @@ class GeneratorCrawlManager(CrawlManager):
         delay = retry_delay(self.retry_delay, self.retry_delay_factor, self.retry_delay_max, retry)
         not_before = self._cycle.facts.now + delay if delay > 0 else None
         if self._add(job, seq=seq, retry=retry, retry_of=jobkey, not_before=not_before):
-            _LOG.info("%s ended as %s: retry %d of %d follows", jobkey, outcome, retry, self.MAX_RETRIES)
+            _LOG.info(
+                "%s ended as %s: retry %d of %d follows", jobkey, outcome, retry, self.MAX_RETRIES
+            )
 
     def get_retry_override(
         self, spider: SpiderName, outcome: Outcome, job_args_override: JobParams, jobkey: JobKey
     ) -> JobParams:
-        """Return changed parameters for the next try; ``StopRetry`` ends the retries (S-59). Users may override it."""
+        """Return changed parameters for the next try; ``StopRetry`` ends the retries (S-59).
+
+        Users may override it.
+        """
         return JobParams()
 
     def _job_tags(self, job: Job, seq: int, retry: int) -> list[str]:
         return sorted([*super()._job_tags(job, seq, retry), jobseq_tag(seq, retry)])
 
     def workflow_loop(self) -> Any:
-        """Call the hooks and start jobs in free slots. Without any job left, the manager ends (S-52, S-61)."""
+        """Call the hooks and start jobs in free slots.
+
+        Without any job left, the manager ends (S-52, S-61).
+        """
         self.check_running_jobs()
         self._start_waiting()
         return not self._cycle.window.over
@@ -243,7 +295,8 @@ class GeneratorCrawlManager(CrawlManager):
 class AsyncSchedulerCrawlManagerMixin(GeneratorCrawlManager):
     """Schedules the jobs of a cycle concurrently; ``run`` is a coroutine (S-64).
 
-    With ``can_schedule_job_with_params`` they are scheduled one after the other: it may count those before it.
+    With ``can_schedule_job_with_params`` they are scheduled one after the other: it may count those
+    before it.
 
     >>> from crawler_lifecycle.managers import AsyncSchedulerCrawlManagerMixin
     >>> from crawler_lifecycle.managers.testing import simulate
@@ -275,7 +328,9 @@ class AsyncSchedulerCrawlManagerMixin(GeneratorCrawlManager):
         return not self._cycle.window.over
 
     async def _start_waiting_at_once(self, rules: Rules, most: int) -> int:
-        """Reserve at most so many free slots, schedule the jobs for them concurrently, and return their number."""
+        """Reserve at most so many free slots, schedule the jobs for them concurrently, and return
+        their number.
+        """
         import asyncio
 
         turns = list[Turn]()
@@ -296,10 +351,14 @@ class AsyncSchedulerCrawlManagerMixin(GeneratorCrawlManager):
             if isawaitable(scheduling):
                 await scheduling
         except (Exception, SystemExit) as error:
-            self._cycle.note(f"schedule_spider_with_jobargs of {named_job(turn.waiting.job)}: {where(error)}")
+            self._cycle.note(
+                f"schedule_spider_with_jobargs of {named_job(turn.waiting.job)}: {where(error)}"
+            )
 
 
 def _cap_of(name: str, most: object) -> float | None:
-    if most is not None and (isinstance(most, bool) or not isinstance(most, int | float) or not most >= 0):
+    if most is not None and (
+        isinstance(most, bool) or not isinstance(most, int | float) or not most >= 0
+    ):
         raise refusal(name, most, "give a number from 0, or None for no limit")
     return most

@@ -1,4 +1,7 @@
-"""Managers: scripts that own jobs. They find their jobs by flow id and name, also after a restart."""
+"""Managers: scripts that own jobs.
+
+They find their jobs by flow id and name, also after a restart.
+"""
 
 from __future__ import annotations
 
@@ -44,11 +47,13 @@ class WorkFlowManager(BaseLoopScript):
     #: Default of ``--max-running-jobs``: most live jobs.
     default_max_jobs: float = 1000
     flow_id_required = True
-    #: True: jobs of other flows also count as its own. Then each start is a resume, and their live jobs occupy slots.
+    #: True: jobs of other flows also count as its own. Then each start is a resume, and their live
+    #: jobs occupy slots.
     acquire_all_jobs = False
     #: True: a resume ignores jobs that have ended.
     dont_acquire_finished_jobs = False
-    #: Outcomes that are failures. Each object copies them to ``failed_outcomes``, a list that it may change.
+    #: Outcomes that are failures. Each object copies them to ``failed_outcomes``, a list that it
+    #: may change.
     base_failed_outcomes: Sequence[str] = FAILED_OUTCOMES
 
     def __init__(self) -> None:
@@ -78,13 +83,17 @@ class WorkFlowManager(BaseLoopScript):
         args = super().parse_args()
         self.name = self.name or args.name
         if isinstance(args.max_running_jobs, int) and args.max_running_jobs < 0:
-            self.argparser.error(f"--max-running-jobs: {args.max_running_jobs} is not allowed; give a number from 0")
+            self.argparser.error(
+                f"--max-running-jobs: {args.max_running_jobs} is not allowed; give a number from 0"
+            )
         return args
 
     def set_flow_id_name(self, args: Namespace) -> None:
         super().set_flow_id_name(args)
         if not self.name:
-            self.argparser.error("the manager has no name; set the class attribute name, or give it as an argument")
+            self.argparser.error(
+                "the manager has no name; set the class attribute name, or give it as an argument"
+            )
 
     @property
     def max_running_jobs(self) -> float:
@@ -98,19 +107,26 @@ class WorkFlowManager(BaseLoopScript):
             raise refusal("max_running_jobs", cap, "give a number from 0")
         return max(cap, 0)  # a subtraction in a user's property may be negative
 
-    # --- the jobs of this manager ------------------------------------------------------------------------------------
+    # --- the jobs of this manager -----------------------------------------------------------------
 
-    def get_owned_jobs(self, project_id: str | int | None = None, **kwargs: Any) -> Iterator[JobDict]:
+    def get_owned_jobs(
+        self, project_id: str | int | None = None, **kwargs: Any
+    ) -> Iterator[JobDict]:
         """Return jobs of this manager's flow and name.
 
-        ``state`` is required: one or a list of pending, running, finished. ``project_id``: only jobs of this project.
-        ``spider``: only jobs of this spider. ``lacks_tag``: only jobs with none of these tags. ``count``: at most
+        ``state`` is required: one or a list of pending, running, finished. ``project_id``: only
+        jobs of this project.
+        ``spider``: only jobs of this spider. ``lacks_tag``: only jobs with none of these tags.
+            ``count``: at most
         this many jobs. ``meta`` is accepted and ignored: every job has all metadata.
         """
         if not self.flow_id or not self.name:
             raise ValueError("get_owned_jobs: the script has no flow id or no name; set both")
         if "has_tag" in kwargs:
-            raise ValueError("get_owned_jobs: has_tag is not allowed; leave it out, jobs are found by flow and name")
+            raise ValueError(
+                "get_owned_jobs: has_tag is not allowed; leave it out, jobs are found by flow "
+                "and name"
+            )
         states = kwargs.pop("state", None)
         if isinstance(states, str):
             states = [states]
@@ -118,7 +134,9 @@ class WorkFlowManager(BaseLoopScript):
             raise refusal("state", states, f"give some of {', '.join(_STATES)}")
         unknown = set(kwargs) - {"meta", "spider", "lacks_tag", "count"}
         if unknown:
-            raise refusal("filter", ", ".join(sorted(unknown)), "use state, spider, lacks_tag and count")
+            raise refusal(
+                "filter", ", ".join(sorted(unknown)), "use state, spider, lacks_tag and count"
+            )
         project = None if project_id is None else str(project_id)
         query = OwnedQuery(list(states), self.acquire_all_jobs, kwargs.get("spider"), project)
         return self._owned(query, set(kwargs.get("lacks_tag") or []), kwargs.get("count"))
@@ -144,16 +162,23 @@ class WorkFlowManager(BaseLoopScript):
     def _scheduled(self, query: OwnedQuery) -> Iterator[JobDict]:
         """Return the jobs that the current cycle has scheduled and that fit the query."""
         for job in list(self._cycle.coming.values()):
-            fits = query.spider in (None, job["spider"]) and query.project_id in (None, job["project_id"])
+            fits = query.spider in (None, job["spider"]) and query.project_id in (
+                None,
+                job["project_id"],
+            )
             if fits and job["state"] in query.states:
                 yield job
 
-    def get_running_jobs(self, project_id: str | int | None = None, **kwargs: Any) -> Iterator[JobDict]:
+    def get_running_jobs(
+        self, project_id: str | int | None = None, **kwargs: Any
+    ) -> Iterator[JobDict]:
         """Return pending and running jobs of this manager, in the order of their start."""
         kwargs.pop("state", None)
         return self.get_owned_jobs(project_id, state=["pending", "running"], **kwargs)
 
-    def get_finished_owned_jobs(self, project_id: str | int | None = None, **kwargs: Any) -> Iterator[JobDict]:
+    def get_finished_owned_jobs(
+        self, project_id: str | int | None = None, **kwargs: Any
+    ) -> Iterator[JobDict]:
         """Return ended jobs of this manager, the latest end first."""
         kwargs.pop("state", None)
         return self.get_owned_jobs(project_id, state=["finished"], **kwargs)
@@ -167,16 +192,19 @@ class WorkFlowManager(BaseLoopScript):
     ) -> bool:
         """Wait until these jobs have ended, and return whether they have.
 
-        ``jobs_keys``: one key, or several. ``interval``: seconds of sleep before each check. ``timeout``: most seconds
+        ``jobs_keys``: one key, or several. ``interval``: seconds of sleep before each check.
+            ``timeout``: most seconds
         to wait. ``heartbeat``: seconds between log lines about the wait.
 
-        Each call of a manager has a time limit. For a longer wait, use ``is_running`` in later cycles. Raises
-        ``TimeoutError`` if the wait would exceed the time limit.
+        Each call of a manager has a time limit. For a longer wait, use ``is_running`` in later
+        cycles. Raises ``TimeoutError`` if the wait would exceed the time limit.
         """
         running = [jobs_keys] if isinstance(jobs_keys, str) else list(jobs_keys)
         for key in running:
             if key in self._cycle.coming:
-                raise ValueError(f"wait_for: {key} starts only after this cycle; use is_running in a later cycle")
+                raise ValueError(
+                    f"wait_for: {key} starts only after this cycle; use is_running in a later cycle"
+                )
         beat = max(interval, heartbeat or 0)
         waited = 0.0
         next_beat = beat
@@ -191,22 +219,27 @@ class WorkFlowManager(BaseLoopScript):
             _LOG.warning("wait_for: still running after %g s: %s", waited, ", ".join(running[:10]))
         return not running
 
-    # --- items and files of jobs -------------------------------------------------------------------------------------
+    # --- items and files of jobs ------------------------------------------------------------------
 
-    def items(self, job: JobKey | JobDict, *, partial: bool = False, **which: Unpack[Which]) -> Items:
+    def items(
+        self, job: JobKey | JobDict, *, partial: bool = False, **which: Unpack[Which]
+    ) -> Items:
         """Return the items of a job of this manager.
 
-        ``task``: only items of the task with this index. ``offset``, ``limit``: skip this many items, and return at
-        most this many. ``fields``: return only these fields of each item. ``partial``: also read a job that is live or
-        failed, as far as it has items. Raises ``InvalidRequest``. Raises ``NotYetDelivered`` if the job's files have
-        not arrived after 30 s; a hook that raises this error is called again later.
+        ``task``: only items of the task with this index. ``offset``, ``limit``: skip this many
+            items, and return at
+        most this many. ``fields``: return only these fields of each item. ``partial``: also read a
+        job that is live or failed, as far as it has items. Raises ``InvalidRequest``. Raises
+        ``NotYetDelivered`` if the job's files have not arrived after 30 s; a hook that raises this
+        error is called again later.
 
         >>> from crawler_lifecycle.managers import CrawlManager
         >>> from crawler_lifecycle.managers.testing import simulate
         >>> class Shop(CrawlManager):
         ...     name, spider, loop_mode = "shop", "shop.com", 60
         ...     def finished_ok_hook(self, spider, outcome, job_args_override, jobkey):
-        ...         self.state["dearest"] = max(item["price"] for item in self.items(jobkey, fields=["price"]))
+        ...         items = self.items(jobkey, fields=["price"])
+        ...         self.state["dearest"] = max(item["price"] for item in items)
         >>> simulate(Shop, items={"shop.com": [{"price": 7}, {"price": 9}]}).state
         {'dearest': 9}
         """
@@ -217,21 +250,30 @@ class WorkFlowManager(BaseLoopScript):
         return self._platform.run_files(self._run_of(job, partial=partial))
 
     def open(self, job: JobKey | JobDict, name: str, *, partial: bool = False) -> BinaryIO:
-        """Open one of these files for reading. Raises ``InvalidRequest`` if no file has this name."""
+        """Open one of these files for reading.
+
+        Raises ``InvalidRequest`` if no file has this name.
+        """
         return open_file(self._platform, [self._run_of(job, partial=partial)], name)
 
     def _run_of(self, job: JobKey | JobDict, *, partial: bool) -> int:
         key = job if isinstance(job, str) else job.get("key") if isinstance(job, dict) else None
         found = self._platform.job(key) if isinstance(key, str) else None
         if found is None or found["run_id"] is None:
-            raise refusal("job", job if isinstance(job, str) else key, "give the key of a job that has begun")
+            raise refusal(
+                "job", job if isinstance(job, str) else key, "give the key of a job that has begun"
+            )
         ended = found["state"] == "finished"
         outcome = found["close_reason"]
         if not partial and (not ended or outcome in self.failed_outcomes):
-            raise refusal("job", key, f"it is {outcome if ended else found['state']}; use partial=True to read it")
+            raise refusal(
+                "job",
+                key,
+                f"it is {outcome if ended else found['state']}; use partial=True to read it",
+            )
         return int(found["run_id"])
 
-    # --- resumption --------------------------------------------------------------------------------------------------
+    # --- resumption -------------------------------------------------------------------------------
 
     def resume_workflow(self) -> None:
         """Call the resume hooks: first for live jobs, then for ended jobs (S-25).
@@ -252,7 +294,11 @@ class WorkFlowManager(BaseLoopScript):
                 self._acquired_live[job["key"]] = job["spider"]
 
     def _of_other_flows(self, states: list[str]) -> Iterator[JobDict]:
-        return (job for job in self.get_owned_jobs(state=states) if f"FLOW_ID={self.flow_id}" not in job["tags"])
+        return (
+            job
+            for job in self.get_owned_jobs(state=states)
+            if f"FLOW_ID={self.flow_id}" not in job["tags"]
+        )
 
     def _hold_acquired(self) -> None:
         """Let acquired jobs of other flows occupy slots until they end."""
@@ -264,12 +310,18 @@ class WorkFlowManager(BaseLoopScript):
                 self._cycle.window.hold_for(spider)
 
     def _overrides(self, hook: str) -> bool:
-        """Return whether a user's class overrides this hook. Otherwise no jobs need to be read for it."""
+        """Return whether a user's class overrides this hook.
+
+        Otherwise no jobs need to be read for it.
+        """
         own = getattr(type(self), hook, None)
         return own is not None and getattr(own, "__module__", None) not in _CLASSES
 
     def resume_running_job_hook(self, job: JobDict) -> None:
-        """Handle a live job after a restart. Users may override it; the manager itself already knows the job."""
+        """Handle a live job after a restart.
+
+        Users may override it; the manager itself already knows the job.
+        """
 
     def resume_finished_job_hook(self, job: JobDict) -> None:
         """Handle an ended job after a restart. Users may override it."""

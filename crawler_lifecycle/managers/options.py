@@ -1,4 +1,6 @@
-"""Command lines of managers: parsing, named command lines (``--program``), and the start of a manager."""
+"""Command lines of managers: parsing, named command lines (``--program``), and the start of a
+manager.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,10 @@ from .types import ClassError
 
 
 class OptionParser(ArgumentParser):
-    """Parses options. In a worker (``hosted``) a wrong option raises ``ClassError`` instead of ending the process."""
+    """Parses options.
+
+    In a worker (``hosted``) a wrong option raises ``ClassError`` instead of ending the process.
+    """
 
     def __init__(self, description: str | None, hosted: bool, prog: str) -> None:
         super().__init__(prog=prog, description=description)
@@ -28,7 +33,9 @@ class OptionParser(ArgumentParser):
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
         if self._hosted:
-            raise ClassError(f"options: {message or 'they only ask for help; leave out -h and --help'}")
+            raise ClassError(
+                f"options: {message or 'they only ask for help; leave out -h and --help'}"
+            )
         super().exit(status, message)
 
     def _print_message(self, message: str, file: Any = None) -> None:
@@ -36,7 +43,9 @@ class OptionParser(ArgumentParser):
             super()._print_message(message, file)
 
 
-def parse(parser: OptionParser, argv: Sequence[str] | None, programs: Mapping[str, Mapping[str, Any]]) -> Namespace:
+def parse(
+    parser: OptionParser, argv: Sequence[str] | None, programs: Mapping[str, Mapping[str, Any]]
+) -> Namespace:
     """Parse a command line. Its own options override those of its program (S-10)."""
     given = list(sys.argv[1:] if argv is None else argv)
     first = OptionParser(None, True, parser.prog)
@@ -44,20 +53,31 @@ def parse(parser: OptionParser, argv: Sequence[str] | None, programs: Mapping[st
     first.add_argument("--program", "-g")
     first.add_argument("--program-variables", "-v", default="")
     try:
-        chosen, rest = first.parse_known_args([text for text in given if text not in ("-h", "--help")])
+        chosen, rest = first.parse_known_args(
+            [text for text in given if text not in ("-h", "--help")]
+        )
     except ClassError:
         return parser.parse_args(given)
     if chosen.program is None:
         return parser.parse_args(given)
     if chosen.program not in programs:
-        known = "; ".join(f"{name}: {program.get('description', '')}" for name, program in programs.items()) or "none"
-        parser.error(f"--program {chosen.program} is not defined; use one of these programs: {known}")
+        known = (
+            "; ".join(
+                f"{name}: {program.get('description', '')}" for name, program in programs.items()
+            )
+            or "none"
+        )
+        parser.error(
+            f"--program {chosen.program} is not defined; use one of these programs: {known}"
+        )
     values = _variables(parser, chosen.program_variables)
     line = programs[chosen.program]["command_line"]
     try:
         stored = [str(word).format(**values) for word in line]
     except (KeyError, IndexError, ValueError) as error:
-        parser.error(f"--program {chosen.program} needs the variable {error}; give it with -v name:value")
+        parser.error(
+            f"--program {chosen.program} needs the variable {error}; give it with -v name:value"
+        )
     args = parser.parse_args([*stored, *rest])
     args.program = chosen.program
     args.program_variables = chosen.program_variables
@@ -69,9 +89,13 @@ def json_object(parser: ArgumentParser, option: str, text: str) -> dict[str, Any
     try:
         found = json.loads(text)
     except ValueError as error:
-        parser.error(f'{option}: {text[:100]!r} is no JSON ({error}); give an object, such as {{"page": 1}}')
+        parser.error(
+            f'{option}: {text[:100]!r} is no JSON ({error}); give an object, such as {{"page": 1}}'
+        )
     if not isinstance(found, dict):
-        parser.error(f'{option}: {text[:100]!r} is not allowed; give a JSON object, such as {{"page": 1}}')
+        parser.error(
+            f'{option}: {text[:100]!r} is not allowed; give a JSON object, such as {{"page": 1}}'
+        )
     return found
 
 
@@ -80,7 +104,9 @@ def _variables(parser: ArgumentParser, text: str) -> dict[str, str]:
     for pair in filter(None, text.split(",")):
         name, colon, value = pair.partition(":")
         if not colon or not name:
-            parser.error(f"--program-variables: {pair[:100]!r} is not allowed; give name:value,name:value")
+            parser.error(
+                f"--program-variables: {pair[:100]!r} is not allowed; give name:value,name:value"
+            )
         values[name] = value
     return values
 
@@ -88,9 +114,10 @@ def _variables(parser: ArgumentParser, text: str) -> dict[str, str]:
 def start_from_here(cls: type, name: str, flow_id: str | None) -> None:
     """Start the manager with the options of this command line, and show it until its end.
 
-    The manager executes on a plans worker, which must have the module. A separate process executes ``crawlctl manager
-    start --watch``: address, token and exit codes are the same, and this process does not load ``crawlctl``. Ctrl-C
-    ends the display, but not the manager. Raises ``SystemExit`` unless the manager completed.
+    The manager executes on a plans worker, which must have the module. A separate process executes
+    ``crawlctl manager start --watch``: address, token and exit codes are the same, and this process
+    does not load ``crawlctl``. Ctrl-C ends the display, but not the manager. Raises ``SystemExit``
+    unless the manager completed.
     """
     import subprocess  # a manager in a worker does not need it
 
@@ -98,7 +125,17 @@ def start_from_here(cls: type, name: str, flow_id: str | None) -> None:
     named = ["--name", name] if name else []
     flow = ["--flow", flow_id] if flow_id else []
     crawlctl = [sys.executable, "-m", "crawler_lifecycle.cli"]
-    start = [*crawlctl, "manager", "start", importable_name(cls), "--watch", *named, *flow, "--", *sys.argv[1:]]
+    start = [
+        *crawlctl,
+        "manager",
+        "start",
+        importable_name(cls),
+        "--watch",
+        *named,
+        *flow,
+        "--",
+        *sys.argv[1:],
+    ]
     child = subprocess.Popen(start)
     code = None
     while code is None:

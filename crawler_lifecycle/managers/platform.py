@@ -1,16 +1,19 @@
 """``Platform``: the only service that users' classes of managers call.
 
-It has two implementations: a host process of a worker (``user_code/host.py``), and the memory of ``managers.testing``.
-Both call the class through a ``Driver`` (``managers/driver.py``):
+It has two implementations: a host process of a worker (``user_code/host.py``), and the memory of
+``managers.testing``. Both call the class through a ``Driver`` (``managers/driver.py``):
 
 ``Driver(cls, platform)``  creates the object: reads the options, runs ``__init__``
 ``.begin()``               calls ``on_start``, and the resume hooks if ``Start.resumed``
-``.page(after)``           returns the yields after this position; for an earlier position it restarts the generator
+``.page(after)``           returns the yields after this position; for an earlier position it
+    restarts the generator
 ``.cycle(facts)``          executes one cycle; the caller commits the whole decision
-``.close(reason)``         calls ``on_close``, after the last cycle or after a stop; completes the last decision
+``.close(reason)``         calls ``on_close``, after the last cycle or after a stop; completes the
+    last decision
 
-Each of them raises ``ClassError`` for an error of the class. If a caller cannot commit a decision, it must end the
-process and create a new object, because the old object assumes that its decisions were committed.
+Each of them raises ``ClassError`` for an error of the class. If a caller cannot commit a decision,
+it must end the process and create a new object, because the old object assumes that its decisions
+were committed.
 """
 
 from __future__ import annotations
@@ -20,7 +23,13 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from crawler_lifecycle.domain.run_data import DataSource
-from crawler_lifecycle.features.managers.domain.manager import Decision, JobState, Live, Start, Waiting
+from crawler_lifecycle.features.managers.domain.manager import (
+    Decision,
+    JobState,
+    Live,
+    Start,
+    Waiting,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +49,9 @@ class OwnedQuery:
 
 @dataclass(frozen=True, slots=True)
 class OwnedPage:
-    """Jobs in the form of ``JobDict``: finished jobs with the latest end first, other jobs by their start."""
+    """Jobs in the form of ``JobDict``: finished jobs with the latest end first, other jobs by their
+    start.
+    """
 
     jobs: list[dict[str, Any]] = field(default_factory=list)
     after: str | None = None
@@ -48,7 +59,10 @@ class OwnedPage:
 
 
 class Platform(DataSource, Protocol):
-    """Services for a user's class. The class calls these methods only during a call of the driver, in its thread."""
+    """Services for a user's class.
+
+    The class calls these methods only during a call of the driver, in its thread.
+    """
 
     def start(self) -> Start:
         """Return the facts with which the process began; they never change."""
@@ -57,13 +71,16 @@ class Platform(DataSource, Protocol):
         """Return the time in epoch seconds."""
 
     def sleep(self, seconds: float) -> None:
-        """Wait. Raises ``TimeoutError`` at once if the wait would exceed the time limit of the current call."""
+        """Wait.
+
+        Raises ``TimeoutError`` at once if the wait would exceed the time limit of the current call.
+        """
 
     def entering(self, what: str, item_id: int | None = None) -> None:
         """Report that a method of the class is about to run, with its name and its job.
 
-        If the worker must kill the process later, it can say where the process was. It then counts a failed try of the
-        hooks of this job's end.
+        If the worker must kill the process later, it can say where the process was. It then counts
+        a failed try of the hooks of this job's end.
         """
 
     def did(self, done: Decision) -> None:
@@ -73,10 +90,14 @@ class Platform(DataSource, Protocol):
         """
 
     def waiting_jobs(self, state: JobState, after_id: int = 0, limit: int = 100) -> list[Waiting]:
-        """Return jobs in this waiting state at the beginning of the cycle; the oldest row is first."""
+        """Return jobs in this waiting state at the beginning of the cycle; the oldest row is
+        first.
+        """
 
     def live_jobs(self, after_id: int = 0, limit: int = 500) -> list[Live]:
-        """Return jobs that occupy a slot, without those in ``Facts.ended``; the oldest row is first."""
+        """Return jobs that occupy a slot, without those in ``Facts.ended``; the oldest row is
+        first.
+        """
 
     def known_identities(self, identities: Collection[str]) -> set[str]:
         """Return the identities that belong to a job of the manager."""

@@ -39,16 +39,22 @@ def where(error: BaseException) -> str:
 def check_state(state: Any) -> None:
     """Raise ``InvalidRequest`` unless this value can be stored as a manager's state."""
     if not isinstance(state, dict):
-        raise InvalidRequest(f"self.state: a {type(state).__name__} is not allowed; use a dictionary")
+        raise InvalidRequest(
+            f"self.state: a {type(state).__name__} is not allowed; use a dictionary"
+        )
     try:
         size = len(json.dumps(state, allow_nan=False).encode())
         same = all(isinstance(name, str) for name in state)
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidRequest(f"self.state: {error}; use only texts, numbers, lists and dictionaries") from None
+        raise InvalidRequest(
+            f"self.state: {error}; use only texts, numbers, lists and dictionaries"
+        ) from None
     if not same:
         raise InvalidRequest("self.state: a name is not allowed; all names must be texts")
     if size > STATE_BYTES:
-        raise InvalidRequest(f"self.state: {size} bytes of JSON are too much; keep at most {STATE_BYTES}")
+        raise InvalidRequest(
+            f"self.state: {size} bytes of JSON are too much; keep at most {STATE_BYTES}"
+        )
 
 
 def no_coroutine(method: str, answer: Any) -> Any:
@@ -56,13 +62,17 @@ def no_coroutine(method: str, answer: Any) -> Any:
     if inspect.isawaitable(answer):
         if inspect.iscoroutine(answer):
             answer.close()
-        raise ClassError(f"{method} is a coroutine, which is not awaited; make it an ordinary method (def)")
+        raise ClassError(
+            f"{method} is a coroutine, which is not awaited; make it an ordinary method (def)"
+        )
     return answer
 
 
 @contextmanager
 def undone_on_error(script: BaseScript) -> Iterator[None]:
-    """Restore the earlier decisions of the script if an error is raised inside of the ``with`` block."""
+    """Restore the earlier decisions of the script if an error is raised inside of the ``with``
+    block.
+    """
     cycle = script._cycle
     window = cycle.window.saved()
     state = deepcopy(script.state)

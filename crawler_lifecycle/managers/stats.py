@@ -24,7 +24,10 @@ BASE_TARGET_SPIDER_STATS = (
 
 
 class Stats:
-    """Numbers by name, with the methods of Scrapy's stats collector. They are stored with the manager."""
+    """Numbers by name, with the methods of Scrapy's stats collector.
+
+    They are stored with the manager.
+    """
 
     def __init__(self, values: Mapping[str, float] | None = None) -> None:
         self._values: dict[str, float] = dict(values or {})
@@ -41,8 +44,15 @@ class Stats:
         self._values = dict(values)
 
     def set_value(self, key: str, value: float) -> None:
-        """Set a number. Raises ``InvalidRequest`` for another type, a bad name, and too many names."""
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        """Set a number.
+
+        Raises ``InvalidRequest`` for another type, a bad name, and too many names.
+        """
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not math.isfinite(value)
+        ):
             raise refusal(f"stats.{key}", value, "give a number")
         if not isinstance(key, str) or not 0 < len(key) <= STAT_NAME_MAX:
             raise refusal("stats", key, f"give a name of 1 to {STAT_NAME_MAX} characters")
@@ -67,7 +77,8 @@ class SpiderStatsAggregatorMixin:
     >>> from crawler_lifecycle.managers.testing import simulate
     >>> class Shop(CrawlManager):
     ...     name, spider, loop_mode, target_spider_stats = "shop", "shop.com", 60, ("price/",)
-    >>> simulate(Shop, stats={"price/missing": 2, "item_scraped_count": 7, "log_count/INFO": 9}).stats
+    >>> stats = {"price/missing": 2, "item_scraped_count": 7, "log_count/INFO": 9}
+    >>> simulate(Shop, stats=stats).stats
     {'price/missing/total': 2, 'item_scraped_count/total': 7}
     """
 
@@ -77,11 +88,15 @@ class SpiderStatsAggregatorMixin:
     stats_only_total = True
     stats: Stats
 
-    def aggregate_spider_stats(self, jobdict: Mapping[str, Any], stats_added_prefix: str = "") -> None:
+    def aggregate_spider_stats(
+        self, jobdict: Mapping[str, Any], stats_added_prefix: str = ""
+    ) -> None:
         """Add the ``scrapystats`` of one job. Statistics that ``Stats`` refuses are ignored."""
         prefixes = (*self.target_spider_stats, *BASE_TARGET_SPIDER_STATS)
         for name, value in (jobdict.get("scrapystats") or {}).items():
-            if isinstance(value, int | float) and any(re.match(prefix, name) for prefix in prefixes):
+            if isinstance(value, int | float) and any(
+                re.match(prefix, name) for prefix in prefixes
+            ):
                 whole = f"{stats_added_prefix}/{name}".strip("/")
                 with suppress(InvalidRequest):
                     self.stats.inc_value(f"{whole}/total", value)

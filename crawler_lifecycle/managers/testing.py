@@ -1,7 +1,7 @@
 """A simulated manager for tests: ``simulate(MyManager, outcomes=…)``.
 
-The class is called by the same code and rules as in a worker. The clock moves from one event to the next, and no run is
-started. The same call always returns the same record.
+The class is called by the same code and rules as in a worker. The clock moves from one event to the
+next, and no run is started. The same call always returns the same record.
 """
 
 from __future__ import annotations
@@ -110,8 +110,13 @@ class _Row:
 
 
 #: The outcomes of jobs that no crawler ended itself.
-_ENDED_BY = {"cancelled": EndedBy.PERSON, "cancel_timeout": EndedBy.PERSON, "deploy_failed": EndedBy.SERVICE}
-#: One outcome for all jobs, a list in the order of their starts, job number -> outcome, or a function of the job.
+_ENDED_BY = {
+    "cancelled": EndedBy.PERSON,
+    "cancel_timeout": EndedBy.PERSON,
+    "deploy_failed": EndedBy.SERVICE,
+}
+#: One outcome for all jobs, a list in the order of their starts, job number -> outcome, or a
+#: function of the job.
 Outcomes = str | Sequence[str] | Mapping[int, str] | Callable[[Scheduled], str]
 #: Items of jobs: spider -> items, or a function of the job.
 Left = Mapping[str, Sequence[Any]] | Callable[[Scheduled], Sequence[Any]]
@@ -162,10 +167,15 @@ class Simulation(HeldFiles):
         self.read_clock: Callable[[], float] = lambda: 0.0
         """The driver's clock, for its time limits. The default clock never moves."""
 
-    # --- methods for tests -------------------------------------------------------------------------------------------
+    # --- methods for tests ------------------------------------------------------------------------
 
-    def run(self, cycles: int = 10_000, until: Callable[[Record], bool] = lambda record: False) -> Record:
-        """Execute cycles until the end, until ``until`` is true, or at most this many. Return the record."""
+    def run(
+        self, cycles: int = 10_000, until: Callable[[Record], bool] = lambda record: False
+    ) -> Record:
+        """Execute cycles until the end, until ``until`` is true, or at most this many.
+
+        Return the record.
+        """
         for _ in range(cycles):
             if self.record.over or until(self.record):
                 break
@@ -175,7 +185,8 @@ class Simulation(HeldFiles):
     def restart(self) -> None:
         """Simulate the death of the process: the next cycle creates a new object.
 
-        The generator begins again, or continues after its position if ``on_code_change`` is ``continue``.
+        The generator begins again, or continues after its position if ``on_code_change`` is
+        ``continue``.
         """
         self.driver = None
         self.row = replace(self.row, resumed=True)
@@ -187,7 +198,9 @@ class Simulation(HeldFiles):
     def resume(self) -> None:
         """Start the next attempt of the manager after its end."""
         self.restart()
-        self.row = replace(self.row, attempt=self.row.attempt + 1, close_reason=None, started_at=self.clock)
+        self.row = replace(
+            self.row, attempt=self.row.attempt + 1, close_reason=None, started_at=self.clock
+        )
         self.hook_errors = 0
         self.record.over = False
         self.record.close_reason = None
@@ -199,7 +212,7 @@ class Simulation(HeldFiles):
         self.sealed = self.sealed or seal
         return len(new)
 
-    # --- one turn ----------------------------------------------------------------------------------------------------
+    # --- one turn ---------------------------------------------------------------------------------
 
     def turn(self) -> None:
         """Execute one cycle, and move the clock to the next event."""
@@ -222,17 +235,28 @@ class Simulation(HeldFiles):
             self._pass(decision.again_s)
 
     def _read_source(self, driver: Driver) -> Facts:
-        while not (self.exhausted or self.source_error or self.paused) and self._count(JobState.BUFFERED) < self.buffer:
+        while (
+            not (self.exhausted or self.source_error or self.paused)
+            and self._count(JobState.BUFFERED) < self.buffer
+        ):
             self.add_page(driver.page(self.position))
         return self.facts()
 
     def add_page(self, page: Page) -> None:
-        """Add the yields of a page of the source. Raises ``InvalidRequest`` if positions are missing."""
+        """Add the yields of a page of the source.
+
+        Raises ``InvalidRequest`` if positions are missing.
+        """
         for item in yields_behind(page, self.position):
             if item.job is None:
                 self.record.skipped.append((item.position, item.error or ""))
-            elif item.known or self._insert(JobState.BUFFERED, item.job, position=item.position) is None:
-                why = f"a job with these arguments is known: {item.job.spider} {item.job.spider_args}"
+            elif (
+                item.known
+                or self._insert(JobState.BUFFERED, item.job, position=item.position) is None
+            ):
+                why = (
+                    f"a job with these arguments is known: {item.job.spider} {item.job.spider_args}"
+                )
                 self.record.skipped.append((item.position, why))
         self.position = page.position
         self.exhausted = page.exhausted
@@ -240,7 +264,9 @@ class Simulation(HeldFiles):
 
     def facts(self) -> Facts:
         """Return the facts for the next cycle."""
-        ended = [row for row in self.rows if row.state is JobState.STARTED and row.ends_at <= self.clock]
+        ended = [
+            row for row in self.rows if row.state is JobState.STARTED and row.ends_at <= self.clock
+        ]
         ended.sort(key=lambda row: (row.started_at or 0.0, row.item_id))
         listed = ended[:CYCLE_ENDS]
         gone = {row.item_id for row in ended[:CYCLE_ENDS]}
@@ -248,7 +274,10 @@ class Simulation(HeldFiles):
         delayed = [row for row in self.rows if row.state is JobState.DELAYED]
         return Facts(
             **{name: getattr(self.row, name) for name in ("manager_id", "attempt", "next_seq")},
-            **{name: getattr(self, name) for name in ("exhausted", "sealed", "source_error", "last_pick")},
+            **{
+                name: getattr(self, name)
+                for name in ("exhausted", "sealed", "source_error", "last_pick")
+            },
             **{name: getattr(self, name) for name in ("cap", "paused")},
             now=self.clock,
             ended=[self._ended(row) for row in listed],
@@ -270,20 +299,27 @@ class Simulation(HeldFiles):
     def commit(self, decision: Decision) -> None:
         """Apply a whole decision.
 
-        Raises ``InvalidRequest`` for an impossible decision, and ``Overtaken`` if a job's state has changed since the
-        facts were read.
+        Raises ``InvalidRequest`` for an impossible decision, and ``Overtaken`` if a job's state has
+        changed since the facts were read.
         """
-        picked = self._rows([pick.item_id for pick in decision.picked if pick.item_id > 0], *_WAITING)
+        picked = self._rows(
+            [pick.item_id for pick in decision.picked if pick.item_id > 0], *_WAITING
+        )
         hooked = self._rows([hooked.item_id for hooked in decision.hooked], JobState.STARTED)
         delayed = self._rows(decision.delayed, JobState.BUFFERED)
-        numbers = new_numbers(decision, self.row.next_seq, {item_id: row.seq for item_id, row in picked.items()})
+        numbers = new_numbers(
+            decision, self.row.next_seq, {item_id: row.seq for item_id, row in picked.items()}
+        )
         for row in hooked.values():
             row.state = JobState.ENDED
             self.hook_errors += row.tries >= TRIES
         for failed in [failed for failed in decision.failed if not failed.later]:
             self.rows[failed.item_id - 1].tries += 1
         for added in decision.added:
-            more = {name: getattr(added, name) for name in ("unique", "seq", "retry", "retry_of", "not_before")}
+            more = {
+                name: getattr(added, name)
+                for name in ("unique", "seq", "retry", "retry_of", "not_before")
+            }
             if (new := self._insert(JobState.QUEUED, added.job, **more)) is not None:
                 picked[added.ref] = new
         for row in delayed.values():
@@ -312,7 +348,9 @@ class Simulation(HeldFiles):
     def _begin(self, row: _Row) -> None:
         assert row.seq is not None
         key = run_request_id(self.row.manager_id, row.seq, row.retry)
-        began = Scheduled(key=key, seq=row.seq, retry=row.retry, at=self.clock - BEGINNING, **asdict(row.job))
+        began = Scheduled(
+            key=key, seq=row.seq, retry=row.retry, at=self.clock - BEGINNING, **asdict(row.job)
+        )
         self.last_pick = self.clock
         self.record.scheduled.append(began)
         row.outcome = self._outcome(began)
@@ -336,7 +374,9 @@ class Simulation(HeldFiles):
     def _pass(self, again_s: float | None) -> None:
         """Move the clock to the next end of a job or to the next cycle, whichever is first."""
         ends = [row.ends_at for row in self.rows if row.state is JobState.STARTED]
-        nexts = [max(self.clock, at) for at in ends] + ([] if again_s is None else [self.clock + again_s])
+        nexts = [max(self.clock, at) for at in ends] + (
+            [] if again_s is None else [self.clock + again_s]
+        )
         self.clock = min(nexts, default=self.clock)
         self.record.seconds = self.clock - BEGINNING
 
@@ -350,18 +390,26 @@ class Simulation(HeldFiles):
         record.left = self._count(*_HOLDING)
         self.driver = None
 
-    # --- rows --------------------------------------------------------------------------------------------------------
+    # --- rows -------------------------------------------------------------------------------------
 
     def _rows(self, item_ids: Sequence[int], *states: JobState) -> dict[int, _Row]:
         """Return these rows by id. Each must be named once and be in one of these states."""
-        found = {item_id: self.rows[item_id - 1] for item_id in item_ids if 0 < item_id <= len(self.rows)}
+        found = {
+            item_id: self.rows[item_id - 1] for item_id in item_ids if 0 < item_id <= len(self.rows)
+        }
         if len(found) != len(item_ids):
-            raise InvalidRequest("item_id: a job does not exist or is named twice; name each job once")
+            raise InvalidRequest(
+                "item_id: a job does not exist or is named twice; name each job once"
+            )
         if any(row.state not in states for row in found.values()):
-            raise Overtaken("A job's state has changed since the facts were read; the next cycle decides again")
+            raise Overtaken(
+                "A job's state has changed since the facts were read; the next cycle decides again"
+            )
         return found
 
-    def _insert(self, state: JobState, job: Job, *, unique: bool = True, **more: Any) -> _Row | None:
+    def _insert(
+        self, state: JobState, job: Job, *, unique: bool = True, **more: Any
+    ) -> _Row | None:
         if unique and job.identity in self._identities:
             return None
         number = more.get("seq"), more.get("retry", 0)
@@ -383,7 +431,9 @@ class Simulation(HeldFiles):
 
     def job_dict(self, row: _Row) -> dict[str, Any]:
         """Return a job in the form of ``JobDict``, for hooks and lists."""
-        over = row.state is JobState.ENDED or (row.state is JobState.STARTED and row.ends_at <= self.clock)
+        over = row.state is JobState.ENDED or (
+            row.state is JobState.STARTED and row.ends_at <= self.clock
+        )
         state = "finished" if over else "running" if row.state in _HOLDING else "pending"
         key = None if row.seq is None else run_request_id(self.row.manager_id, row.seq, row.retry)
         return {
@@ -397,7 +447,7 @@ class Simulation(HeldFiles):
             **{"pages": None, "errors": None, "attempt": 1, "cause": None},
         }
 
-    # --- Platform ----------------------------------------------------------------------------------------------------
+    # --- Platform ---------------------------------------------------------------------------------
 
     def start(self) -> Start:
         return self.row
@@ -417,22 +467,44 @@ class Simulation(HeldFiles):
 
     def waiting_jobs(self, state: JobState, after_id: int = 0, limit: int = 100) -> list[Waiting]:
         found = [row for row in self.rows if row.state is state and row.item_id > after_id][:limit]
-        return [Waiting(row.item_id, row.job, row.seq, row.retry, row.retry_of, row.not_before) for row in found]
+        return [
+            Waiting(row.item_id, row.job, row.seq, row.retry, row.retry_of, row.not_before)
+            for row in found
+        ]
 
     def live_jobs(self, after_id: int = 0, limit: int = 500) -> list[Live]:
         clock = self.clock
-        found = [row for row in self.rows if row.state in _HOLDING and row.ends_at > clock and row.item_id > after_id]
+        found = [
+            row
+            for row in self.rows
+            if row.state in _HOLDING and row.ends_at > clock and row.item_id > after_id
+        ]
         return [self.live(row) for row in found[:limit]]
 
     def known_identities(self, identities: Collection[str]) -> set[str]:
         return self._identities.intersection(identities)
 
     def job(self, key: str) -> dict[str, Any] | None:
-        return next((dict(job) for job in [*map(self.job_dict, self.rows), *self.others] if job["key"] == key), None)
+        return next(
+            (
+                dict(job)
+                for job in [*map(self.job_dict, self.rows), *self.others]
+                if job["key"] == key
+            ),
+            None,
+        )
 
     def owned_jobs(self, query: OwnedQuery) -> OwnedPage:
-        jobs = [job for job in map(self.job_dict, self.rows) if job["key"] and job["state"] in query.states]
-        jobs += [dict(other) for other in self.others if query.all_flows and other["state"] in query.states]
+        jobs = [
+            job
+            for job in map(self.job_dict, self.rows)
+            if job["key"] and job["state"] in query.states
+        ]
+        jobs += [
+            dict(other)
+            for other in self.others
+            if query.all_flows and other["state"] in query.states
+        ]
         if query.spider is not None:
             jobs = [job for job in jobs if job["spider"] == query.spider]
         if query.project_id is not None:
@@ -457,10 +529,12 @@ def simulate(
 ) -> Record:
     """Simulate a manager until its end, or for ``cycles`` cycles, and return the record.
 
-    ``argv``: the words of its command line. ``outcomes``: one outcome for all jobs, a list in the order of their
-    starts, job number -> outcome, or a function of the job. ``seconds``: duration of each job, or a function of the
-    job. ``stats``: the ``scrapystats`` of each job. ``tags``: tags of the manager. ``items``: spider -> items of its
-    jobs, or a function of the job. Raises ``ClassError`` for errors of the class outside of its hooks.
+    ``argv``: the words of its command line. ``outcomes``: one outcome for all jobs, a list in the
+        order of their
+    starts, job number -> outcome, or a function of the job. ``seconds``: duration of each job, or a
+    function of the job. ``stats``: the ``scrapystats`` of each job. ``tags``: tags of the manager.
+    ``items``: spider -> items of its jobs, or a function of the job. Raises ``ClassError`` for
+    errors of the class outside of its hooks.
 
     >>> from crawler_lifecycle.managers import PeriodicCrawlManager
     >>> from crawler_lifecycle.managers.testing import simulate
@@ -470,5 +544,7 @@ def simulate(
     >>> record.over, len(record.scheduled)
     (False, 3)
     """
-    simulation = Simulation(cls, argv, outcomes=outcomes, seconds=seconds, stats=stats, tags=tags, items=items)
+    simulation = Simulation(
+        cls, argv, outcomes=outcomes, seconds=seconds, stats=stats, tags=tags, items=items
+    )
     return simulation.run(cycles)

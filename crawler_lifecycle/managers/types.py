@@ -10,7 +10,8 @@ SpiderName = str
 Outcome = str
 #: The record of a job: field -> value (docs/managers.md).
 JobMeta = dict[str, Any]
-#: A yield of ``set_parameters_gen``: arguments of the spider, and optionally keys of ``FullJobParams``.
+#: A yield of ``set_parameters_gen``: arguments of the spider, and optionally keys of
+#: ``FullJobParams``.
 ScheduleArgs = dict[str, Any]
 
 
@@ -75,4 +76,6 @@ class StopRetry(Exception):
 
 
 class ClassError(Exception):
-    """Raised for an error of a user's class; the text names the position, the problem and the cure."""
+    """Raised for an error of a user's class; the text names the position, the problem and the
+    cure.
+    """

@@ -17,12 +17,14 @@ _BATCH = 32 * 1024
 class LineWriter:
     """Writes lines to a stream in a separate thread.
 
-    Otherwise a full pipe or a stopped terminal would block the event loop, and with it heartbeats and stops. If the
-    queue is full, lines are dropped and counted. Once the queue has capacity again, it gets a line about their number,
-    which ``report`` makes.
+    Otherwise a full pipe or a stopped terminal would block the event loop, and with it heartbeats
+    and stops. If the queue is full, lines are dropped and counted. Once the queue has capacity
+    again, it gets a line about their number, which ``report`` makes.
     """
 
-    def __init__(self, stream: TextIO, report: Callable[[int], str], *, waiting_max: int = WAITING_MAX) -> None:
+    def __init__(
+        self, stream: TextIO, report: Callable[[int], str], *, waiting_max: int = WAITING_MAX
+    ) -> None:
         self._stream = stream
         self._report = report
         self._max = waiting_max
@@ -53,14 +55,18 @@ class LineWriter:
         self._size += len(line)
 
     def flush(self, seconds: float) -> bool:
-        """Wait until all lines are written, at most this many seconds, and return whether they are."""
+        """Wait until all lines are written, at most this many seconds, and return whether they
+        are.
+        """
         with self._change:
             done = self._change.wait_for(lambda: not self._waiting and not self._writing, seconds)
             if done and self._dropped:
                 self._put(self._report(self._dropped))
                 self._dropped = 0
                 self._change.notify_all()
-                done = self._change.wait_for(lambda: not self._waiting and not self._writing, seconds)
+                done = self._change.wait_for(
+                    lambda: not self._waiting and not self._writing, seconds
+                )
             return done
 
     def _run(self) -> None:
@@ -86,7 +92,8 @@ class LineWriter:
         The stream may be closed, its reader may have ended, or the disk may be full.
         """
         try:
-            # The descriptor is used without the stream's buffer: a write that never ends would keep the buffer's lock.
+            # The descriptor is used without the stream's buffer: a write that never ends would keep
+            # the buffer's lock.
             number = self._stream.fileno()
         except (OSError, ValueError):
             number = -1

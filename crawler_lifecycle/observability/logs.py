@@ -1,7 +1,7 @@
 """Logging: one JSON object on each line in services, coloured text on a terminal.
 
-One handler formats all lines, both ours and those of libraries. It adds the fields of the run, removes secrets, escapes
-control characters and limits the length.
+One handler formats all lines, both ours and those of libraries. It adds the fields of the run,
+removes secrets, escapes control characters and limits the length.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ of_workflow: contextvars.ContextVar[Mapping[str, object]] = contextvars.ContextV
 Event = structlog.typing.EventDict
 
 
-# --- processors -------------------------------------------------------------------------------------------------------
+# --- processors -----------------------------------------------------------------------------------
 
 
 def _temporal(_: Any, __: str, event: Event) -> Event:
@@ -80,7 +80,9 @@ def _workflow(_: Any, __: str, event: Event) -> Event:
 
 
 def _expected(_: Any, __: str, event: Event) -> Event:
-    """Log a ``LifecycleError`` in one line: we raise it on purpose, so a traceback would not help."""
+    """Log a ``LifecycleError`` in one line: we raise it on purpose, so a traceback would not
+    help.
+    """
     info = event.get("exc_info")
     error = info[1] if isinstance(info, tuple) else info
     if isinstance(error, LifecycleError):
@@ -91,16 +93,22 @@ def _expected(_: Any, __: str, event: Event) -> Event:
 
 
 def _safe(_: Any, __: str, event: Event) -> Event:
-    """Remove secrets, escape characters that control a terminal or end the line, limit lengths, and order fields."""
+    """Remove secrets, escape characters that control a terminal or end the line, limit lengths, and
+    order fields.
+    """
     redactor = redaction.current()
     found: Event = {}
     for name in (*FIRST, *(name for name in event if name not in FIRST)):
         if name not in event:
             continue
-        limit = {"event": EVENT_MAX, "exception": EXCEPTION_MAX, "stack": EXCEPTION_MAX}.get(name, FIELD_MAX)
+        limit = {"event": EVENT_MAX, "exception": EXCEPTION_MAX, "stack": EXCEPTION_MAX}.get(
+            name, FIELD_MAX
+        )
         kept = name if isinstance(name, str) else str(name)
         value = redactor.value(event[name], kept if kept not in FIRST else "", limit=limit)
-        found[redaction.printable(kept)[:100]] = _escaped(value, lines=name in ("exception", "stack"))
+        found[redaction.printable(kept)[:100]] = _escaped(
+            value, lines=name in ("exception", "stack")
+        )
     return found
 
 
@@ -113,13 +121,18 @@ def _escaped(value: object, *, lines: bool = False) -> object:
 
 
 class _Handler(logging.Handler):
-    """Formats lines in the caller's thread, because it needs the caller's context; never waits for the reader."""
+    """Formats lines in the caller's thread, because it needs the caller's context; never waits for
+    the reader.
+    """
 
     def __init__(self, stream: TextIO, *, pretty: bool = False) -> None:
         super().__init__()
         self.setFormatter(_formatter(pretty=pretty))
         self._lines = LineWriter(
-            stream, lambda count: _line(f"{count} log lines were dropped because nobody read them", "warning")
+            stream,
+            lambda count: _line(
+                f"{count} log lines were dropped because nobody read them", "warning"
+            ),
         )
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -135,7 +148,9 @@ class _Handler(logging.Handler):
         """
         where = f"{record.pathname}:{record.lineno}"
         error = type(sys.exc_info()[1]).__name__
-        self._lines.write(_line("a log record could not be written", "error", where=where, error_type=error))
+        self._lines.write(
+            _line("a log record could not be written", "error", where=where, error_type=error)
+        )
 
     def flush(self) -> None:
         self._lines.flush(FLUSH_S)
@@ -143,14 +158,17 @@ class _Handler(logging.Handler):
 
 def _line(event: str, level: str, **more: str) -> str:
     stamp = datetime.now(UTC).isoformat().replace("+00:00", "Z")
-    return json.dumps({"timestamp": stamp, "level": level, "event": event, **_process, **more}) + "\n"
+    return (
+        json.dumps({"timestamp": stamp, "level": level, "event": event, **_process, **more}) + "\n"
+    )
 
 
-# --- entry points -----------------------------------------------------------------------------------------------------
+# --- entry points ---------------------------------------------------------------------------------
 
 
 def configure(service: str, settings: Settings | None = None) -> None:
-    """Send all log records of this process, including those of libraries, to standard error in one format.
+    """Send all log records of this process, including those of libraries, to standard error in one
+    format.
 
     ``settings`` give the level and the format. From now on their secrets are masked.
     """
@@ -173,10 +191,13 @@ def configure(service: str, settings: Settings | None = None) -> None:
     structlog.contextvars.clear_contextvars()
     _process.update(service=service, pid=os.getpid())
     if settings is not None:
-        from crawler_lifecycle.settings import unread_variables  # loaded already, because there are settings
+        # Loaded already, because there are settings.
+        from crawler_lifecycle.settings import unread_variables
 
         for name, cure in unread_variables(os.environ):
-            logging.getLogger(__name__).warning("%s is set, but no setting reads it; %s", name, cure)
+            logging.getLogger(__name__).warning(
+                "%s is set, but no setting reads it; %s", name, cure
+            )
 
 
 #: Fields of every line of this process. All threads share them, unlike context variables.
@@ -196,7 +217,9 @@ def _formatter(*, pretty: bool) -> structlog.stdlib.ProcessorFormatter:
     render: structlog.typing.Processor = structlog.processors.JSONRenderer()
     if pretty:
         plain = structlog.dev.plain_traceback
-        render = structlog.dev.ConsoleRenderer(exception_formatter=plain, colors=sys.stderr.isatty())
+        render = structlog.dev.ConsoleRenderer(
+            exception_formatter=plain, colors=sys.stderr.isatty()
+        )
     return structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=before,
         processors=[
@@ -211,7 +234,9 @@ def _formatter(*, pretty: bool) -> structlog.stdlib.ProcessorFormatter:
     )
 
 
-def _uncaught(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
+def _uncaught(
+    kind: type[BaseException], error: BaseException | None, trace: TracebackType | None
+) -> None:
     """Log an error that ends a process or thread, in the same format as all other lines."""
     if error is None or issubclass(kind, KeyboardInterrupt | SystemExit):
         sys.__excepthook__(kind, error or kind(), trace)
@@ -220,7 +245,9 @@ def _uncaught(kind: type[BaseException], error: BaseException | None, trace: Tra
 
 
 def secrets_of(settings: BaseModel) -> set[str]:
-    """Return the secrets of a tree of settings: fields that are declared secret, and credentials in URLs."""
+    """Return the secrets of a tree of settings: fields that are declared secret, and credentials in
+    URLs.
+    """
     found: set[str] = set()
     for name in type(settings).model_fields:
         value = getattr(settings, name)

@@ -1,7 +1,9 @@
-"""Prometheus metrics of our HTTP services. Each service has its own registry, so two in one process share no metrics.
+"""Prometheus metrics of our HTTP services.
 
-The metrics of a worker come from the SDK (``activities/meters.py``). Each process has exactly one endpoint. Labels have
-a fixed set of values: names of operations, never paths.
+Each service has its own registry, so two in one process share no metrics.
+
+The metrics of a worker come from the SDK (``activities/meters.py``). Each process has exactly one
+endpoint. Labels have a fixed set of values: names of operations, never paths.
 """
 
 from __future__ import annotations
@@ -16,7 +18,15 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, ProcessCollector, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Metric,
+    ProcessCollector,
+    generate_latest,
+)
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -29,8 +39,8 @@ ANSWER_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0,
 
 #: The label of metrics that count something of one project.
 PROJECT = "project"
-#: The values of gauges, in their order. A gauge with a label gets a mapping: value of the label -> number. A missing
-#: number is 0.
+#: The values of gauges, in their order. A gauge with a label gets a mapping: value of the label ->
+#: number. A missing number is 0.
 Values = Iterable[float | Mapping[str, float]]
 
 
@@ -65,10 +75,18 @@ class Figures:
         self.registry = CollectorRegistry(auto_describe=True)
         ProcessCollector(registry=self.registry)
         self.prefix = f"crawler_lifecycle_{service}"
-        info = Gauge(f"{self.prefix}_build_info", "Always 1; version and build", tuple(build()), registry=self.registry)
+        info = Gauge(
+            f"{self.prefix}_build_info",
+            "Always 1; version and build",
+            tuple(build()),
+            registry=self.registry,
+        )
         info.labels(**build()).set(1)
         self._requests = Counter(
-            f"{self.prefix}_requests", "Answered requests", ("operation", "status"), registry=self.registry
+            f"{self.prefix}_requests",
+            "Answered requests",
+            ("operation", "status"),
+            registry=self.registry,
         )
         self._answer = Histogram(
             f"{self.prefix}_answer_seconds",
@@ -80,13 +98,21 @@ class Figures:
         self._questions: list[Callable[[Iterable[str]], None]] = []
         self._projects: set[str] = set()
 
-    def ask(self, question: Callable[[], Values], *asked: AskedGauge, everywhere: bool = False) -> None:
-        """Add gauges whose values ``question`` returns. It may block. After an error their values are NaN, not zero.
+    def ask(
+        self, question: Callable[[], Values], *asked: AskedGauge, everywhere: bool = False
+    ) -> None:
+        """Add gauges whose values ``question`` returns.
 
-        The question is asked for each project, and sees nothing of another one; ``everywhere``: once for all projects.
+        It may block. After an error their values are NaN, not zero.
+
+        The question is asked for each project, and sees nothing of another one; ``everywhere``:
+        once for all projects.
         """
         own = () if everywhere else (PROJECT,)
-        gauges = [Gauge(a.name, a.text, (*filter(None, [a.label]), *own), registry=self.registry) for a in asked]
+        gauges = [
+            Gauge(a.name, a.text, (*filter(None, [a.label]), *own), registry=self.registry)
+            for a in asked
+        ]
 
         def show(project: str | None, values: Values) -> None:
             for gauge, about, value in zip(gauges, asked, values, strict=False):
@@ -114,14 +140,18 @@ class Figures:
             renew(sorted(self._projects))
 
     def answer(self) -> Response:
-        """Return the metrics in the text format of Prometheus: all of them, or those of the caller's project."""
+        """Return the metrics in the text format of Prometheus: all of them, or those of the
+        caller's project.
+        """
         shown: Any = self.registry if only() is None else _OfProject(self.registry, only())
         return Response(generate_latest(shown), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     def requests(self, app: ASGIApp) -> ASGIApp:
-        """Return ASGI middleware that counts requests by operation and status, and measures the time to the response.
+        """Return ASGI middleware that counts requests by operation and status, and measures the
+        time to the response.
 
-        A request that reached no operation counts under ``none``: its path is unknown, or it was refused before.
+        A request that reached no operation counts under ``none``: its path is unknown, or it was
+        refused before.
         """
 
         async def measured(scope: Scope, receive: Receive, send: Send) -> None:
@@ -151,6 +181,8 @@ class _OfProject:
 
     def collect(self) -> Iterator[Metric]:
         for metric in self.registry.collect():
-            metric.samples = [sample for sample in metric.samples if sample.labels.get(PROJECT) == self.project]
+            metric.samples = [
+                sample for sample in metric.samples if sample.labels.get(PROJECT) == self.project
+            ]
             if metric.samples:
                 yield metric

@@ -12,7 +12,10 @@ Kind = Literal["run", "manager", "graph", "schedule", "webhook", "token"]
 
 @dataclass(frozen=True, slots=True)
 class AccessRow:
-    """A change by somebody, or a request that was refused. It never contains bodies, arguments or tokens."""
+    """A change by somebody, or a request that was refused.
+
+    It never contains bodies, arguments or tokens.
+    """
 
     at: datetime
     caller: str | None

@@ -29,8 +29,9 @@ class KeptEnd:
 
 @dataclass(frozen=True, slots=True)
 class LogPart:
-    """A part of a task's log. ``next`` is the position after this part. ``ended`` is true when the log will not grow
-    any more.
+    """A part of a task's log.
+
+    ``next`` is the position after this part. ``ended`` is true when the log will not grow any more.
     """
 
     data: bytes
@@ -40,8 +41,9 @@ class LogPart:
 
 @dataclass(frozen=True, slots=True)
 class TaskFileList:
-    """Supporting files of a task, sorted by path. Each has its path below the folder of the task, and its size in
-    bytes.
+    """Supporting files of a task, sorted by path.
+
+    Each has its path below the folder of the task, and its size in bytes.
     """
 
     files: list[tuple[str, int]]
@@ -58,23 +60,28 @@ class FilePart:
 
 
 class FilesMissing(Exception):
-    """The supporting files of one task are missing or incomplete; the text says why. The storage itself works."""
+    """The supporting files of one task are missing or incomplete; the text says why.
+
+    The storage itself works.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class FileSource:
     """The files that one task left. They go into an archive under ``prefix``.
 
-    Exactly one of ``folder``, ``bundle`` and ``missing`` is given. Missing files are listed in the archive, and never
-    treated as an empty folder.
+    Exactly one of ``folder``, ``bundle`` and ``missing`` is given. Missing files are listed in the
+    archive, and never treated as an empty folder.
     """
 
     prefix: str
     folder: Path | None = None
     bundle: Callable[[], Iterator[bytes]] | None = None
-    """Opens a ``tar.gz`` that the task uploaded. Opening and reading raise ``FilesMissing`` when bytes are missing,
-    and ``NotDelivered`` when they cannot be read now."""
+    """Opens a ``tar.gz`` that the task uploaded. Opening and reading raise ``FilesMissing`` when
+    bytes are missing, and ``NotDelivered`` when they cannot be read now."""
     missing: str | None = None
     """The reason why the task has no files."""
     root: Path | None = None
-    """A folder above ``folder`` that only we can change. Crawlers may write below it, so no link there is followed."""
+    """A folder above ``folder`` that only we can change. Crawlers may write below it, so no link
+    there is followed.
+    """

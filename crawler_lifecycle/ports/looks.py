@@ -23,8 +23,8 @@ class ObserverHealth:
     watched: int = 0
     """The number of tasks that it watches."""
     place: int = 0
-    """The number of observers of the same cluster that come before this one. Earlier observers wake runs at once; later
-    ones wait a moment for them."""
+    """The number of observers of the same cluster that come before this one. Earlier observers wake
+    runs at once; later ones wait a moment for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +41,18 @@ class LiveCounters:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One complete reading of the cluster for one run. An incomplete reading is an error, not a look."""
+    """One complete reading of the cluster for one run.
+
+    An incomplete reading is an error, not a look.
+    """
 
     observed_at: datetime
     seconds: float
     observations: Sequence[Observation]
     again_s: float | None = None
-    """Seconds after which the cluster requests another look, because something is not proved yet."""
+    """Seconds after which the cluster requests another look, because something is not proved
+    yet.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +64,9 @@ class Details:
     counters: Counters = field(default_factory=Counters)
     peak_memory: int | None = None
     statistics: Mapping[str, int | float] | None = None
-    """The statistics that the crawler reported at its end, cut to their limits; ``None``: it reported none."""
+    """The statistics that the crawler reported at its end, cut to their limits; ``None``: it
+    reported none.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +99,9 @@ class RecordedState:
     """The number of ended tasks whose debugging information is not written yet."""
 
 
-#: The number of recorded looks, stops and changes of tasks of a run, and the time of its last look. It orders two
-#: lookers whatever their clocks say. The time is compared because builds before migration 0008 count no looks.
+#: The number of recorded looks, stops and changes of tasks of a run, and the time of its last look.
+#: It orders two lookers whatever their clocks say. The time is compared because builds before
+#: migration 0008 count no looks.
 Revision = tuple[int, datetime | None]
 
 
@@ -127,7 +135,10 @@ class FoundState:
 
 @dataclass(frozen=True, slots=True)
 class TaskFinding:
-    """One change that a look found, and the observation that proves it. It is staged until ``sync_statuses``."""
+    """One change that a look found, and the observation that proves it.
+
+    It is staged until ``sync_statuses``.
+    """
 
     change: Change
     observation: Observation
@@ -154,10 +165,12 @@ class CorrectionRow:
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """A recorded status that turned out to be untrue. ``CorrectionStore.record_corrections`` records the correction.
+    """A recorded status that turned out to be untrue.
 
-    ``believed`` is the recorded status and ``truth`` is the true one. Either may be another word of at most 20
-    characters.
+    ``CorrectionStore.record_corrections`` records the correction.
+
+    ``believed`` is the recorded status and ``truth`` is the true one. Either may be another word of
+    at most 20 characters.
     """
 
     kind: CorrectionKind
@@ -206,7 +219,9 @@ class CommittedChanges:
 
 @dataclass(frozen=True, slots=True)
 class CorrectionTotal:
-    """The number of corrections of one kind, and the longest time for which a recorded status was untrue."""
+    """The number of corrections of one kind, and the longest time for which a recorded status was
+    untrue.
+    """
 
     kind: str
     count: int
@@ -227,10 +242,13 @@ class CorrectionSummary:
 
     @property
     def worst_ms(self) -> int | None:
-        """Return the longest time for which a recorded status was untrue, in milliseconds. ``None``: no status was
-        untrue, or the time is unknown.
+        """Return the longest time for which a recorded status was untrue, in milliseconds.
+
+        ``None``: no status was untrue, or the time is unknown.
         """
-        return max((total.worst_ms for total in self.kinds if total.worst_ms is not None), default=None)
+        return max(
+            (total.worst_ms for total in self.kinds if total.worst_ms is not None), default=None
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +259,9 @@ class FindingRow:
     subject: str
     kind: str
     status: str
-    """``open``, ``repaired``, or ``gone``: later audits did not find the fault, and nobody repaired it."""
+    """``open``, ``repaired``, or ``gone``: later audits did not find the fault, and nobody repaired
+    it.
+    """
     run_id: int | None
     task_id: int | None
     workflow_id: str | None

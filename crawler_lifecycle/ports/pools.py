@@ -24,6 +24,8 @@ class PoolRow:
     oldest_wait_at: datetime | None
     """The time since which the oldest of its waiting runs waits."""
     share: float | None
-    """Its part of all place-seconds of the last hour; ``None``: no pool used any, or the caller is of one project."""
+    """Its part of all place-seconds of the last hour; ``None``: no pool used any, or the caller is
+    of one project.
+    """
     problem: str | None = None
     """A sentence for operators, with the cure."""

@@ -1,4 +1,6 @@
-"""Ports of all external systems except the database (package ``store``) and the cluster (module ``cluster``)."""
+"""Ports of all external systems except the database (package ``store``) and the cluster (module
+``cluster``).
+"""
 
 from __future__ import annotations
 
@@ -19,21 +21,25 @@ from .runs import DeployedTask, Deployment, Event, Fence, Owner, Ticket
 
 
 class KnowsRuns(Protocol):
-    """A system outside of the database that knows run numbers. It may know numbers that the database has lost."""
+    """A system outside of the database that knows run numbers.
+
+    It may know numbers that the database has lost.
+    """
 
     def highest_run(self, above: int = 0) -> int:
         """Return the highest run number in this system, or ``above`` when no higher number exists.
 
-        Numbers over ``names.RUN_NUMBER_MAX`` belong to no run. Raises an error of the domain when the system gives no
-        answer, or when it has too many objects to read them all.
+        Numbers over ``names.RUN_NUMBER_MAX`` belong to no run. Raises an error of the domain when
+        the system gives no answer, or when it has too many objects to read them all.
         """
 
 
 class SchedulerClient(Protocol):
     """The scheduler service.
 
-    Raises ``DeploymentRefused`` when a repeated call cannot succeed, and ``SchedulerUnavailable`` when it may. The
-    subclass ``MeantElsewhere`` of ``SchedulerUnavailable`` says that the call certainly created nothing.
+    Raises ``DeploymentRefused`` when a repeated call cannot succeed, and ``SchedulerUnavailable``
+    when it may. The subclass ``MeantElsewhere`` of ``SchedulerUnavailable`` says that the call
+    certainly created nothing.
     """
 
     problem: str | None
@@ -54,25 +60,34 @@ class RowOrder(Protocol):
 
 
 class WorkflowDirectory(KnowsRuns, Protocol):
-    """The workflows in Temporal: queries, starts, signals and ends. All methods raise ``TemporalUnavailable``."""
+    """The workflows in Temporal: queries, starts, signals and ends.
+
+    All methods raise ``TemporalUnavailable``.
+    """
 
     def has_begun(self, workflow_id: str) -> None:
-        """Let further steps of this workflow come before the first steps of others, if the server can.
+        """Let further steps of this workflow come before the first steps of others, if the server
+        can.
 
         Raises nothing.
         """
 
     def is_open(self, owner: Owner) -> bool:
-        """Return whether the chain of executions that began with ``owner.first_run_id`` is still open."""
-
-    def state(self, workflow_id: str, first_run_id: str | None = None) -> WorkflowState:
-        """Return whether the workflow is open, and how it closed. With ``first_run_id`` only the chain of executions
-        that began with it counts.
+        """Return whether the chain of executions that began with ``owner.first_run_id`` is still
+        open.
         """
 
-    def open_runs(self, after: str | None = None, limit: int = 100) -> tuple[list[OpenWorkflow], str | None]:
-        """Return a page of the open workflows of runs and managers, and the position of the next page (``None``: this
-        page is the last).
+    def state(self, workflow_id: str, first_run_id: str | None = None) -> WorkflowState:
+        """Return whether the workflow is open, and how it closed.
+
+        With ``first_run_id`` only the chain of executions that began with it counts.
+        """
+
+    def open_runs(
+        self, after: str | None = None, limit: int = 100
+    ) -> tuple[list[OpenWorkflow], str | None]:
+        """Return a page of the open workflows of runs and managers, and the position of the next
+        page (``None``: this page is the last).
 
         The answer may be some seconds old: call ``confirm`` for each workflow before a decision.
         """
@@ -81,19 +96,29 @@ class WorkflowDirectory(KnowsRuns, Protocol):
         """Return the present state of this workflow; ``None`` when it is not open any more."""
 
     def of_run(self, run: RunRef) -> OpenWorkflow | None:
-        """Return the open lifecycle workflow that works for exactly this run. The answer may be some seconds old."""
+        """Return the open lifecycle workflow that works for exactly this run.
+
+        The answer may be some seconds old.
+        """
 
     def ended_runs(self) -> list[int]:
-        """Return runs with a workflow that failed or was ended from outside in the last minutes. The answer may be some
-        seconds old."""
+        """Return runs with a workflow that failed or was ended from outside in the last minutes.
+
+        The answer may be some seconds old."""
 
     def record(self, workflow: OpenWorkflow) -> WorkflowRecord:
-        """Return the row of the run as its workflow knows it. A worker must run to answer this query."""
+        """Return the row of the run as its workflow knows it.
 
-    def begin(self, request: RunRequest, workflow_id: str, run_uid: str, *, repair: bool = False) -> object:
+        A worker must run to answer this query.
+        """
+
+    def begin(
+        self, request: RunRequest, workflow_id: str, run_uid: str, *, repair: bool = False
+    ) -> object:
         """Start a workflow for the stored run with this uid, or find it open.
 
-        ``repair``: the workflow replaces a lost one. If the workflow of another run is open under this id, a part of
+        ``repair``: the workflow replaces a lost one. If the workflow of another run is open under
+            this id, a part of
         the uid is added to the id.
         """
 
@@ -101,25 +126,29 @@ class WorkflowDirectory(KnowsRuns, Protocol):
         """Start the workflow of a stored row, or find it open."""
 
     def wake(self, workflow_id: str) -> bool:
-        """Tell the workflow of a manager or a graph to read its rows now. Returns ``False`` when no workflow of this id
-        is open.
+        """Tell the workflow of a manager or a graph to read its rows now.
+
+        Returns ``False`` when no workflow of this id is open.
         """
 
     def stop(self, workflow_id: str, stop: StopRequest, *, run_uid: str | None = None) -> bool:
-        """Signal a stop to a workflow. Returns ``False`` when no workflow of this id is open, or when it works for
-        another run.
+        """Signal a stop to a workflow.
+
+        Returns ``False`` when no workflow of this id is open, or when it works for another run.
         """
 
     def delete_executions(self, run: RunRef, workflow_ids: Sequence[str]) -> int:
-        """Delete executions of exactly this run with their histories, and executions of these workflows that belong to
-        no run.
+        """Delete executions of exactly this run with their histories, and executions of these
+        workflows that belong to no run.
 
-        Each call deletes some of them. Returns the number of listed executions, which may be some seconds old.
+        Each call deletes some of them. Returns the number of listed executions, which may be some
+        seconds old.
         """
 
     def hurry(self, owner: Owner) -> None:
-        """Request a look at the run now, even if a step of the run waits for its next retry. A closed chain is no
-        error.
+        """Request a look at the run now, even if a step of the run waits for its next retry.
+
+        A closed chain is no error.
         """
 
     def deliver_again(self, fence: Fence, *, event: bool, files: bool) -> object:
@@ -133,7 +162,10 @@ class WorkflowDirectory(KnowsRuns, Protocol):
 
 
 class Notifier(Protocol):
-    """Pushes events to the front end. A push that fails is not repeated, and it never fails a run."""
+    """Pushes events to the front end.
+
+    A push that fails is not repeated, and it never fails a run.
+    """
 
     name: str
 
@@ -141,11 +173,15 @@ class Notifier(Protocol):
     """True when ``push`` sends anything; otherwise it need not be called."""
 
     def push(self, event: Event) -> None:
-        """Deliver one event. Raises ``NotDelivered``. It needs a time limit: after 1.4 s nobody waits for its end."""
+        """Deliver one event.
+
+        Raises ``NotDelivered``. It needs a time limit: after 1.4 s nobody waits for its end.
+        """
 
     def check(self) -> str:
-        """Return a text that names the receiver of the pushes. Raises ``NotDelivered`` with the reason and the cure
-        when the receiver cannot be reached.
+        """Return a text that names the receiver of the pushes.
+
+        Raises ``NotDelivered`` with the reason and the cure when the receiver cannot be reached.
         """
 
 
@@ -155,11 +191,15 @@ class EventSink(Protocol):
     name: str
 
     def send(self, event: Event) -> None:
-        """Deliver one event. Receivers recognise a repeated event by its id. Raises ``NotDelivered``."""
+        """Deliver one event.
+
+        Receivers recognise a repeated event by its id. Raises ``NotDelivered``.
+        """
 
     def check(self) -> str:
-        """Return a text that names the receiver of the events, without sending an event. Raises ``NotDelivered`` when
-        the receiver cannot be used.
+        """Return a text that names the receiver of the events, without sending an event.
+
+        Raises ``NotDelivered`` when the receiver cannot be used.
         """
 
 
@@ -175,44 +215,61 @@ class FileArchive(Protocol):
         *,
         files_max: int | None = None,
     ) -> ExportResult:
-        """Write one zip under ``key``, either completely or not at all. A second call with the same key replaces it.
+        """Write one zip under ``key``, either completely or not at all.
 
-        The zip has at most ``files_max`` files. Its manifest names the files that are left out. ``progress`` is called
-        with the numbers of files and bytes that are written. Raises ``NotDelivered``.
+        A second call with the same key replaces it.
+
+        The zip has at most ``files_max`` files. Its manifest names the files that are left out.
+        ``progress`` is called with the numbers of files and bytes that are written. Raises
+        ``NotDelivered``.
         """
 
     def open(self, url: str) -> Iterator[bytes]:
         """Return the bytes of a stored archive."""
 
     def part(self, url: str, place: int, limit: int) -> FilePart:
-        """Return at most ``limit`` bytes of a stored archive from the position ``place`` on, and the size of the
-        archive. The position must be before its end. Raises ``NotDelivered``.
+        """Return at most ``limit`` bytes of a stored archive from the position ``place`` on, and
+        the size of the archive. The position must be before its end. Raises ``NotDelivered``.
         """
 
     def remove(self, run: RunRef) -> None:
-        """Remove all archives of the run, also archives that are not complete. Raises ``NotDelivered``."""
+        """Remove all archives of the run, also archives that are not complete.
+
+        Raises ``NotDelivered``.
+        """
 
     def check(self) -> str:
-        """Write and remove a small test object, and return a text that names the archive. Raises ``NotDelivered``."""
+        """Write and remove a small test object, and return a text that names the archive.
+
+        Raises ``NotDelivered``.
+        """
 
 
 class TaskBundles(Protocol):
     """Object storage for the tasks' supporting files, with a prefix for each task."""
 
-    def ticket(self, run: RunRef, index: int, attempt: int, part: int | None, size: int, md5: str) -> Ticket:
-        """Return the permission to write one part of a task's bundle: ``size`` bytes with this digest.
+    def ticket(
+        self, run: RunRef, index: int, attempt: int, part: int | None, size: int, md5: str
+    ) -> Ticket:
+        """Return the permission to write one part of a task's bundle: ``size`` bytes with this
+        digest.
 
-        ``part`` is ``None`` for the end of the bundle. ``md5`` is in base64. Raises ``InvalidRequest`` when the part is
-        too large or there are too many parts, and ``NotDelivered`` when nothing can be signed now.
+        ``part`` is ``None`` for the end of the bundle. ``md5`` is in base64. Raises
+        ``InvalidRequest`` when the part is too large or there are too many parts, and
+        ``NotDelivered`` when nothing can be signed now.
         """
 
     def read(self, run: RunRef, index: int, attempt: int) -> Iterator[bytes]:
-        """Return the bytes of the bundle, a ``tar.gz``. Raises the same errors as ``FileSource.bundle``."""
+        """Return the bytes of the bundle, a ``tar.gz``.
+
+        Raises the same errors as ``FileSource.bundle``.
+        """
 
 
 class FilesPlace(Protocol):
-    """A location where tasks leave files, with the methods that remove them. It names runs as ``RunRef`` does, with
-    their uid.
+    """A location where tasks leave files, with the methods that remove them.
+
+    It names runs as ``RunRef`` does, with their uid.
 
     Raises ``ClusterUnavailable`` and ``NotDelivered``.
     """
@@ -225,14 +282,20 @@ class FilesPlace(Protocol):
         """Return the names of all folders of runs. A name may have any form."""
 
     def put_aside(self, run: RunRef) -> None:
-        """Move the files of the run away at once, so that no later attempt resumes from its saved state."""
+        """Move the files of the run away at once, so that no later attempt resumes from its saved
+        state.
+        """
 
     def remove(self, run: RunRef, attempt: int) -> None:
-        """Remove the files of the run's attempts up to this one. A second call removes files that are left."""
+        """Remove the files of the run's attempts up to this one.
+
+        A second call removes files that are left.
+        """
 
     def finish(self) -> list[str]:
-        """Remove files that interrupted calls had moved away. Returns the files that could not be removed, with
-        reasons.
+        """Remove files that interrupted calls had moved away.
+
+        Returns the files that could not be removed, with reasons.
         """
 
 
@@ -249,17 +312,20 @@ class Catalogue(Protocol):
 
 
 class PlanHost(Protocol):
-    """The process that runs users' code: it holds the object of a manager's class. It takes one call at a time.
+    """The process that runs users' code: it holds the object of a manager's class.
 
-    During a call the class may send questions. ``answer`` is then called with the name of the question and its
-    arguments. Raises ``PlanFailed``. The form and the size of its return values are checked, but not their contents.
+    It takes one call at a time.
+
+    During a call the class may send questions. ``answer`` is then called with the name of the
+    question and its arguments. Raises ``PlanFailed``. The form and the size of its return values
+    are checked, but not their contents.
     """
 
     fingerprint: str
     """The fingerprint of the source code of the class that is loaded."""
     on_code_change: str
-    """The choice of the class when its source code differs from the recorded code: ``replay``, ``continue`` or
-    ``fail``."""
+    """The choice of the class when its source code differs from the recorded code: ``replay``,
+    ``continue`` or ``fail``."""
     on_item_error: str
     """The choice of the class for a yield that is no valid job: ``stop`` or ``skip``."""
     on_hook_error: str
@@ -269,36 +335,44 @@ class PlanHost(Protocol):
     generation: int | None
     """The generation that the process has for its writes; ``None`` until ``begin``."""
     settled: bool
-    """True when all decisions of the process are recorded. The caller that commits them sets it. A process that is not
-    settled is discarded.
+    """True when all decisions of the process are recorded. The caller that commits them sets it. A
+    process that is not settled is discarded.
     """
 
     @property
     def at(self) -> str | None:
-        """The method of the class that executes, or executed last; ``None``: no method was called."""
+        """The method of the class that executes, or executed last; ``None``: no method was
+        called.
+        """
 
     @property
     def done(self) -> Decision | None:
-        """The decision of the hooks that ended in the last ``cycle``, even if the cycle itself failed; ``None``:
-        unknown. It is committed when the decision of the cycle cannot be committed.
+        """The decision of the hooks that ended in the last ``cycle``, even if the cycle itself
+        failed; ``None``: unknown. It is committed when the decision of the cycle cannot be
+        committed.
         """
 
-    def begin(self, start: Start, generation: int, answer: Callable[[str, Mapping[str, Any]], Any]) -> object:
+    def begin(
+        self, start: Start, generation: int, answer: Callable[[str, Mapping[str, Any]], Any]
+    ) -> object:
         """Make the object: call ``__init__``, ``on_start`` and the resume hooks."""
 
     def page(self, after: int, answer: Callable[[str, Mapping[str, Any]], Any]) -> Page:
         """Return the yields of the source after this position."""
 
     def cycle(self, facts: Facts, answer: Callable[[str, Mapping[str, Any]], Any]) -> Decision:
-        """Call ``workflow_loop`` once, and return its decision. The caller must commit the whole decision, or discard
-        the process.
+        """Call ``workflow_loop`` once, and return its decision.
+
+        The caller must commit the whole decision, or discard the process.
         """
 
-    def finish(self, reason: str | None, answer: Callable[[str, Mapping[str, Any]], Any]) -> Decision:
+    def finish(
+        self, reason: str | None, answer: Callable[[str, Mapping[str, Any]], Any]
+    ) -> Decision:
         """Call ``on_close``, and return its decision.
 
-        After the last cycle the decision also contains the decision of the cycle, and replaces it. After a stop it has
-        the close reason ``reason``, unless the class set a reason.
+        After the last cycle the decision also contains the decision of the cycle, and replaces it.
+        After a stop it has the close reason ``reason``, unless the class set a reason.
         """
 
 
@@ -312,45 +386,59 @@ class PlanHosts(Protocol):
     def use(
         self, plan: str, manager_id: int, attempt: int, generation: int, alive: Callable[[], None]
     ) -> AbstractContextManager[PlanHost]:
-        """Return the process of this manager, reserved for the caller until the block ends. If there is no process of
-        this attempt and generation, a new one is started.
+        """Return the process of this manager, reserved for the caller until the block ends.
 
-        ``alive`` is called repeatedly during each wait. An error that it raises ends the wait and the process. A
-        process that is not settled also ends when the block raises an error. Raises ``PlanFailed`` when the class
-        cannot be loaded.
+        If there is no process of this attempt and generation, a new one is started.
+
+        ``alive`` is called repeatedly during each wait. An error that it raises ends the wait and
+        the process. A process that is not settled also ends when the block raises an error. Raises
+        ``PlanFailed`` when the class cannot be loaded.
         """
 
     def drop(self, manager_id: int) -> None:
         """End the manager's process, if there is one."""
 
     def printed(self, manager_id: int) -> str:
-        """Return the output of the manager's processes since the last call: at most 16 KiB, for people, without
-        secrets. Output of a process in use is not included.
+        """Return the output of the manager's processes since the last call: at most 16 KiB, for
+        people, without secrets. Output of a process in use is not included.
         """
 
 
 class FunctionHost(Protocol):
-    """A process that calls functions of graphs, one after the other. Its return values are checked and limited."""
+    """A process that calls functions of graphs, one after the other.
+
+    Its return values are checked and limited.
+    """
 
     def call(
-        self, call: FunctionCall, answer: Callable[[str, Mapping[str, Any]], Any], alive: Callable[[], None]
+        self,
+        call: FunctionCall,
+        answer: Callable[[str, Mapping[str, Any]], Any],
+        alive: Callable[[], None],
     ) -> FunctionReply:
         """Execute the function once, and return how it ended.
 
-        ``answer`` is called with each question of the function. ``alive`` is called repeatedly, and an error that it
-        raises ends the process. Raises ``PlanFailed``. With ``missing`` this worker cannot call the function, but
-        another worker may. With ``for_good`` no worker can call it. Otherwise the function failed, and its process
-        ended unless ``lives`` is set. Raises ``WorkerLeaves`` when the worker ended all its processes.
+        ``answer`` is called with each question of the function. ``alive`` is called repeatedly, and
+        an error that it raises ends the process. Raises ``PlanFailed``. With ``missing`` this
+        worker cannot call the function, but another worker may. With ``for_good`` no worker can
+        call it. Otherwise the function failed, and its process ended unless ``lives`` is set.
+        Raises ``WorkerLeaves`` when the worker ended all its processes.
         """
 
     def give(self, values: Iterable[tuple[Mapping[str, Any], Iterable[bytes]]]) -> int:
-        """Pass values to the function, each with its description. Returns their size, which the answer must contain.
+        """Pass values to the function, each with its description.
 
-        Raises ``InvalidRequest`` when a process cannot hold them, and ``PlanFailed`` when this machine has no space.
+        Returns their size, which the answer must contain.
+
+        Raises ``InvalidRequest`` when a process cannot hold them, and ``PlanFailed`` when this
+        machine has no space.
         """
 
     def taken(self, size: int) -> list[bytes]:
-        """Return the values that a question of the function contains. Raises ``InvalidRequest`` for invalid values."""
+        """Return the values that a question of the function contains.
+
+        Raises ``InvalidRequest`` for invalid values.
+        """
 
     def end_soon(self) -> None:
         """Send SIGTERM to the process, so that it ends soon."""
@@ -363,7 +451,9 @@ class FunctionHosts(Protocol):
     """The processes of one worker that call functions of graphs."""
 
     def use(self, graph: str) -> AbstractContextManager[FunctionHost]:
-        """Return a process that is reserved for the caller until the block ends. It runs only code of this graph.
+        """Return a process that is reserved for the caller until the block ends.
+
+        It runs only code of this graph.
 
         Raises ``PlanFailed`` when no process can be started, and ``WorkerLeaves``.
         """
@@ -383,8 +473,9 @@ class FunctionCall:
     """The most seconds that the function may take."""
     graft: bool = False
     given: Iterable[tuple[Mapping[str, Any], Iterable[bytes]]] = ()
-    """The input of a cascade. First come the contexts, from the outermost graph inwards, with an empty ``path``. Then
-    come the records of its dependencies, each with its ``path`` relative to the level of the step.
+    """The input of a cascade. First come the contexts, from the outermost graph inwards, with an
+    empty ``path``. Then come the records of its dependencies, each with its ``path`` relative to
+    the level of the step.
     """
 
 
@@ -393,8 +484,8 @@ class FunctionReply:
     """The result of a function that returned."""
 
     kind: str
-    """``done`` (no result), ``value`` (a result), ``cancel`` (it returned ``Cancel``) or ``snooze`` (it returned
-    ``Snooze``)."""
+    """``done`` (no result), ``value`` (a result), ``cancel`` (it returned ``Cancel``) or ``snooze``
+    (it returned ``Snooze``)."""
     result: Sequence[bytes] | None = None
     """The result, encoded and packed (``domain.values``)."""
     result_bytes: int = 0
@@ -403,12 +494,18 @@ class FunctionReply:
 
 
 class WorkerLeaves(Exception):
-    """This worker shuts down and ends its processes. The calls in these processes have not failed."""
+    """This worker shuts down and ends its processes.
+
+    The calls in these processes have not failed.
+    """
 
 
 @dataclass(eq=False, repr=False)
 class PlanFailed(Exception):
-    """Users' code failed. The text names the error, its position in the code, and the cure if there is one."""
+    """Users' code failed.
+
+    The text names the error, its position in the code, and the cure if there is one.
+    """
 
     text: InitVar[str]
     _: KW_ONLY

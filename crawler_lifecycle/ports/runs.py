@@ -17,14 +17,18 @@ from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.domain.tries import Try
 from crawler_lifecycle.domain.waiting import Wait
 
-#: The most runs or tasks in one call of the store, and the most crawlers in one call of ``recent_runs``.
+#: The most runs or tasks in one call of the store, and the most crawlers in one call of
+#: ``recent_runs``.
 ROWS_MAX = 2_000
 CRAWLERS_MAX = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The workflow that owns a run: its id, and the first run id of its chain. Both survive continue-as-new."""
+    """The workflow that owns a run: its id, and the first run id of its chain.
+
+    Both survive continue-as-new.
+    """
 
     workflow_id: str
     first_run_id: str
@@ -32,8 +36,9 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """The right of a writer to change a run. A write counts only while exactly this run has this attempt and this
-    owner.
+    """The right of a writer to change a run.
+
+    A write counts only while exactly this run has this attempt and this owner.
     """
 
     run_id: int
@@ -82,7 +87,9 @@ class RunRow:
     attempt_at: datetime | None = None
     """The time when the present attempt was accepted; ``None``: it is the first attempt."""
     owner_workflow_id: str | None = None
-    """The workflow that owns the run. While ``owner_run_id`` is ``None``, it has not claimed the attempt yet."""
+    """The workflow that owns the run. While ``owner_run_id`` is ``None``, it has not claimed the
+    attempt yet.
+    """
     owner_run_id: str | None = None
     pool: str = DEFAULT
     outcome: str | None = None
@@ -117,14 +124,14 @@ class RunRow:
     """The time when somebody requested the deletion of the data of the run."""
     deletion_ended_at: datetime | None = None
     deletion: Mapping[str, Any] | None = None
-    """The report of the deletion: the requester, the removed data (``gone``), and the remaining data with reasons
-    (``left``)."""
+    """The report of the deletion: the requester, the removed data (``gone``), and the remaining
+    data with reasons (``left``)."""
     fields: Coverage | None = None
     """The fields that the items of the run fill; known after the verdict."""
     pages_per_minute: float | None = None
-    """The average from the start of the run to its end. Before the end, the average until ``last_progress_at``.
-    ``None`` when the average is unknown, and for a resumed run, whose counters belong to several attempts. Each row of
-    a task has its own average.
+    """The average from the start of the run to its end. Before the end, the average until
+    ``last_progress_at``. ``None`` when the average is unknown, and for a resumed run, whose
+    counters belong to several attempts. Each row of a task has its own average.
     """
 
     @property
@@ -162,20 +169,25 @@ class BriefRun(RecentRun):
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """The runs of a crawler that were created since a time and have ended: how many of each status, and why."""
+    """The runs of a crawler that were created since a time and have ended: how many of each status,
+    and why.
+    """
 
     completed: int
     failed: int
     stopped: int
     """The number of FAILED runs that a person stopped."""
     failures: Sequence[tuple[int, BriefRun]]
-    """The most frequent outcomes of FAILED runs that nobody stopped: their numbers of runs, and the newest run of
-    each."""
+    """The most frequent outcomes of FAILED runs that nobody stopped: their numbers of runs, and the
+    newest run of each."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingRuns:
-    """The live runs that wait for the same thing, and the oldest of them. ``pool``: the pool whose places they want."""
+    """The live runs that wait for the same thing, and the oldest of them.
+
+    ``pool``: the pool whose places they want.
+    """
 
     wait: Wait
     pool: str | None
@@ -185,7 +197,9 @@ class WaitingRuns:
 
 @dataclass(frozen=True, slots=True)
 class LiveRuns:
-    """The runs that have not ended: how many have each status, what they wait for, and the pace of those that run."""
+    """The runs that have not ended: how many have each status, what they wait for, and the pace of
+    those that run.
+    """
 
     by_status: Mapping[str, int]
     waits: Sequence[WaitingRuns]
@@ -216,8 +230,8 @@ class TaskRow:
     ended_by: str | None = None
     cause: str | None = None
     error: str | None = None
-    """The line of its log or its runner that says why the task failed; ``None``: it did not fail, or no line says
-    why."""
+    """The line of its log or its runner that says why the task failed; ``None``: it did not fail,
+    or no line says why."""
     args: Mapping[str, str] = field(default_factory=dict)
     cluster: str | None = None
     cluster_name: str | None = None
@@ -231,8 +245,8 @@ class TaskRow:
     errors: int | None = None
     peak_memory: int | None = None
     resumed: bool | None = None
-    """True when the task continued from the saved state of an earlier attempt; ``None``: it belongs to the first
-    attempt, or it is unknown."""
+    """True when the task continued from the saved state of an earlier attempt; ``None``: it belongs
+    to the first attempt, or it is unknown."""
     resume_note: str | None = None
     deployed_at: datetime | None = None
     started_at: datetime | None = None
@@ -240,11 +254,16 @@ class TaskRow:
     last_progress_at: datetime | None = None
     """The time when its counters changed last."""
     pages_per_minute: float | None = None
-    """The average from its start to its end; before its end, to ``last_progress_at``. ``None`` when it is unknown."""
+    """The average from its start to its end; before its end, to ``last_progress_at``. ``None`` when
+    it is unknown.
+    """
 
 
 class DrawnTask(NamedTuple):
-    """The few columns of a task that a page needs to draw it as a square. A page may draw thousands of tasks."""
+    """The few columns of a task that a page needs to draw it as a square.
+
+    A page may draw thousands of tasks.
+    """
 
     task_id: int
     task_index: int
@@ -299,7 +318,9 @@ class LostRun:
     tasks: Sequence[TaskRecord]
     cluster: str
     total: int = 0
-    """The number of tasks that its workflow counted last; 0 if it counted after the loss. Records may say more."""
+    """The number of tasks that its workflow counted last; 0 if it counted after the loss. Records
+    may say more.
+    """
     stop: StopIntent | None = None
 
 
@@ -328,7 +349,9 @@ class TaskCounts:
 
 @dataclass(frozen=True, slots=True)
 class Resting:
-    """The number of QUEUED tasks whose next try may not begin yet, and the seconds until the first may."""
+    """The number of QUEUED tasks whose next try may not begin yet, and the seconds until the first
+    may.
+    """
 
     tasks: int = 0
     wait_s: float | None = None
@@ -336,7 +359,10 @@ class Resting:
 
 @dataclass(frozen=True, slots=True)
 class RetriedTasks:
-    """The tasks of a run after decisions about retries. ``ended``: tasks that ended without success and stay so."""
+    """The tasks of a run after decisions about retries.
+
+    ``ended``: tasks that ended without success and stay so.
+    """
 
     counts: TaskCounts
     ended: int
@@ -351,7 +377,9 @@ class RunTasks:
 
     counts: TaskCounts
     reason: str | None = None
-    """The reason why a task is PENDING. It is taken from the first few PENDING tasks; the first known reason counts."""
+    """The reason why a task is PENDING. It is taken from the first few PENDING tasks; the first
+    known reason counts.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,9 +390,13 @@ class QueuedTask:
     index: int
     args: Mapping[str, str]
     offered_until: datetime | None = field(default=None, compare=False)
-    """The time until which an earlier call of this attempt may still create the task; ``None``: no other call may."""
+    """The time until which an earlier call of this attempt may still create the task; ``None``: no
+    other call may.
+    """
     attempt: int = 1
-    """The try of this index, over all attempts of the run. It is part of the task's name on the cluster."""
+    """The try of this index, over all attempts of the run. It is part of the task's name on the
+    cluster.
+    """
     retry: int = 0
     """The number of tries by the policy of retries before this one."""
     memory: str | None = None
@@ -377,7 +409,10 @@ class QueuedTask:
 
 @dataclass(frozen=True, slots=True)
 class DeployedTask:
-    """The answer of the scheduler service for one task. ``state`` is created, existing, deferred or refused."""
+    """The answer of the scheduler service for one task.
+
+    ``state`` is created, existing, deferred or refused.
+    """
 
     index: int
     state: str
@@ -410,12 +445,12 @@ class Deployment:
     resume: bool = False
     """True when resumable crawlers should continue from the state of the attempt before."""
     place: str | None = None
-    """The namespace in which the caller will look for the tasks (``Cluster.place``). The tasks must not be created in
-    another namespace.
+    """The namespace in which the caller will look for the tasks (``Cluster.place``). The tasks must
+    not be created in another namespace.
     """
     record: Mapping[str, object] = field(default_factory=dict)
-    """Further columns of the run's row (``domain.audits.adoption``). The cluster keeps them with each task, because the
-    database may lose the row."""
+    """Further columns of the run's row (``domain.audits.adoption``). The cluster keeps them with
+    each task, because the database may lose the row."""
 
     @property
     def run_id(self) -> int:
@@ -423,12 +458,19 @@ class Deployment:
 
     def of(self, task: QueuedTask) -> Deployment:
         """Return this call with the memory of one task."""
-        return replace(self, resources=Resources(memory=task.memory).over(self.resources)) if task.memory else self
+        return (
+            replace(self, resources=Resources(memory=task.memory).over(self.resources))
+            if task.memory
+            else self
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class TaskRecord:
-    """The record that a cluster keeps of a deployed task. The task may still execute or have ended."""
+    """The record that a cluster keeps of a deployed task.
+
+    The task may still execute or have ended.
+    """
 
     index: int
     attempt: int
@@ -455,11 +497,11 @@ class TaskRef:
     stopping: bool = False
     """True when we asked the task to end. Its absence is expected then."""
     missed_at: datetime | None = None
-    """The time of the first look that did not find the task, if no later look found it; ``None``: the last look found
-    it."""
+    """The time of the first look that did not find the task, if no later look found it; ``None``:
+    the last look found it."""
     place: str | None = None
-    """The namespace of the task (``Cluster.place``); ``None``: not recorded. Its absence from another namespace proves
-    nothing.
+    """The namespace of the task (``Cluster.place``); ``None``: not recorded. Its absence from
+    another namespace proves nothing.
     """
 
     @classmethod
@@ -470,8 +512,9 @@ class TaskRef:
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """The permission to write one object until ``expires_at``. The request must have exactly these headers, and the
-    bytes that were announced.
+    """The permission to write one object until ``expires_at``.
+
+    The request must have exactly these headers, and the bytes that were announced.
     """
 
     url: str
@@ -487,7 +530,9 @@ class Event:
     run_id: int | None
     """The run that the event is about; ``None``: it is about no run."""
     subject_uid: str
-    """The uid of the subject. Its number alone is not unique: a restored database gives a number out again."""
+    """The uid of the subject. Its number alone is not unique: a restored database gives a number
+    out again.
+    """
     attempt: int
     type: str
     body: Mapping[str, object]
@@ -497,7 +542,10 @@ class Event:
 
     @property
     def key(self) -> str:
-        """The unique key of the event, made of subject, uid, attempt and type. It is also unique among databases."""
+        """The unique key of the event, made of subject, uid, attempt and type.
+
+        It is also unique among databases.
+        """
         number = self.subject.partition("/")[2]
         prefix = "" if self.run_id is not None else self.subject.removesuffix(number)
         return f"{prefix}{number}-{self.subject_uid}/{self.attempt}/{self.type}"

@@ -1,8 +1,10 @@
-"""Packing of the crawler's supporting files into one ``tar.gz``, which is sent in parts while it is packed.
+"""Packing of the crawler's supporting files into one ``tar.gz``, which is sent in parts while it is
+packed.
 
-Nothing is written to a disk, because the root may be read-only. Only one part is in memory at a time. A link, pipe or
-device is included by name only, so that the archive can list it. Folders are opened by descriptors (``held.py``), so
-that no link is followed, even if processes of the crawler still change the folder.
+Nothing is written to a disk, because the root may be read-only. Only one part is in memory at a
+time. A link, pipe or device is included by name only, so that the archive can list it. Folders are
+opened by descriptors (``held.py``), so that no link is followed, even if processes of the crawler
+still change the folder.
 """
 
 from __future__ import annotations
@@ -23,13 +25,15 @@ PARTS_MAX = 6400
 FILES_MAX = 100_000
 #: Bytes of all files before they are packed.
 BYTES_MAX = 50 * 2**30
-#: The most bytes of a file that are not on the disk. A sparse file costs its writer nothing, but us time to read it.
+#: The most bytes of a file that are not on the disk. A sparse file costs its writer nothing, but us
+#: time to read it.
 HOLES_MAX = 2**30
 DEPTH_MAX = 64
 #: The most names of one folder.
 NAMES_MAX = 200_000
 
-#: Called with the number and the content of each part, in order. An exception ends the whole upload.
+#: Called with the number and the content of each part, in order. An exception ends the whole
+#: upload.
 Send = Callable[[int, bytes], None]
 
 _KINDS = {
@@ -41,7 +45,9 @@ _KINDS = {
 
 
 class Parts:
-    """A file object for the tar: it packs the data, cuts it into parts, and sends each part as soon as it is full."""
+    """A file object for the tar: it packs the data, cuts it into parts, and sends each part as soon
+    as it is full.
+    """
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -68,7 +74,10 @@ class Parts:
         if not size:
             return
         if len(self.sent) >= PARTS_MAX:
-            raise ValueError(f"the packed files exceed {PARTS_MAX * PART_BYTES >> 30} GiB: let the crawler write less")
+            raise ValueError(
+                f"the packed files exceed {PARTS_MAX * PART_BYTES >> 30} GiB: let the crawler "
+                "write less"
+            )
         part = bytes(self._buffer[:size])
         del self._buffer[:size]
         self._send(len(self.sent), part)
@@ -76,7 +85,10 @@ class Parts:
 
 
 class Bundle:
-    """A sender of the files below a folder. ``files``, ``bytes`` and ``left_out`` count the files while it sends."""
+    """A sender of the files below a folder.
+
+    ``files``, ``bytes`` and ``left_out`` count the files while it sends.
+    """
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -85,7 +97,10 @@ class Bundle:
         self.left_out = 0
 
     def send(self, send: Send) -> dict[str, Any]:
-        """Send all parts, and return the list of them, which the caller sends last. An empty folder has no parts."""
+        """Send all parts, and return the list of them, which the caller sends last.
+
+        An empty folder has no parts.
+        """
         parts = Parts(send)
         empty = True
         with tarfile.open(
@@ -98,7 +113,8 @@ class Bundle:
             for path, folder, found in self._walk():
                 empty = False
                 self._add(tar, path, folder, found)
-                cast(Any, tar).members = []  # otherwise the tar would keep up to a hundred thousand entries in memory
+                # Otherwise the tar would keep up to a hundred thousand entries in memory.
+                cast(Any, tar).members = []
         if not empty:
             parts.finish()
         stated = {"files": self.files, "bytes": self.bytes, "left_out": self.left_out}
@@ -113,7 +129,9 @@ class Bundle:
             return
         yield from self._below(root, "", 0)
 
-    def _below(self, folder: HeldFolder, prefix: str, depth: int) -> Iterator[tuple[str, HeldFolder, os.stat_result]]:
+    def _below(
+        self, folder: HeldFolder, prefix: str, depth: int
+    ) -> Iterator[tuple[str, HeldFolder, os.stat_result]]:
         try:
             names, more = folder.names(NAMES_MAX)
         except OSError:
@@ -132,7 +150,9 @@ class Bundle:
             except (OSError, NotOurs):
                 self.left_out += 1
 
-    def _add(self, tar: tarfile.TarFile, path: str, folder: HeldFolder, found: os.stat_result) -> None:
+    def _add(
+        self, tar: tarfile.TarFile, path: str, folder: HeldFolder, found: os.stat_result
+    ) -> None:
         info = tarfile.TarInfo(path)
         info.mtime = max(0, int(found.st_mtime))
         if not stat.S_ISREG(found.st_mode):
@@ -165,7 +185,9 @@ class Bundle:
 
 
 class _Whole:
-    """A file of exactly the announced size: if it became shorter, or cannot be read to its end, zeros follow."""
+    """A file of exactly the announced size: if it became shorter, or cannot be read to its end,
+    zeros follow.
+    """
 
     def __init__(self, file: IO[bytes], size: int) -> None:
         self._file = file

@@ -1,7 +1,8 @@
-"""The files below a crawler's working folder that changed: its own code, and what a crawl wrote there.
+"""The files below a crawler's working folder that changed: its own code, and what a crawl wrote
+there.
 
-A project's folder may hold anything, so the search is bounded. It leaves out hidden folders, caches, installed packages
-and mounted volumes.
+A project's folder may hold anything, so the search is bounded. It leaves out hidden folders,
+caches, installed packages and mounted volumes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ _LEFT_OUT = ("__pycache__", "node_modules", "site-packages", "venv")
 def changed_since(moment: float, left_out: list[str], suffix: str = "") -> Counter[str]:
     """Return how many files of each folder were changed since ``moment`` (seconds since the epoch).
 
-    Folders are relative to the working folder. ``left_out``: absolute paths, which are left out with all folders above.
+    Folders are relative to the working folder. ``left_out``: absolute paths, which are left out
+    with all folders above.
     """
     found: Counter[str] = Counter()
     until = time.monotonic() + SECONDS
@@ -34,7 +36,10 @@ def changed_since(moment: float, left_out: list[str], suffix: str = "") -> Count
             break
         for name in names:
             with contextlib.suppress(OSError):
-                if name.endswith(suffix) and os.lstat(os.path.join(folder, name)).st_mtime >= moment:
+                if (
+                    name.endswith(suffix)
+                    and os.lstat(os.path.join(folder, name)).st_mtime >= moment
+                ):
                     found[folder] += 1
     return found
 

@@ -1,4 +1,6 @@
-"""The crawler as a child process: we start it, send it one stop signal, and reap it with all its orphans."""
+"""The crawler as a child process: we start it, send it one stop signal, and reap it with all its
+orphans.
+"""
 
 from __future__ import annotations
 
@@ -24,30 +26,41 @@ class ChildEnd(NamedTuple):
     exit_code: int | None
     signal: int | None
     peak_memory: int
-    """Bytes: the largest resident size of the child, or of one of the children that it waited for."""
+    """Bytes: the largest resident size of the child, or of one of the children that it waited
+    for.
+    """
 
 
 def block_signals() -> None:
-    """Block signals, so that they wait until we read them. No handler runs, so no call is interrupted."""
+    """Block signals, so that they wait until we read them.
+
+    No handler runs, so no call is interrupted.
+    """
     signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
 
 
 def become_subreaper() -> bool:
-    """Become the parent of all orphans among our descendants, as process 1 of a pod is. Return whether this worked."""
+    """Become the parent of all orphans among our descendants, as process 1 of a pod is.
+
+    Return whether this worked.
+    """
     return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def hide_environment() -> bool:
-    """Hide our environment and memory in /proc from processes of the same user. Return whether this worked.
+    """Hide our environment and memory in /proc from processes of the same user.
 
-    They contain secrets, and a crawler may run as the same user. Root can still read them, and programs that we
-    execute are readable again.
+    Return whether this worked.
+
+    They contain secrets, and a crawler may run as the same user. Root can still read them, and
+    programs that we execute are readable again.
     """
     return _prctl(_PR_SET_DUMPABLE, 0)
 
 
 def _prctl(option: int, value: int) -> bool:
-    with contextlib.suppress(OSError, AttributeError, TypeError):  # this system or C library has no such call
+    # This system or C library has no such call.
+    with contextlib.suppress(OSError, AttributeError, TypeError):
         return bool(ctypes.CDLL(None).prctl(option, value, 0, 0, 0) == 0)
     return False
 
@@ -78,15 +91,23 @@ class Child:
     def start(self, argv: list[str], env: Mapping[str, str], output: int | None = None) -> None:
         """Start the crawler with default signal handlers and no blocked signal.
 
-        The crawler prints to the descriptor ``output``. Without ``output`` it prints to our own output. It inherits all
-        inheritable descriptors. Raises ``OSError`` when the crawler cannot be executed.
+        The crawler prints to the descriptor ``output``. Without ``output`` it prints to our own
+        output. It inherits all inheritable descriptors. Raises ``OSError`` when the crawler cannot
+        be executed.
         """
         defaults = set(signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP, 32, 33}
-        printed = [] if output is None else [(os.POSIX_SPAWN_DUP2, output, number) for number in (1, 2)]
-        self._pid = os.posix_spawnp(argv[0], argv, dict(env), file_actions=printed, setsigmask=[], setsigdef=defaults)
+        printed = (
+            [] if output is None else [(os.POSIX_SPAWN_DUP2, output, number) for number in (1, 2)]
+        )
+        self._pid = os.posix_spawnp(
+            argv[0], argv, dict(env), file_actions=printed, setsigmask=[], setsigdef=defaults
+        )
 
     def wait(self, tick: Callable[[], None], seconds: float) -> ChildEnd:
-        """Wait until the child has ended, and return its end. ``tick`` is called about every ``seconds``."""
+        """Wait until the child has ended, and return its end.
+
+        ``tick`` is called about every ``seconds``.
+        """
         due = time.monotonic() + seconds
         while True:
             info = signal.sigtimedwait(_WATCHED, max(0.0, due - time.monotonic()))
@@ -101,7 +122,8 @@ class Child:
                 due = time.monotonic() + seconds
 
     def attend(self, over: Callable[[], bool], seconds: float) -> None:
-        """Note stop requests and reap orphans, after the crawler's end, until ``over`` returns true.
+        """Note stop requests and reap orphans, after the crawler's end, until ``over`` returns
+        true.
 
         ``over`` is called at least every ``seconds``.
         """
@@ -130,13 +152,17 @@ class Child:
 
     def kill(self) -> None:
         """Send the crawler SIGKILL."""
-        os.kill(self._pid, signal.SIGKILL)  # we have not reaped it, so no other process has its number
+        # We have not reaped it, so no other process has its number.
+        os.kill(self._pid, signal.SIGKILL)
 
     def stop(self) -> None:
-        """Send the crawler its stop signal, but only once: at a second signal Scrapy ends without writing its stats."""
+        """Send the crawler its stop signal, but only once: at a second signal Scrapy ends without
+        writing its stats.
+        """
         if not self.stop_asked:
             self._note_stop()
-            os.kill(self._pid, self._stop_signal)  # we have not reaped it, so no other process has its number
+            # We have not reaped it, so no other process has its number.
+            os.kill(self._pid, self._stop_signal)
 
     def _reap(self) -> ChildEnd | None:
         """Reap all ended processes, and return the child's end if it was among them."""
@@ -150,4 +176,6 @@ class Child:
                 return found
             if pid == self._pid:
                 code = os.waitstatus_to_exitcode(status)
-                found = ChildEnd(code if code >= 0 else None, -code if code < 0 else None, usage.ru_maxrss * 1024)
+                found = ChildEnd(
+                    code if code >= 0 else None, -code if code < 0 else None, usage.ru_maxrss * 1024
+                )

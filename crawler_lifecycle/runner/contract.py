@@ -1,4 +1,6 @@
-"""The contract with the process: the environment that the runner reads, and the files that it writes."""
+"""The contract with the process: the environment that the runner reads, and the files that it
+writes.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ Json = dict[str, Any]
 #: Variables of the environment.
 Environ = Mapping[str, str]
 
-#: The most bytes of the summary, and of its part with the short fields. The containers of a pod share 12 KiB for their
-#: termination messages, and Kubernetes cuts a message that is too long.
+#: The most bytes of the summary, and of its part with the short fields. The containers of a pod
+#: share 12 KiB for their termination messages, and Kubernetes cuts a message that is too long.
 SUMMARY_MAX = 4096
 SHORT_MAX = 1024
 STATS_MAX = 64 * 1024
@@ -45,11 +47,22 @@ class BadConfiguration(Exception):
 
 
 #: The fields of a contract that are the text of their variable.
-_TEXTS = ("files_dir", "state_dir", "stats_file", "summary_file", "upload_url", "upload_token", "log_file")
+_TEXTS = (
+    "files_dir",
+    "state_dir",
+    "stats_file",
+    "summary_file",
+    "upload_url",
+    "upload_token",
+    "log_file",
+)
 
 
 class Contract(NamedTuple):
-    """The variables of the contract that the runner uses. A path is ``None`` when its variable is not set."""
+    """The variables of the contract that the runner uses.
+
+    A path is ``None`` when its variable is not set.
+    """
 
     args: dict[str, str]
     settings: Json
@@ -79,7 +92,9 @@ class Contract(NamedTuple):
     """The gateway's address of the run's stop, which answers whether the stop is forced."""
     stop_token: str | None
     items: str
-    """``off``: the runner counts no items in feeds. JSON says which files are items, for ``DECLARED``."""
+    """``off``: the runner counts no items in feeds. JSON says which files are items, for
+    ``DECLARED``.
+    """
     fields: list[str]
     """The fields of items that the summary reports first."""
 
@@ -88,14 +103,20 @@ class Contract(NamedTuple):
         """Read the variables. Raises ``BadConfiguration``, which names the variable."""
         name = environ.get("CRAWL_STOP_SIGNAL") or "SIGTERM"
         if name not in STOP_SIGNALS:
-            raise BadConfiguration(f"CRAWL_STOP_SIGNAL: {name!r} is not allowed; use one of {', '.join(STOP_SIGNALS)}")
+            raise BadConfiguration(
+                f"CRAWL_STOP_SIGNAL: {name!r} is not allowed; use one of {', '.join(STOP_SIGNALS)}"
+            )
         limit = environ.get("CRAWL_MEMORY_LIMIT") or "0"
         if not limit.isdecimal():
-            raise BadConfiguration(f"CRAWL_MEMORY_LIMIT: {limit!r} is not a whole number of bytes, such as 536870912")
+            raise BadConfiguration(
+                f"CRAWL_MEMORY_LIMIT: {limit!r} is not a whole number of bytes, such as 536870912"
+            )
         args = _object(environ, "CRAWL_ARGS")
         for key, value in args.items():
             if not isinstance(value, str):
-                raise BadConfiguration(f"CRAWL_ARGS: the value of {key!r} is not a text; write it in quotes")
+                raise BadConfiguration(
+                    f"CRAWL_ARGS: the value of {key!r} is not a text; write it in quotes"
+                )
         return cls(
             args=args,
             settings=_object(environ, "CRAWL_SETTINGS"),
@@ -105,7 +126,9 @@ class Contract(NamedTuple):
             memory_limit=int(limit) or None,
             deadline=_deadline(environ),
             stop_grace_s=_seconds(environ, "CRAWL_STOP_GRACE_S", 30.0),
-            end_grace_s=_seconds(environ, "CRAWL_END_GRACE_S", 0.0) if environ.get("CRAWL_END_GRACE_S") else None,
+            end_grace_s=_seconds(environ, "CRAWL_END_GRACE_S", 0.0)
+            if environ.get("CRAWL_END_GRACE_S")
+            else None,
             stop_url=_stop_url(environ),
             stop_token=environ.get("CRAWL_TOKEN"),
             items=environ.get("CRAWL_ITEMS", ""),
@@ -115,7 +138,9 @@ class Contract(NamedTuple):
 
 
 def _fields(environ: Environ) -> list[str]:
-    """Return the field names, or no name when the variable is invalid: we refuse no crawl because of it."""
+    """Return the field names, or no name when the variable is invalid: we refuse no crawl because
+    of it.
+    """
     try:
         names = json.loads(environ.get("CRAWL_FIELDS") or "[]")
     except (ValueError, RecursionError):
@@ -132,13 +157,16 @@ def _stop_url(environ: Environ) -> str | None:
 
 
 def _attempt(environ: Environ) -> int:
-    """Return the attempt, or 1 when it is invalid: only the note about a resumption depends on it."""
+    """Return the attempt, or 1 when it is invalid: only the note about a resumption depends on
+    it.
+    """
     text = environ.get("CRAWL_ATTEMPT") or "1"
     return int(text) if text.isdecimal() and len(text) < 10 else 1
 
 
 def _deadline(environ: Environ) -> float | None:
-    """Return ``CRAWL_DEADLINE``, else the time ``CRAWL_RUN_TIMEOUT_S`` seconds from now, else ``None``.
+    """Return ``CRAWL_DEADLINE``, else the time ``CRAWL_RUN_TIMEOUT_S`` seconds from now, else
+    ``None``.
 
     The service sets the second variable when it cannot know the time of the start.
     """
@@ -164,7 +192,9 @@ def _seconds(environ: Environ, name: str, default: float) -> float:
     except ValueError:
         seconds = math.nan
     if not 0 <= seconds < 2**31:
-        raise BadConfiguration(f"{name}: {text!r} is not a valid number of seconds; use one from 0 to {2**31 - 1}")
+        raise BadConfiguration(
+            f"{name}: {text!r} is not a valid number of seconds; use one from 0 to {2**31 - 1}"
+        )
     return seconds
 
 
@@ -173,7 +203,9 @@ def _object(environ: Environ, name: str) -> Json:
     try:
         data = json.loads(text)
     except ValueError as error:
-        raise BadConfiguration(f"{name}: the value is not JSON ({error}); use a JSON object") from None
+        raise BadConfiguration(
+            f"{name}: the value is not JSON ({error}); use a JSON object"
+        ) from None
     if not isinstance(data, dict):
         raise BadConfiguration(f"{name}: the value is not a JSON object; write {{...}}")
     return data
@@ -186,16 +218,20 @@ def now() -> str:
 
 def moment(seconds: float) -> str:
     """Return the seconds since the epoch as ISO 8601 in UTC."""
-    return datetime.fromtimestamp(seconds, timezone.utc).isoformat()  # noqa: UP017 - Python 3.9 has no datetime.UTC
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat()  # noqa: UP017
 
 
 def write(path: str, text: str) -> None:
-    """Replace the whole file. If it cannot be replaced, overwrite its content: a pod's termination log is a mount."""
+    """Replace the whole file.
+
+    If it cannot be replaced, overwrite its content: a pod's termination log is a mount.
+    """
     folder, name = os.path.split(path)
     try:
         HeldFolder(folder or ".").replace(name, text.encode(), lasting=False)
     except OSError:
-        # Write first and cut the rest afterwards, so that a full disk does not damage the former content.
+        # Write first and cut the rest afterwards, so that a full disk does not damage the former
+        # content.
         flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with open(os.open(path, flags, 0o644), "wb") as file:
             file.write(text.encode())
@@ -204,13 +240,17 @@ def write(path: str, text: str) -> None:
 
 
 def summary_text(data: Json) -> str:
-    """Return the summary as JSON of at most ``SUMMARY_MAX`` bytes: first the short fields, then the long ones.
+    """Return the summary as JSON of at most ``SUMMARY_MAX`` bytes: first the short fields, then the
+    long ones.
 
-    ``fields`` comes last, complete or not at all: a field missing there would seem to be empty in every item.
+    ``fields`` comes last, complete or not at all: a field missing there would seem to be empty in
+    every item.
     """
     long = picked(data, ("files", "message"))
     last = picked(data, ("fields",))
-    short = fitted({name: value for name, value in data.items() if name not in (*long, *last)}, SHORT_MAX)
+    short = fitted(
+        {name: value for name, value in data.items() if name not in (*long, *last)}, SHORT_MAX
+    )
     text = fitted({**json.loads(short), **long}, SUMMARY_MAX)
     whole = json.dumps({**json.loads(text), **last})
     return whole if len(whole) <= SUMMARY_MAX else text
@@ -222,10 +262,15 @@ def picked(data: Json, names: Iterable[str]) -> Json:
 
 
 def fitted(data: Json, most: int) -> str:
-    """Return the object as JSON of at most ``most`` bytes; its longest text is halved until the object fits."""
+    """Return the object as JSON of at most ``most`` bytes; its longest text is halved until the
+    object fits.
+    """
     data = dict(data)
     while len(text := json.dumps(data)) > most:
-        name = max((name for name, value in data.items() if isinstance(value, str)), key=lambda name: len(data[name]))
+        name = max(
+            (name for name, value in data.items() if isinstance(value, str)),
+            key=lambda name: len(data[name]),
+        )
         if len(data[name]) < 2:
             raise ValueError(f"the object does not fit into {most} bytes, even with its texts cut")
         data[name] = data[name][: len(data[name]) // 2]
@@ -233,7 +278,9 @@ def fitted(data: Json, most: int) -> str:
 
 
 def read(path: str) -> Json | None:
-    """Return the JSON object in the file; ``None`` when the file is missing, too large or not valid."""
+    """Return the JSON object in the file; ``None`` when the file is missing, too large or not
+    valid.
+    """
     folder, name = os.path.split(path)
     try:
         raw = HeldFolder(folder or ".").read(name, STATS_MAX + 1)
@@ -244,7 +291,10 @@ def read(path: str) -> Json | None:
 
 
 def valid_stats(data: Json) -> Json:
-    """Return the known fields of a stats file that have the right type. Texts are cut to their limits."""
+    """Return the known fields of a stats file that have the right type.
+
+    Texts are cut to their limits.
+    """
     good: Json = {}
     for name in COUNTERS:
         value = data.get(name)

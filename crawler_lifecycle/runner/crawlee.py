@@ -1,4 +1,6 @@
-"""Crawlee, for Node and for Python: the folder of its storage, the memory that it may use, and its counters."""
+"""Crawlee, for Node and for Python: the folder of its storage, the memory that it may use, and its
+counters.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,16 @@ import re
 from .contract import Json
 from .held import HeldFolder, NotOurs
 
-#: Each crawler of one process has a file of its own: here the first four of Node, and those of Python.
-_FILES = [name for n in range(4) for name in (f"SDK_CRAWLER_STATISTICS_{n}.json", f"__CRAWLER_STATISTICS_{n}")]
-#: Numbers stand first in a file, and the list of all errors last, so the rest is not read. Node writes it in place: it
-#: may be half-written, so a number counts only with what follows it. Those per minute change without any progress.
+#: Each crawler of one process has a file of its own: here the first four of Node, and those of
+#: Python.
+_FILES = [
+    name
+    for n in range(4)
+    for name in (f"SDK_CRAWLER_STATISTICS_{n}.json", f"__CRAWLER_STATISTICS_{n}")
+]
+#: Numbers stand first in a file, and the list of all errors last, so the rest is not read. Node
+#: writes it in place: it may be half-written, so a number counts only with what follows it. Those
+#: per minute change without any progress.
 _READ_MAX = 64 * 1024
 _NUMBER = re.compile(rb'"(requests?(?!\w*PerMinute)\w{1,40})"\s*:\s*(\d{1,15})(?:\.\d*)?\s*[,}]')
 #: By default Crawlee writes its statistics once a minute.
@@ -35,7 +43,9 @@ class Crawlee:
         self._resumed = {"resumed": bool(before)} if resume and not unknown else {}
 
     def read(self) -> Json | None:
-        """Return the counters, and all numbers as ``scrapystats``; ``None`` without any of this attempt."""
+        """Return the counters, and all numbers as ``scrapystats``; ``None`` without any of this
+        attempt.
+        """
         found = self._numbers()
         if "requestsFinished" not in found or found == self._stale:
             return None

@@ -1,7 +1,9 @@
-"""Counting of the items in the feeds that a crawler writes into its folder, and of the fields that have a value.
+"""Counting of the items in the feeds that a crawler writes into its folder, and of the fields that
+have a value.
 
-So any program that writes ``items.jsonl`` (or CSV, or a JSON list) gets counters. ``item_reader.py`` reads the items,
-also for those who look at them. All reading is bounded, because the crawler controls the folder and its files.
+So any program that writes ``items.jsonl`` (or CSV, or a JSON list) gets counters.
+``item_reader.py`` reads the items, also for those who look at them. All reading is bounded, because
+the crawler controls the folder and its files.
 """
 
 from __future__ import annotations
@@ -16,7 +18,15 @@ from itertools import chain, islice
 from typing import Any
 
 from .held import HeldFolder, NotOurs
-from .item_files import DECLARED, DECLARED_DEPTH_MAX, DECLARED_MAX, DEPTH_MAX, declared_in, feeds, is_items
+from .item_files import (
+    DECLARED,
+    DECLARED_DEPTH_MAX,
+    DECLARED_MAX,
+    DEPTH_MAX,
+    declared_in,
+    feeds,
+    is_items,
+)
 from .item_reader import GZIP, Feed, Keys, SkippedData, follow
 
 #: The most names read from a folder, and files considered as feeds.
@@ -26,8 +36,8 @@ FILES_MAX = 2_000
 READ_MAX = 16 * 1024 * 1024
 #: A byte of a gzip file counts as these many.
 GZIP_WEIGHT = 32
-#: The most fields reported, and characters of a name. The fields of the first ``ALL_MAX`` items are all counted. After
-#: these items, only the fields of every ``EACH``-th item are counted.
+#: The most fields reported, and characters of a name. The fields of the first ``ALL_MAX`` items are
+#: all counted. After these items, only the fields of every ``EACH``-th item are counted.
 FIELDS_MAX = 30
 FIELD_NAME_MAX = 60
 ALL_MAX = 20_000
@@ -36,12 +46,16 @@ _CHUNK = 64 * 1024
 
 
 class Feeds:
-    """The feeds in one folder. The fields ``wanted`` are reported first, even when no item has a value for them.
+    """The feeds in one folder.
+
+    The fields ``wanted`` are reported first, even when no item has a value for them.
 
     ``keys`` returns the keys of items that came before, for a count from the beginning.
     """
 
-    def __init__(self, folder: str, wanted: Sequence[str] = (), keys: Callable[[], Keys] = Keys) -> None:
+    def __init__(
+        self, folder: str, wanted: Sequence[str] = (), keys: Callable[[], Keys] = Keys
+    ) -> None:
         self._folder = folder
         self._wanted = frozenset(wanted)
         self._new_keys = keys
@@ -67,7 +81,10 @@ class Feeds:
         return sum(feed.position for feed in self._feeds.values())
 
     def read_on(self) -> bool:
-        """Count the data written since the last call, at most ``READ_MAX`` bytes. Return whether more data waits."""
+        """Count the data written since the last call, at most ``READ_MAX`` bytes.
+
+        Return whether more data waits.
+        """
         left = READ_MAX
         try:
             folder = HeldFolder(self._folder)
@@ -81,7 +98,9 @@ class Feeds:
         except (OSError, NotOurs):
             return False
         before = self._feeds
-        self._feeds = {feed: before.get(feed) or _Feed(feed, self._wanted, self._keys) for feed in found}
+        self._feeds = {
+            feed: before.get(feed) or _Feed(feed, self._wanted, self._keys) for feed in found
+        }
         for feed in self._feeds.values():
             with contextlib.suppress(OSError, NotOurs):
                 left -= feed.read(self._folder, left)
@@ -100,7 +119,8 @@ class Feeds:
         return [sentence for feed in self._feeds.values() for sentence in feed.skipped.sentences()]
 
     def fields(self) -> dict[str, float]:
-        """Return the share of items with a value in each field, 0 to 1: wanted fields first, then the most filled.
+        """Return the share of items with a value in each field, 0 to 1: wanted fields first, then
+        the most filled.
 
         Return nothing if the fields of no item were read.
         """
@@ -108,7 +128,9 @@ class Feeds:
         for feed in self._feeds.values():
             filled.update(feed.filled)
         seen = sum(feed.seen for feed in self._feeds.values())
-        most = sorted(filled, key=lambda name: (name not in self._wanted, -filled[name]))[:FIELDS_MAX]
+        most = sorted(filled, key=lambda name: (name not in self._wanted, -filled[name]))[
+            :FIELDS_MAX
+        ]
         return {name: round(filled[name] / seen, 4) for name in most if seen}
 
 
@@ -135,7 +157,9 @@ class _Feed:
         self._items = follow(self._feed, self._pieces, self.skipped)
 
     def read(self, folder: str, most: int) -> int:
-        """Read up to ``most`` further bytes, and return their number. A replaced file is read from its start.
+        """Read up to ``most`` further bytes, and return their number.
+
+        A replaced file is read from its start.
 
         Raises ``NotOurs`` and ``OSError``.
         """
@@ -171,7 +195,9 @@ class _Feed:
                 break
             self.read_items += len(items)
             if self._feed.key:
-                items = [item for item in items if self._keys.is_first(self._feed, self.skipped, item)]
+                items = [
+                    item for item in items if self._keys.is_first(self._feed, self.skipped, item)
+                ]
             left = max(0, ALL_MAX - self.items)
             after = self.items + left + 1
             for item in chain(items[:left], items[left + -after % EACH :: EACH]):
@@ -183,7 +209,11 @@ class _Feed:
             return
         self.seen += 1
         for name, value in item.items():
-            fits = len(self.filled) < 10 * FIELDS_MAX and len(name) <= FIELD_NAME_MAX and name.isprintable()
+            fits = (
+                len(self.filled) < 10 * FIELDS_MAX
+                and len(name) <= FIELD_NAME_MAX
+                and name.isprintable()
+            )
             if (fits or name in self.filled) and value not in (None, "", [], {}):
                 self.filled[name] += 1
 
@@ -205,9 +235,12 @@ class _Pieces:
 def _files(folder: HeldFolder, above: str, depth: int, begins: tuple[str, ...]) -> Iterator[str]:
     """Yield the paths of files below this folder that may be feeds. Names ``items…`` come first.
 
-    ``begins``: how the declared paths begin. All files of the folders that may contain such a path are yielded then.
+    ``begins``: how the declared paths begin. All files of the folders that may contain such a path
+        are yielded then.
     """
-    for name in sorted(folder.names(NAMES_MAX)[0], key=lambda name: (name[:5].lower() != "items", name)):
+    for name in sorted(
+        folder.names(NAMES_MAX)[0], key=lambda name: (name[:5].lower() != "items", name)
+    ):
         feed = bool(begins) or is_items(name)
         if not feed and depth == 1:
             continue
@@ -215,7 +248,12 @@ def _files(folder: HeldFolder, above: str, depth: int, begins: tuple[str, ...]) 
         below = f"{above}{name}/"
         if feed and known is not None and stat.S_ISREG(known.st_mode):
             yield above + name
-        elif known is not None and stat.S_ISDIR(known.st_mode) and depth > 1 and _is_searched(below, begins):
+        elif (
+            known is not None
+            and stat.S_ISDIR(known.st_mode)
+            and depth > 1
+            and _is_searched(below, begins)
+        ):
             with contextlib.suppress(OSError, NotOurs):
                 yield from _files(folder.below(name), below, depth - 1, begins)
 

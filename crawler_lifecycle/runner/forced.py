@@ -1,7 +1,7 @@
 """The question to the gateway whether a stop has become a forced stop.
 
-After a kubelet has begun to end a pod, a shorter grace period has no effect. So the runner itself asks the gateway. It
-asks rarely, and only when a stop takes long.
+After a kubelet has begun to end a pod, a shorter grace period has no effect. So the runner itself
+asks the gateway. It asks rarely, and only when a stop takes long.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import urllib.request
 
 from .upload import ANSWER_MAX, NoRedirect, passing
 
-#: Seconds before each question; the last number holds for all further ones. Most crawlers end before the first.
+#: Seconds before each question; the last number holds for all further ones. Most crawlers end
+#: before the first.
 _PAUSES_S = (5.0, 5.0, 10.0, 15.0, 30.0)
 _CHANCE = random.SystemRandom()
 #: Timeout of one connection, and of each read of an answer.
@@ -26,7 +27,9 @@ _SILENCE_S = 10.0
 
 
 class ForcedStop:
-    """A thread that asks the gateway until the stop is forced, or until a refusal shows that asking is useless."""
+    """A thread that asks the gateway until the stop is forced, or until a refusal shows that asking
+    is useless.
+    """
 
     def __init__(self, url: str, token: str) -> None:
         self.at: float | None = None
@@ -34,12 +37,14 @@ class ForcedStop:
         self._url = url
         self._token = token
         self._opener = urllib.request.build_opener(NoRedirect)
-        with contextlib.suppress(RuntimeError):  # the system allows no more threads: the full grace applies
+        # The system allows no more threads: the full grace applies.
+        with contextlib.suppress(RuntimeError):
             threading.Thread(target=self._ask, name="crawl-forced-stop", daemon=True).start()
 
     def _ask(self) -> None:
         for pause in itertools.chain(_PAUSES_S, itertools.repeat(_PAUSES_S[-1])):
-            time.sleep(pause * _CHANCE.uniform(0.8, 1.2))  # many tasks may be stopped at the same time
+            # Many tasks may be stopped at the same time.
+            time.sleep(pause * _CHANCE.uniform(0.8, 1.2))
             answer = self._answer()
             if answer is not None:
                 if answer:
@@ -47,14 +52,23 @@ class ForcedStop:
                 return
 
     def _answer(self) -> bool | None:
-        """Return true for a forced stop, false when the gateway refuses permanently, and ``None`` to ask again."""
+        """Return true for a forced stop, false when the gateway refuses permanently, and ``None``
+        to ask again.
+        """
         try:
             headers = {"Authorization": f"Bearer {self._token}"}
-            request = urllib.request.Request(self._url, headers=headers)  # noqa: S310 - ``contract`` checked the scheme
+            request = urllib.request.Request(self._url, headers=headers)  # noqa: S310
             with self._opener.open(request, timeout=_SILENCE_S) as answer:
                 return True if json.loads(answer.read(ANSWER_MAX))["force"] is True else None
         except urllib.error.HTTPError as error:
             with error:
                 return None if passing(error.code) else False
-        except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError, RecursionError):
+        except (
+            OSError,
+            http.client.HTTPException,
+            ValueError,
+            KeyError,
+            TypeError,
+            RecursionError,
+        ):
             return None

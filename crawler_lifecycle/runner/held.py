@@ -1,9 +1,12 @@
-"""Safe access to files in a folder that a crawler may change at any moment. Nothing outside the folder is touched.
+"""Safe access to files in a folder that a crawler may change at any moment.
 
-The folder is opened once, and its descriptor stays open. Each file is opened by its name, relative to that descriptor.
-Links below the root are never followed. Only regular files are read, and an open never waits. A file is written under
-another name and then renamed, which replaces any entry of that name. This module uses the standard library only and
-imports little, because the runner, the supervisor and the readers of tasks share it.
+Nothing outside the folder is touched.
+
+The folder is opened once, and its descriptor stays open. Each file is opened by its name, relative
+to that descriptor. Links below the root are never followed. Only regular files are read, and an
+open never waits. A file is written under another name and then renamed, which replaces any entry of
+that name. This module uses the standard library only and imports little, because the runner, the
+supervisor and the readers of tasks share it.
 """
 
 from __future__ import annotations
@@ -18,14 +21,17 @@ from collections.abc import Iterable
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-#: Errors of an open whose name belongs to something other than the folder or regular file that we want.
+#: Errors of an open whose name belongs to something other than the folder or regular file that we
+#: want.
 _OTHER_KIND = (errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.EISDIR)
 #: Suffix for an entry that had a name which we need, and that was renamed to free it.
 FORGED = ".forged"
 
 
 class NotOurs(Exception):
-    """A path that we need belongs to something else: a link, a pipe, or a folder in place of a file or the reverse."""
+    """A path that we need belongs to something else: a link, a pipe, or a folder in place of a file
+    or the reverse.
+    """
 
 
 class HeldFolder:
@@ -34,7 +40,9 @@ class HeldFolder:
     __slots__ = ("_handle", "path")
 
     def __init__(self, root: str, *names: str) -> None:
-        """Open the folder at the path ``root``/``names``. Links are followed in ``root``, but not in ``names``.
+        """Open the folder at the path ``root``/``names``.
+
+        Links are followed in ``root``, but not in ``names``.
 
         Raises ``NotOurs`` when one of the names is not a folder, and ``OSError``.
         """
@@ -64,27 +72,39 @@ class HeldFolder:
         return self.stat(name) is not None
 
     def names(self, most: int) -> tuple[list[str], int]:
-        """Return at most ``most`` names in the folder, and the number of the other names. Raises ``OSError``."""
+        """Return at most ``most`` names in the folder, and the number of the other names.
+
+        Raises ``OSError``.
+        """
         with os.scandir(self._handle) as entries:
             found = [entry.name for entry in itertools.islice(entries, most)]
             return found, sum(1 for _ in entries)
 
     def stat(self, name: str) -> os.stat_result | None:
-        """Return the status of the entry; ``None`` without one. A link is not followed. Raises ``OSError``."""
+        """Return the status of the entry; ``None`` without one.
+
+        A link is not followed. Raises ``OSError``.
+        """
         try:
             return os.stat(name, dir_fd=self._handle, follow_symlinks=False)
         except FileNotFoundError:
             return None
 
     def open(self, name: str) -> int | None:
-        """Return a descriptor of this regular file; ``None`` without one. Raises ``NotOurs`` and ``OSError``."""
+        """Return a descriptor of this regular file; ``None`` without one.
+
+        Raises ``NotOurs`` and ``OSError``.
+        """
         try:
             return _opened(name, _FILE, self._handle)
         except FileNotFoundError:
             return None
 
     def read(self, name: str, most: int) -> bytes | None:
-        """Return the first ``most`` bytes of the file; ``None`` without a file. Raises ``NotOurs`` and ``OSError``."""
+        """Return the first ``most`` bytes of the file; ``None`` without a file.
+
+        Raises ``NotOurs`` and ``OSError``.
+        """
         handle = self.open(name)
         if handle is None:
             return None
@@ -94,10 +114,19 @@ class HeldFolder:
     # --- writing
 
     def create(self, name: str, data: bytes) -> bool:
-        """Write the whole file if nothing has its name. Return whether it was written. Raises ``OSError``."""
+        """Write the whole file if nothing has its name.
+
+        Return whether it was written. Raises ``OSError``.
+        """
         beside = self._write_beside(name, data)
         try:
-            os.link(beside, name, src_dir_fd=self._handle, dst_dir_fd=self._handle, follow_symlinks=False)
+            os.link(
+                beside,
+                name,
+                src_dir_fd=self._handle,
+                dst_dir_fd=self._handle,
+                follow_symlinks=False,
+            )
         except FileExistsError:
             return False
         finally:
@@ -107,7 +136,8 @@ class HeldFolder:
     def replace(self, name: str, data: bytes, *, lasting: bool = True) -> None:
         """Write the whole file, and replace any entry of its name. Raises ``OSError``.
 
-        ``lasting``: sync the data to the disk first, so that the file is complete after a crash of the machine.
+        ``lasting``: sync the data to the disk first, so that the file is complete after a crash of
+            the machine.
         """
         beside = self._write_beside(name, data, lasting=lasting)
         try:
@@ -117,7 +147,10 @@ class HeldFolder:
             raise
 
     def set_aside(self, name: str) -> None:
-        """Rename an entry of this name to ``NAME.forged``, so that the name is free. Raises ``OSError``."""
+        """Rename an entry of this name to ``NAME.forged``, so that the name is free.
+
+        Raises ``OSError``.
+        """
         with contextlib.suppress(FileNotFoundError):
             self._rename(name, name[:200] + FORGED)
 
@@ -138,7 +171,10 @@ class HeldFolder:
             os.replace(name, to, src_dir_fd=self._handle, dst_dir_fd=self._handle)
 
     def unlink(self, name: str) -> None:
-        """Remove the file, link or pipe with this name; rename a folder to ``NAME.forged``. Raises ``OSError``."""
+        """Remove the file, link or pipe with this name; rename a folder to ``NAME.forged``.
+
+        Raises ``OSError``.
+        """
         try:
             os.unlink(name, dir_fd=self._handle)
         except FileNotFoundError:
@@ -156,9 +192,12 @@ class HeldFolder:
         return self.new(name)
 
     def new(self, name: str) -> int:
-        """Create an empty file, and return its descriptor for appending. An existing entry of its name is renamed.
+        """Create an empty file, and return its descriptor for appending.
 
-        It is created under another name and then renamed, so that concurrent calls do no harm. Raises ``OSError``.
+        An existing entry of its name is renamed.
+
+        It is created under another name and then renamed, so that concurrent calls do no harm.
+        Raises ``OSError``.
         """
         beside = _beside(name)
         handle = os.open(beside, _NEW | os.O_APPEND, 0o600, dir_fd=self._handle)
@@ -180,13 +219,19 @@ class HeldFolder:
         return _opened(name, flags, self._handle)
 
     def make(self, name: str) -> HeldFolder:
-        """Open the folder of this name in this one; create it if needed. Raises ``NotOurs`` and ``OSError``."""
+        """Open the folder of this name in this one; create it if needed.
+
+        Raises ``NotOurs`` and ``OSError``.
+        """
         with contextlib.suppress(FileExistsError):
             os.mkdir(name, dir_fd=self._handle)
         return self.below(name)
 
     def below(self, *names: str) -> HeldFolder:
-        """Open the folder at the path ``names`` below this one. Raises ``NotOurs`` and ``OSError``."""
+        """Open the folder at the path ``names`` below this one.
+
+        Raises ``NotOurs`` and ``OSError``.
+        """
         inner = HeldFolder.__new__(HeldFolder)
         inner._handle = os.dup(self._handle)
         inner.path = self.path
@@ -214,7 +259,9 @@ def _beside(name: str) -> str:
 
 
 def _opened(name: str, flags: int, folder: int) -> int:
-    """Open the folder or the regular file, as ``flags`` say, and return its descriptor. Links are not followed.
+    """Open the folder or the regular file, as ``flags`` say, and return its descriptor.
+
+    Links are not followed.
 
     Raises ``NotOurs`` for any other type, and ``OSError``.
     """

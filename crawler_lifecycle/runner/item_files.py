@@ -1,7 +1,8 @@
 """The rule which files of a task are its items. The runner counts these, and all others show these.
 
-A file is known by its name, or because a line of ``DECLARED`` names it. The runner writes that file for an entry of the
-catalogue with ``items``, and for feeds of Scrapy whose names say too little; a crawler may write it, too.
+A file is known by its name, or because a line of ``DECLARED`` names it. The runner writes that file
+for an entry of the catalogue with ``items``, and for feeds of Scrapy whose names say too little; a
+crawler may write it, too.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ DECLARED = ".crawl_items.jsonl"
 #: The most bytes and lines of it that are read.
 DECLARED_MAX = 256 * 1024
 LINES_MAX = 2_000
-#: The most feeds of a task, and the most levels of folders in which they are found: by their names alone, or declared.
+#: The most feeds of a task, and the most levels of folders in which they are found: by their names
+#: alone, or declared.
 FEEDS_MAX = 2_000
 DEPTH_MAX = 3
 DECLARED_DEPTH_MAX = 17
@@ -35,7 +37,8 @@ _SUFFIX = re.compile(r"\.[^.]*(\.gz)?\Z", re.IGNORECASE)
 _NO_FEED = re.compile(r"(^|/)(skipped\.jsonl$|pages/)")
 #: The sentence about a run without items.
 NO_FEEDS = (
-    "this run has left no items yet: a crawler writes them to items.jsonl in the folder CRAWL_FILES_DIR, a JSON object "
+    "this run has left no items yet: a crawler writes them to items.jsonl in the folder "
+    "CRAWL_FILES_DIR, a JSON object "
     "a line; a Scrapy project gets such a feed by default"
 )
 
@@ -50,17 +53,26 @@ def declared_in(text: bytes) -> list[Feed]:
 
 
 def declared(said: object) -> Feed:
-    """Return a declaration: a feed with a pattern for a name, in which ``*`` stands for any characters.
+    """Return a declaration: a feed with a pattern for a name, in which ``*`` stands for any
+    characters.
 
     Raises ``ValueError``, which names the key, its value and the cure.
     """
     if not isinstance(said, dict) or not said:
-        raise ValueError(f": {said!r:.100} is not allowed; give off, or some of {', '.join(_VALUES)}")
+        raise ValueError(
+            f": {said!r:.100} is not allowed; give off, or some of {', '.join(_VALUES)}"
+        )
     for key, value in said.items():
         if key not in _VALUES:
             raise ValueError(f".{key!s:.50}: unknown key; known are {', '.join(_VALUES)}")
-        texts = value if key == "key" and isinstance(value, list) and len(value) <= _KEY_MAX else [value]
-        if not texts or not all(isinstance(text, str) and _VALUES[key][0].fullmatch(text) for text in texts):
+        texts = (
+            value
+            if key == "key" and isinstance(value, list) and len(value) <= _KEY_MAX
+            else [value]
+        )
+        if not texts or not all(
+            isinstance(text, str) and _VALUES[key][0].fullmatch(text) for text in texts
+        ):
             raise ValueError(f".{key}: {value!r:.100} is not allowed; give {_VALUES[key][1]}")
     fields = said.get("key", [])
     known = (fields,) if isinstance(fields, str) else tuple(fields)
@@ -70,25 +82,38 @@ def declared(said: object) -> Feed:
 
 #: Key of a declaration -> what it may be.
 _VALUES = {
-    "files": (re.compile(r"(?!/|(.*/)?\.\.(/|$))(?!(.*\*){6})[^\0\n]{1,512}"), "a relative path, with * for any name"),
+    "files": (
+        re.compile(r"(?!/|(.*/)?\.\.(/|$))(?!(.*\*){6})[^\0\n]{1,512}"),
+        "a relative path, with * for any name",
+    ),
     "format": (re.compile("|".join(FORMATS)), f"one of {', '.join(FORMATS)}"),
     "delimiter": (re.compile(r"[\x01-\x7e]", re.DOTALL), "one character of ASCII"),
     "quote": (re.compile('none|"'), "none, or leave it out"),
-    "key": (re.compile(r"(?=.*\S)[^\0]{1,200}", re.DOTALL), f"the name of a field, or a list of 1 to {_KEY_MAX} names"),
+    "key": (
+        re.compile(r"(?=.*\S)[^\0]{1,200}", re.DOTALL),
+        f"the name of a field, or a list of 1 to {_KEY_MAX} names",
+    ),
 }
 
 
 def items_of(
-    found: Iterable[Feed], pieces: Callable[[str], Iterable[bytes]], skipped: SkippedData, **decoder: Any
+    found: Iterable[Feed],
+    pieces: Callable[[str], Iterable[bytes]],
+    skipped: SkippedData,
+    **decoder: Any,
 ) -> Iterator[Any]:
-    """Yield the items of the feeds of a run, task by task, and of those of a task with the same key only the first.
+    """Yield the items of the feeds of a run, task by task, and of those of a task with the same key
+    only the first.
 
-    ``pieces`` returns the bytes of the file of this name. ``skipped`` receives what could not be read.
+    ``pieces`` returns the bytes of the file of this name. ``skipped`` receives what could not be
+    read.
     """
     return chain.from_iterable(_items_of_each(found, pieces, skipped, decoder))
 
 
-def _items_of_each(found: Iterable[Feed], pieces: Any, skipped: SkippedData, decoder: Any) -> Iterator[Iterable[Any]]:
+def _items_of_each(
+    found: Iterable[Feed], pieces: Any, skipped: SkippedData, decoder: Any
+) -> Iterator[Iterable[Any]]:
     for _, of_task in groupby(sorted(found, key=_task_of), _task_of):
         keys = Keys()
         for feed in of_task:
@@ -101,7 +126,9 @@ def _task_of(feed: Feed) -> int:
 
 
 def task_of(name: str) -> int:
-    """Return the index of the task in a file's name: 3 for ``task-3/…`` or ``task-3-attempt-2/…``; else -1."""
+    """Return the index of the task in a file's name: 3 for ``task-3/…`` or ``task-3-attempt-2/…``;
+    else -1.
+    """
     number = name.partition("/")[0].replace("task-", "", 1).partition("-")[0]
     return int(number) if number.isdecimal() else -1
 
@@ -114,9 +141,10 @@ def is_items(name: str) -> bool:
 def feeds(names: Iterable[str], read: Callable[[str], bytes]) -> list[Feed]:
     """Return the feeds among the files of a run, in their order.
 
-    The first folder of a name is the task. For each task these are the files that ``DECLARED`` names, or else those
-    with a name ``items…``, or else all that may contain items. A feed in two formats, such as ``items.jsonl`` and
-    ``items.csv``, counts once. ``read`` returns the first bytes of a file.
+    The first folder of a name is the task. For each task these are the files that ``DECLARED``
+    names, or else those with a name ``items…``, or else all that may contain items. A feed in two
+    formats, such as ``items.jsonl`` and ``items.csv``, counts once. ``read`` returns the first
+    bytes of a file.
     """
     tasks: dict[str, list[str]] = {}
     said: dict[str, list[Feed]] = {}
@@ -136,12 +164,20 @@ def feeds(names: Iterable[str], read: Callable[[str], bytes]) -> list[Feed]:
 def _of_task(paths: list[str], said: list[Feed]) -> list[Feed]:
     named = [feed for feed in said if feed.name]
     if named:
-        found = [feed._replace(name=path) for path in paths for feed in named if fnmatchcase(path, feed.name)]
+        found = [
+            feed._replace(name=path)
+            for path in paths
+            for feed in named
+            if fnmatchcase(path, feed.name)
+        ]
     else:
         usual = said[0] if said else Feed("")
         near = [path for path in paths if path.count("/") < DEPTH_MAX]
         some = [path for path in near if is_items(path) and not _NO_FEED.search(path)]
-        found = [usual._replace(name=path) for path in [path for path in some if _NAMED_ITEMS.search(path)] or some]
+        found = [
+            usual._replace(name=path)
+            for path in [path for path in some if _NAMED_ITEMS.search(path)] or some
+        ]
     best: dict[str, Feed] = {}
     for feed in found:
         stem = _SUFFIX.sub("", feed.name) if is_items(feed.name) else feed.name
@@ -155,12 +191,25 @@ def _rank(feed: Feed) -> int:
 
 
 def no_feeds(names: Iterable[str], counted: int | None = None) -> str:
-    """Return a sentence about files of which none is read as items. ``counted``: the items that the run counted."""
-    others = [name for name in names if not _NO_FEED.search(name) and not name.endswith(f"/{DECLARED}")]
+    """Return a sentence about files of which none is read as items.
+
+    ``counted``: the items that the run counted.
+    """
+    others = [
+        name for name in names if not _NO_FEED.search(name) and not name.endswith(f"/{DECLARED}")
+    ]
     if not others and not counted:
         return NO_FEEDS
     told = f"{counted:,} items were counted, but " if counted else ""
     if not others:
-        return f"{told}no file with items is there: a pipeline may have sent them elsewhere, or a feed was not written"
-    some = ", ".join(others[:_NAMED_MAX]) + (f" and {len(others) - _NAMED_MAX:,} more" if others[_NAMED_MAX:] else "")
-    return f"{told}no file is read as items, but these are there: {some}; name them as items in the crawler's entry"
+        return (
+            f"{told}no file with items is there: a pipeline may have sent them elsewhere, or a "
+            "feed was not written"
+        )
+    some = ", ".join(others[:_NAMED_MAX]) + (
+        f" and {len(others) - _NAMED_MAX:,} more" if others[_NAMED_MAX:] else ""
+    )
+    return (
+        f"{told}no file is read as items, but these are there: {some}; name them as items in "
+        "the crawler's entry"
+    )

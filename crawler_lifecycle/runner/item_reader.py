@@ -1,8 +1,11 @@
-"""The reader of items: it turns the bytes of a file into items. The runner counts with it, and all others show with it.
+"""The reader of items: it turns the bytes of a file into items.
 
-Crawlers write these files, so they may contain any bytes. Data that cannot be read is skipped and counted, and a
-sentence says where it is. The result depends on the bytes alone, and never on how they are cut into pieces: the reader
-may follow a file that grows. Its memory does not grow with the file. This module uses the standard library only.
+The runner counts with it, and all others show with it.
+
+Crawlers write these files, so they may contain any bytes. Data that cannot be read is skipped and
+counted, and a sentence says where it is. The result depends on the bytes alone, and never on how
+they are cut into pieces: the reader may follow a file that grows. Its memory does not grow with the
+file. This module uses the standard library only.
 """
 
 from __future__ import annotations
@@ -25,8 +28,9 @@ from xml.etree.ElementTree import ParseError, XMLPullParser
 #: The most characters of one item. A longer item is skipped and counted.
 ITEM_MAX = 8 * 1024 * 1024
 csv.field_size_limit(ITEM_MAX)  # of this process
-#: The most values of one item: its fields, and what is in them at any depth. It limits the memory and the time for one
-#: item. An item with more is skipped and counted. A polygon of 30,000 points fits.
+#: The most values of one item: its fields, and what is in them at any depth. It limits the memory
+#: and the time for one item. An item with more is skipped and counted. A polygon of 30,000 points
+#: fits.
 VALUES_MAX = 100_000
 #: The most keys of a task's items that are known at once. They take up to 64 MiB.
 KEYS_MAX = 4 * 1024 * 1024
@@ -37,15 +41,19 @@ _LONG = 2 * _PART
 #: A text between lines of JSON that are decoded together, and what lines have that may contain it.
 _MARK = "\x1e"
 _MARK_IN_TEXT = ("\x1e", "\\u001")
-#: The most levels of an item in XML, and the characters of indentation and of a file's beginning that are looked at.
+#: The most levels of an item in XML, and the characters of indentation and of a file's beginning
+#: that are looked at.
 _DEPTH_MAX = 50
 _INDENT_MAX = 100
 _HEAD_MAX = 100
-#: An error of JSON so near to the end of a text may be a literal, a number or an escape that is not complete.
+#: An error of JSON so near to the end of a text may be a literal, a number or an escape that is not
+#: complete.
 _NEAR = 16
-#: The most characters of CSV that are read in vain for quotes that end nowhere. After them, each line is a record.
+#: The most characters of CSV that are read in vain for quotes that end nowhere. After them, each
+#: line is a record.
 _IN_VAIN_MAX = 4 * ITEM_MAX
-#: Open quotation marks over more lines than these are characters, if each line has all values of its record.
+#: Open quotation marks over more lines than these are characters, if each line has all values of
+#: its record.
 _MANY = 3
 #: The most lines with which a delimiter is looked for.
 _HEAD_MAX = 20
@@ -68,8 +76,8 @@ _SENTENCES = {
     MENDED: "lines were no UTF-8; they were read as Windows-1252, or with replacement characters",
     TOO_MANY: f"items came after {KEYS_MAX:,} different keys: of those that came twice, both count",
 }
-#: Encoding -> the first bytes of a text in it: its byte order mark, or else two Latin characters. UTF-32 comes first,
-#: because its mark begins with the mark of UTF-16.
+#: Encoding -> the first bytes of a text in it: its byte order mark, or else two Latin characters.
+#: UTF-32 comes first, because its mark begins with the mark of UTF-16.
 _BEGINS = {
     "utf-32": rb"\xff\xfe\0\0|\0\0\xfe\xff",
     "utf-16": rb"\xff\xfe|\xfe\xff",
@@ -81,7 +89,8 @@ _TELLS_ENCODING = re.compile(rb"[\x01-\x7f]{2}|[\0-\xff]{4}")
 #: The first bytes of a gzip file.
 GZIP = b"\x1f\x8b"
 _BETWEEN = re.compile(r"[\s,\ufeff]*")
-#: A list of items in a file of JSON lines: a list of objects, or one whose first line has nothing else.
+#: A list of items in a file of JSON lines: a list of objects, or one whose first line has nothing
+#: else.
 _LIST = re.compile(r"\[(?:[ \t\r]*\n|\s*[{\]])")
 _MAYBE_LIST = re.compile(r"\[\s*\Z")
 _AFTER = re.compile(r"[\s,\]]|\Z")
@@ -106,7 +115,9 @@ class Feed(NamedTuple):
     quote: str = ""
     """``none``: a quotation mark in CSV is a character like any other."""
     key: tuple[str, ...] = ()
-    """The fields by which an item is known. Of the items of a task with the same key, the first one counts."""
+    """The fields by which an item is known. Of the items of a task with the same key, the first one
+    counts.
+    """
 
 
 class SkippedData(Counter[str]):
@@ -125,7 +136,8 @@ class SkippedData(Counter[str]):
     def sentences(self, note: str | None = None) -> list[str]:
         """Return sentences for people, with the first places.
 
-        The first sentence of a run's ``note`` comes before them, unless one of them is about the same.
+        The first sentence of a run's ``note`` comes before them, unless one of them is about the
+        same.
         """
         told = [
             f"{self[reason]:,} {text} ({'; '.join(self._places[reason])})"
@@ -140,8 +152,8 @@ class SkippedData(Counter[str]):
 class Keys:
     """The keys of the items that came, as hashes of eight bytes.
 
-    ``known`` are the hashes of earlier items. ``fresh`` receives the hash of each new key. The chance that two of
-    ``KEYS_MAX`` keys have the same hash is one in two million.
+    ``known`` are the hashes of earlier items. ``fresh`` receives the hash of each new key. The
+    chance that two of ``KEYS_MAX`` keys have the same hash is one in two million.
     """
 
     def __init__(self, known: Iterable[int] = (), fresh: array[int] | None = None) -> None:
@@ -152,11 +164,17 @@ class Keys:
             self._add(key)
 
     def is_first(self, feed: Feed, skipped: SkippedData, item: Any) -> bool:
-        """Return whether this is the first item with its key. An item with a field of the key empty always is."""
+        """Return whether this is the first item with its key.
+
+        An item with a field of the key empty always is.
+        """
         texts = [_key_text(item.get(name)) for name in feed.key] if isinstance(item, dict) else [""]
         if not all(texts):
             return True
-        key = int.from_bytes(hashlib.blake2b(ascii(texts).encode(), digest_size=8).digest(), "little") or 1
+        key = (
+            int.from_bytes(hashlib.blake2b(ascii(texts).encode(), digest_size=8).digest(), "little")
+            or 1
+        )
         full = self._count >= KEYS_MAX
         if not self._add(key):
             return False
@@ -199,9 +217,9 @@ class TooWide(ValueError):
 class ItemDecoder(json.JSONDecoder):
     """A decoder of items. It raises ``TooWide``.
 
-    Python's decoder in C lets no other thread work until it has finished, and counts nothing. So it gets short texts
-    only, and of a long text one text or number at a time. A decoder calls Python for numbers only where it must: a call
-    for each number costs a third of the time.
+    Python's decoder in C lets no other thread work until it has finished, and counts nothing. So it
+    gets short texts only, and of a long text one text or number at a time. A decoder calls Python
+    for numbers only where it must: a call for each number costs a third of the time.
     """
 
     def raw_decode(self, s: str, idx: int = 0) -> tuple[Any, int]:
@@ -243,21 +261,27 @@ class _Scanner:
 Note = Callable[..., None]
 _AS_USUAL: dict[str, Any] = {"strict": False, "parse_constant": lambda _: None}
 _decoder = ItemDecoder(**_AS_USUAL)
-#: For what has a number of more than 4,300 digits, which Python refuses to convert: such a number stays a text.
+#: For what has a number of more than 4,300 digits, which Python refuses to convert: such a number
+#: stays a text.
 _long_numbers = ItemDecoder(**_AS_USUAL, parse_int=lambda n: n if n[4300:] else int(n))
 
 
 def read_items(
     feed: Feed, pieces: Iterable[bytes], skipped: SkippedData, decoder: ItemDecoder = _decoder
 ) -> Iterator[Any]:
-    """Yield the items of a file. ``pieces`` are its bytes. ``skipped`` receives what could not be read."""
+    """Yield the items of a file.
+
+    ``pieces`` are its bytes. ``skipped`` receives what could not be read.
+    """
     return chain.from_iterable(follow(feed, filter(None, pieces), skipped, decoder))
 
 
 def follow(
     feed: Feed, pieces: Iterable[bytes], skipped: SkippedData, decoder: ItemDecoder = _decoder
 ) -> Iterator[Sequence[Any]]:
-    """Yield the items of a file that grows, some at a time, and none for each piece that is empty."""
+    """Yield the items of a file that grows, some at a time, and none for each piece that is
+    empty.
+    """
     note = partial(skipped.note, feed.name)
     texts = _decoded(_unpacked(iter(pieces), note))
     try:
@@ -273,8 +297,13 @@ def follow(
         note(UNREADABLE, str(error))
 
 
-def _begin(parts: Iterator[Any], begin: Any, suffices: Callable[[Any], Any], pause: Any) -> Generator[Any, None, Any]:
-    """Return the first parts as one, of which the beginning suffices. Yield a pause for each empty part."""
+def _begin(
+    parts: Iterator[Any], begin: Any, suffices: Callable[[Any], Any], pause: Any
+) -> Generator[Any, None, Any]:
+    """Return the first parts as one, of which the beginning suffices.
+
+    Yield a pause for each empty part.
+    """
     for part in parts:
         begin += part
         if suffices(begin):
@@ -294,8 +323,12 @@ class _Unreadable(Exception):
 
 
 def _unpacked(pieces: Iterator[bytes], note: Note) -> Iterator[bytes]:
-    """Yield the bytes in short parts, those of gzip unpacked: a small packed file may become very large."""
-    begin = yield from _begin(pieces, b"", lambda begin: len(begin) > 1 or not GZIP.startswith(begin), b"")
+    """Yield the bytes in short parts, those of gzip unpacked: a small packed file may become very
+    large.
+    """
+    begin = yield from _begin(
+        pieces, b"", lambda begin: len(begin) > 1 or not GZIP.startswith(begin), b""
+    )
     pieces = chain(filter(None, [begin]), pieces)
     if not begin.startswith(GZIP):
         for piece in pieces:
@@ -327,9 +360,14 @@ def _unpacked(pieces: Iterator[bytes], note: Note) -> Iterator[bytes]:
 
 
 def _decoded(parts: Iterator[bytes]) -> Iterator[str]:
-    """Yield the text. Bytes that are no UTF-8 become lone surrogates; ``_mended`` replaces them later."""
+    """Yield the text.
+
+    Bytes that are no UTF-8 become lone surrogates; ``_mended`` replaces them later.
+    """
     begin = yield from _begin(parts, b"", _TELLS_ENCODING.match, "")
-    encoding = next((name for name, begins in _BEGINS.items() if re.match(begins, begin)), "utf-8-sig")
+    encoding = next(
+        (name for name, begins in _BEGINS.items() if re.match(begins, begin)), "utf-8-sig"
+    )
     errors = "surrogateescape" if encoding == "utf-8-sig" else "replace"
     decode = codecs.getincrementaldecoder(encoding)(errors).decode
     for part in chain(filter(None, [begin]), parts):
@@ -373,10 +411,12 @@ def suffix_of(name: str) -> str:
 
 
 class _Json:
-    """Values of JSON that follow one another, with or without lists around them, of one or many lines each.
+    """Values of JSON that follow one another, with or without lists around them, of one or many
+    lines each.
 
-    In a file of JSON lines, a list whose first element is no object is an item. Others are lists of items.
-    After a value that cannot be read, the next one begins at a later line that is not indented deeper.
+    In a file of JSON lines, a list whose first element is no object is an item. Others are lists of
+    items. After a value that cannot be read, the next one begins at a later line that is not
+    indented deeper.
     """
 
     def __init__(self, feed: Feed, note: Note, decoder: Any) -> None:
@@ -433,16 +473,23 @@ class _Json:
         self._place -= begin
 
     def _objects(self) -> list[Any]:
-        """Return the objects that begin here, and move behind them, if each has a line of its own. Else return none.
+        """Return the objects that begin here, and move behind them, if each has a line of its own.
 
-        One call of the decoder reads all. The marks between the lines show that each line is a whole object.
+        Else return none.
+
+        One call of the decoder reads all. The marks between the lines show that each line is a
+        whole object.
         """
         text = self._text
         place = self._place
         end = text.rfind("\n{", place)
         lines = text[place:end].rstrip() if place < end <= place + _LONG else ""
         breaks = lines.count("\n")
-        if lines[:1] != "{" or lines.count("\n{") != breaks or any(mark in lines for mark in _MARK_IN_TEXT):
+        if (
+            lines[:1] != "{"
+            or lines.count("\n{") != breaks
+            or any(mark in lines for mark in _MARK_IN_TEXT)
+        ):
             return []
         mark = f'"{_MARK}",' if lines[-1] == "," else f',"{_MARK}",'
         whole = "[" + lines.rstrip(",").replace("\n", mark) + "]"
@@ -468,11 +515,20 @@ class _Json:
                 return False
             if text[place] == "]" and self._in_list:
                 self._in_list = False
-            elif text[place] == "[" and not self._in_list and (self._lists or _LIST.match(text, place)):
+            elif (
+                text[place] == "["
+                and not self._in_list
+                and (self._lists or _LIST.match(text, place))
+            ):
                 self._in_list = True
             else:
                 rest = len(text) - place
-                return last or rest > ITEM_MAX or text[place] != "[" or not _MAYBE_LIST.match(text, place)
+                return (
+                    last
+                    or rest > ITEM_MAX
+                    or text[place] != "["
+                    or not _MAYBE_LIST.match(text, place)
+                )
             self._place += 1
 
     def _skipped(self, *, last: bool) -> bool:
@@ -503,11 +559,17 @@ class _Json:
             self._leave_out(TOO_WIDE)
         elif is_open and size > ITEM_MAX:
             self._leave_out(TOO_LONG)
-        elif is_open and (not text.endswith("\n") or "\n" in text[self._place :].rstrip()) and _is_cut(error, text):
+        elif (
+            is_open
+            and (not text.endswith("\n") or "\n" in text[self._place :].rstrip())
+            and _is_cut(error, text)
+        ):
             self._leave_out(TORN)
         else:
             deep = isinstance(error, RecursionError)
-            self._leave_out(NO_JSON, "too many levels" if deep else str(error).partition(": line ")[0])
+            self._leave_out(
+                NO_JSON, "too many levels" if deep else str(error).partition(": line ")[0]
+            )
         return False
 
     def _leave_out(self, reason: str, why: str = "") -> None:
@@ -528,14 +590,19 @@ class _Json:
 def _is_cut(error: Any, text: str) -> bool:
     """Return whether the text only lacks its end."""
     rest = text[error.pos :].strip()
-    return error.msg.startswith("Unterminated") or not rest or bool(re.compile(r"[-+.\w\\]+\Z").match(rest))
+    return (
+        error.msg.startswith("Unterminated")
+        or not rest
+        or bool(re.compile(r"[-+.\w\\]+\Z").match(rest))
+    )
 
 
 class _Csv:
     """Records of CSV. The names of the fields are in the first one.
 
-    A record is read by the rules of RFC 4180. If they do not hold, its first line is a record of its own, and its
-    quotation marks are characters like any others: inches, or the work of a program that does not double them.
+    A record is read by the rules of RFC 4180. If they do not hold, its first line is a record of
+    its own, and its quotation marks are characters like any others: inches, or the work of a
+    program that does not double them.
     """
 
     def __init__(self, feed: Feed, note: Note) -> None:
@@ -575,7 +642,11 @@ class _Csv:
                 if mended is not line:
                     self._note(MENDED)
                     line = mended
-            row = self._whole(line) if self._names and not self._open and len(line) <= VALUES_MAX else None
+            row = (
+                self._whole(line)
+                if self._names and not self._open and len(line) <= VALUES_MAX
+                else None
+            )
             if row is None:
                 yield items
                 items = []
@@ -601,7 +672,11 @@ class _Csv:
         todo: deque[str] = deque()
         if not self._delimiter:
             self._head += [line] if line else []
-            if line is not None and len(self._head) < _HEAD_MAX and len(_first_records(self._head)) < 2:
+            if (
+                line is not None
+                and len(self._head) < _HEAD_MAX
+                and len(_first_records(self._head)) < 2
+            ):
                 return
             self._delimiter = delimiter_of(self._head, self._feed.name)
             todo.extend(self._head)
@@ -652,7 +727,9 @@ class _Csv:
         return row
 
     def _whole(self, line: str) -> list[str] | None:
-        """Return the values of a line that is a record by itself; ``None``: its quotation marks are not closed."""
+        """Return the values of a line that is a record by itself; ``None``: its quotation marks are
+        not closed.
+        """
         if '"' not in line or self._feed.quote == "none":
             bare = line.rstrip("\r\n")
             return bare.split(self._delimiter) if bare else []
@@ -662,14 +739,20 @@ class _Csv:
             return None
 
     def _given_up(self, todo: deque[str], reason: str = "") -> list[str] | None:
-        """Return the first line of the open record as a record of its own, unless it seems to be a part of one."""
+        """Return the first line of the open record as a record of its own, unless it seems to be a
+        part of one.
+        """
         lines = self._open
         self._in_vain += self._size if len(lines) > 1 else 0
         self._open = []
         self._size = self._cells = 0
         row = self._alone(lines[0])
         if reason:
-            ended = lines[-1].endswith(("\n", "\r")) or len(lines) > _MANY or not any(cell[:1] == '"' for cell in row)
+            ended = (
+                lines[-1].endswith(("\n", "\r"))
+                or len(lines) > _MANY
+                or not any(cell[:1] == '"' for cell in row)
+            )
             if not ended or not all(map(self._fits, (lines[:-1] or lines)[:_MANY])):
                 self._note(reason, "a quotation mark without its end")
                 return None
@@ -681,7 +764,10 @@ class _Csv:
         return len(self._names) > 1 and len(self._alone(line)) == len(self._names)
 
     def _alone(self, line: str) -> list[str]:
-        """Return the values of a line. Quotation marks are characters, but for those around a value."""
+        """Return the values of a line.
+
+        Quotation marks are characters, but for those around a value.
+        """
         line = line.rstrip("\r\n") + self._delimiter
         row: list[str] = []
         place = 0
@@ -701,7 +787,7 @@ class _Csv:
         return row
 
     def _item(self, row: list[str]) -> dict[str, str]:
-        item = {name: value for name, value in zip(self._names, row) if value}  # noqa: B905 - Python 3.9 has no strict
+        item = {name: value for name, value in zip(self._names, row) if value}  # noqa: B905
         for column in range(len(self._names), len(row)):
             if row[column]:
                 item[f"(column {column + 1})"] = row[column]
@@ -720,11 +806,18 @@ def delimiter_of(lines: list[str], name: str) -> str:
         return best
     others = {char for char in head if char.isascii() and not _NO_DELIMITER.match(char)}
     fits = sorted(char for char in others if char in follows or head.count(char) > 1)
-    return max(fits, key=lambda char: (head.count(char) == follows.count(char), head.count(char)), default=best)
+    return max(
+        fits,
+        key=lambda char: (head.count(char) == follows.count(char), head.count(char)),
+        default=best,
+    )
 
 
 def _first_records(lines: list[str]) -> list[str]:
-    """Return the first two records of these lines that are complete. A quotation mark is closed by the next one."""
+    """Return the first two records of these lines that are complete.
+
+    A quotation mark is closed by the next one.
+    """
     found = [""]
     for line in lines:
         found[-1] += line
@@ -734,7 +827,10 @@ def _first_records(lines: list[str]) -> list[str]:
 
 
 def _distinct(names: Iterable[str]) -> list[str]:
-    """Return the names of columns. A name that is empty or occurred before gets the number of its column."""
+    """Return the names of columns.
+
+    A name that is empty or occurred before gets the number of its column.
+    """
     found: dict[str, None] = {}
     for n, name in enumerate(names):
         own = name.strip()
@@ -743,7 +839,10 @@ def _distinct(names: Iterable[str]) -> list[str]:
 
 
 class _Xml:
-    """Items of XML, as Scrapy's exporter writes it: the elements below the root. No entity is expanded."""
+    """Items of XML, as Scrapy's exporter writes it: the elements below the root.
+
+    No entity is expanded.
+    """
 
     def __init__(self, feed: Feed, note: Note) -> None:
         self._feed = feed
@@ -798,14 +897,17 @@ def _xml_value(element: Any) -> Any:
 
 
 def _mended(text: str) -> str:
-    """Return the text with characters in place of its lone surrogates, which stand for bytes that are no UTF-8."""
+    """Return the text with characters in place of its lone surrogates, which stand for bytes that
+    are no UTF-8.
+    """
     try:
         text.encode()
         return text
     except UnicodeEncodeError:
         data = text.encode("utf-8", "surrogateescape")
     mended = data.decode("utf-8", "replace")
-    # In a Windows-1252 text nearly all characters outside of ASCII are invalid UTF-8. In a damaged file few are.
+    # In a Windows-1252 text nearly all characters outside of ASCII are invalid UTF-8. In a damaged
+    # file few are.
     if mended.count("\ufffd") * 2 > len(mended) - len(mended.encode("ascii", "ignore")):
         return data.decode("cp1252", "replace")
     return mended

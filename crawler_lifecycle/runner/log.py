@@ -1,7 +1,8 @@
 """The crawler's log: the runner reads it from a pipe and writes it to a file of limited size.
 
-A crawler that writes the file itself could fill the disk. With a pipe, the crawler has to wait for the runner. The
-runner reads on even when the file cannot be written, because a full pipe would block the crawler.
+A crawler that writes the file itself could fill the disk. With a pipe, the crawler has to wait for
+the runner. The runner reads on even when the file cannot be written, because a full pipe would
+block the crawler.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ import time
 
 from .held import HeldFolder
 
-#: Bytes after which the log is renamed to ``log.1`` and a new one begins. So at most twice as many bytes are kept.
+#: Bytes after which the log is renamed to ``log.1`` and a new one begins. So at most twice as many
+#: bytes are kept.
 LOG_MAX = 50 * 1024 * 1024
 _CHUNK = 64 * 1024
-#: Bounds for reading after the crawler's end: all its output is in the pipe by then. Other processes may keep the pipe
-#: open and print without an end.
+#: Bounds for reading after the crawler's end: all its output is in the pipe by then. Other
+#: processes may keep the pipe open and print without an end.
 _DRAIN_S = 2.0
 _DRAIN_BYTES = 4 * 1024 * 1024
 
@@ -27,7 +29,10 @@ class CappedLog:
     """A thread that copies the crawler's output to the file of our standard output and error."""
 
     def __init__(self, path: str) -> None:
-        """Start to copy to the log at ``path``. Raises ``OSError``, and ``RuntimeError`` if no thread can start."""
+        """Start to copy to the log at ``path``.
+
+        Raises ``OSError``, and ``RuntimeError`` if no thread can start.
+        """
         self._folder = HeldFolder(os.path.dirname(path))
         self._name = os.path.basename(path)
         self._out, self.inlet = os.pipe()
@@ -65,13 +70,17 @@ class CappedLog:
             left -= _CHUNK
 
     def _pass_on(self) -> bool:
-        """Copy one piece. Return false when nothing waits in the pipe, or when no process can write to it any more."""
+        """Copy one piece.
+
+        Return false when nothing waits in the pipe, or when no process can write to it any more.
+        """
         try:
             data = os.read(self._out, _CHUNK)
         except BlockingIOError:
             return False
         if data:
-            with contextlib.suppress(OSError):  # on a full disk this output is lost, but the crawl continues
+            # On a full disk this output is lost, but the crawl continues.
+            with contextlib.suppress(OSError):
                 self._limit_size()
                 _write(data)
         return bool(data)
@@ -81,7 +90,8 @@ class CappedLog:
             return
         try:
             fresh = self._folder.rotate(self._name, f"{self._name}.1")
-        except OSError:  # the folder was removed: nobody reads the file any more, but its limit holds
+        # The folder was removed: nobody reads the file any more, but its limit holds.
+        except OSError:
             os.ftruncate(1, 0)
             return
         os.dup2(fresh, 1)

@@ -1,4 +1,5 @@
-"""The runner's command line: it runs one crawler, passes one stop request on to it, and reports how it ended.
+"""The runner's command line: it runs one crawler, passes one stop request on to it, and reports how
+it ended.
 
 runner scrapy --project DIR --spider NAME
 runner command [--project DIR] -- argv…
@@ -33,7 +34,8 @@ from .verdict import BEFORE_START, Evidence, exit_of
 
 TICK_SECONDS = 1.0
 PROGRESS_SECONDS = 30.0
-#: The service stops a run at its deadline. In case the service is down, we stop it this many seconds later.
+#: The service stops a run at its deadline. In case the service is down, we stop it this many
+#: seconds later.
 DEADLINE_GRACE_SECONDS = 60.0
 TIMED_OUT = "timed_out"
 #: Seconds for an upload after an end without a stop. After a stop, the rest of the grace counts.
@@ -46,8 +48,15 @@ NOTE_MAX = 500
 MARGIN_SECONDS = 2.0
 _POLL_SECONDS = 0.1
 #: Variables that are only for the runner; the crawler does not get them.
-_OURS = ("CRAWL_UPLOAD_URL", "CRAWL_UPLOAD_TOKEN", "CRAWL_LOG_FILE", "CRAWL_SLOT_FD", "CRAWL_FIELDS")
-#: Seconds between two counts of the feeds; for the last count; and for the last count of a stopped crawler.
+_OURS = (
+    "CRAWL_UPLOAD_URL",
+    "CRAWL_UPLOAD_TOKEN",
+    "CRAWL_LOG_FILE",
+    "CRAWL_SLOT_FD",
+    "CRAWL_FIELDS",
+)
+#: Seconds between two counts of the feeds; for the last count; and for the last count of a stopped
+#: crawler.
 FEED_SECONDS = 5.0
 FEED_END_SECONDS = 10.0
 FEED_STOP_SECONDS = 2.0
@@ -62,10 +71,17 @@ class Runner:
         self._terms = terms
         self._scrapy = scrapy
         self._state = JobState(terms.state_dir) if scrapy and terms.state_dir else None
-        self._counts = FeedCounts(terms.state_dir, resume=terms.resume) if terms.state_dir and not scrapy else None
-        # The crawler writes to another file. We copy only its valid content, so that readers see no invalid stats.
+        self._counts = (
+            FeedCounts(terms.state_dir, resume=terms.resume)
+            if terms.state_dir and not scrapy
+            else None
+        )
+        # The crawler writes to another file. We copy only its valid content, so that readers see no
+        # invalid stats.
         self._scratch = None if terms.stats_file else _scratch(terms)
-        self._child_stats = f"{terms.stats_file or os.path.join(str(self._scratch), 'stats.json')}.crawler"
+        self._child_stats = (
+            f"{terms.stats_file or os.path.join(str(self._scratch), 'stats.json')}.crawler"
+        )
         self._crawlee: Crawlee | None = None
         self._started_at = time.time()
         self._resumed = False
@@ -76,10 +92,14 @@ class Runner:
         """The last valid stats of the crawler itself."""
         self._feeds: Feeds | None = None
         self._by_key = any(declared.key for declared in declared_in(terms.items.encode()))
-        """Items with the same key count once. So the runner counts them in the feeds, whatever the crawler says."""
+        """Items with the same key count once. So the runner counts them in the feeds, whatever the
+        crawler says.
+        """
         self._keys = KeptKeys(terms.state_dir) if self._by_key and terms.state_dir else None
         if terms.files_dir and terms.items != "off":
-            self._feeds = Feeds(terms.files_dir, terms.fields, self._keys.begin if self._keys else Keys)
+            self._feeds = Feeds(
+                terms.files_dir, terms.fields, self._keys.begin if self._keys else Keys
+            )
         if terms.files_dir and terms.items.startswith("{"):
             contract.write(os.path.join(terms.files_dir, DECLARED), f"{terms.items}\n")
         self._feeds_due = time.monotonic() + FEED_SECONDS
@@ -93,7 +113,11 @@ class Runner:
         self._statistics: contract.Json = {}
         self._progress_due = time.monotonic() + PROGRESS_SECONDS
         # From here on the monotonic clock counts, because the wall clock may be changed.
-        left = None if terms.deadline is None else max(0.0, terms.deadline - time.time() + DEADLINE_GRACE_SECONDS)
+        left = (
+            None
+            if terms.deadline is None
+            else max(0.0, terms.deadline - time.time() + DEADLINE_GRACE_SECONDS)
+        )
         self._backstop = None if left is None else time.monotonic() + left
         self._kill_at: float | None = None
         self._timed_out = False
@@ -137,13 +161,17 @@ class Runner:
         return self._finish(ended, child)
 
     def _begin_keys(self, *, resume: bool) -> None:
-        """Count from the beginning, with the keys of the earlier attempts if this one continues them."""
+        """Count from the beginning, with the keys of the earlier attempts if this one continues
+        them.
+        """
         if self._keys is not None and self._feeds is not None:
             self._keys.load(resume=resume)
             self._feeds.begin()
 
     def _log(self) -> CappedLog | None:
-        """Return the log with a size limit; ``None`` when no log file is set, or when it cannot be opened."""
+        """Return the log with a size limit; ``None`` when no log file is set, or when it cannot be
+        opened.
+        """
         if self._terms.log_file:
             try:
                 return CappedLog(self._terms.log_file)
@@ -152,7 +180,9 @@ class Runner:
         return None
 
     def _environment(self) -> dict[str, str]:
-        """Return the crawler's environment: ours without the runner's variables, plus values that we computed."""
+        """Return the crawler's environment: ours without the runner's variables, plus values that
+        we computed.
+        """
         env = {name: value for name, value in os.environ.items() if name not in _OURS}
         env["CRAWL_STATS_FILE"] = self._child_stats
         if self._terms.deadline is not None:
@@ -174,7 +204,9 @@ class Runner:
         env["CRAWL_RESUME"] = "1" if self._resumed else "0"
 
     def _note_resumption(self, note: str) -> None:
-        """Report whether this attempt continues the earlier one, in the stats and on standard output."""
+        """Report whether this attempt continues the earlier one, in the stats and on standard
+        output.
+        """
         self._resumption = {"resume_note": note}
         if note != UNKNOWN:
             self._resumption["resumed"] = self._resumed
@@ -195,7 +227,8 @@ class Runner:
 
     def _keep_deadline(self, child: Child) -> None:
         now = time.monotonic()
-        # The sender of the stop may kill us together with the crawler. So we must kill the crawler earlier.
+        # The sender of the stop may kill us together with the crawler. So we must kill the crawler
+        # earlier.
         over = self._grace_over(child)
         if over is not None:
             self._kill_at = over if self._kill_at is None else min(self._kill_at, over)
@@ -209,12 +242,17 @@ class Runner:
         elif self._backstop is not None and now >= self._backstop and not child.stop_asked:
             self._timed_out = True
             self._kill_at = now + self._terms.stop_grace_s
-            self._message = f"The runner stopped it: it still ran {DEADLINE_GRACE_SECONDS:g} s after its deadline"
+            self._message = (
+                f"The runner stopped it: it still ran {DEADLINE_GRACE_SECONDS:g} s "
+                "after its deadline"
+            )
             say(self._message)
             child.stop()
 
     def _grace_over(self, child: Child) -> float | None:
-        """Return the time when a stopped crawler's grace ends, by the monotonic clock. A forced stop ends it at once.
+        """Return the time when a stopped crawler's grace ends, by the monotonic clock.
+
+        A forced stop ends it at once.
 
         Return ``None`` when no stop came, or when the runner does not enforce the grace.
         """
@@ -246,7 +284,8 @@ class Runner:
         self._message = fresh.pop("message", self._message)
         self._statistics = fresh.pop("scrapystats", self._statistics)
         resumed = fresh.pop("resumed", None)
-        if resumed is not None and self._resumption and self._state is None:  # we know about Scrapy's state ourselves
+        # We know about Scrapy's state ourselves.
+        if resumed is not None and self._resumption and self._state is None:
             if not resumed and self._resumption.get("resumed") is not False:
                 self._begin_keys(resume=False)
             self._resumption = {"resumed": resumed, "resume_note": WENT_ON if resumed else ANEW}
@@ -257,19 +296,29 @@ class Runner:
             self._combine()
 
     def _combine(self) -> None:
-        """Use the crawler's own counters, else those of its feeds; add the counters of earlier attempts."""
+        """Use the crawler's own counters, else those of its feeds; add the counters of earlier
+        attempts.
+        """
         counted: contract.Json = {}
         if self._feeds is not None and self._feeds.items is not None:
             counted = {"items": self._feeds.items, "bytes": self._feeds.bytes}
             if self._counts is not None:
-                counted = self._counts.with_earlier(counted, anew=self._resumption.get("resumed") is False)
-        own = {name: value for name, value in self._reported.items() if name != "items" or not self._by_key}
+                counted = self._counts.with_earlier(
+                    counted, anew=self._resumption.get("resumed") is False
+                )
+        own = {
+            name: value
+            for name, value in self._reported.items()
+            if name != "items" or not self._by_key
+        }
         stats = {**counted, **own}
         self._stats = stats if self._state is None else self._state.with_earlier(stats)
         self._write_stats(self._stats)
 
     def _count_feeds(self, final_s: float | None = None) -> None:
-        """Count new data of the feeds when the next count is due; at the end all data, within ``final_s`` seconds."""
+        """Count new data of the feeds when the next count is due; at the end all data, within
+        ``final_s`` seconds.
+        """
         now = time.monotonic()
         own = self._reported.keys() >= {"items", "bytes"} and not self._by_key
         if self._feeds is None or own or (final_s is None and now < self._feeds_due):
@@ -280,7 +329,10 @@ class Runner:
             while more and time.monotonic() < now + final_s:
                 more = self._feeds.read_on()
             if more:
-                say(f"There was no time to count all items. Only the first {self._feeds.bytes} bytes were counted.")
+                say(
+                    f"There was no time to count all items. Only the first {self._feeds.bytes} "
+                    "bytes were counted."
+                )
             else:
                 self._feeds.finish()
         self._feeds_due = time.monotonic() + (TICK_SECONDS if more else FEED_SECONDS)
@@ -294,7 +346,9 @@ class Runner:
         if self._terms.stats_file:
             try:
                 signs = {"wrote_at": self._wrote_at} if self._wrote_at else {}
-                contract.write(self._terms.stats_file, json.dumps({**data, **self._resumption, **signs}))
+                contract.write(
+                    self._terms.stats_file, json.dumps({**data, **self._resumption, **signs})
+                )
             except OSError as error:
                 if not self._warned:  # say this once, not every second
                     say(f"The stats file {self._terms.stats_file} cannot be written: {error}")
@@ -333,16 +387,19 @@ class Runner:
         statistics = {"scrapystats": self._statistics} if self._statistics else {}
         if self._stats or statistics:
             self._write_stats({**self._stats, **finish, **statistics})
-        if statistics and not self._terms.log_file:  # with a log file, readers have the stats file too
+        # With a log file, readers have the stats file too.
+        if statistics and not self._terms.log_file:
             _print({"crawl_stats": self._statistics})
         self._print_progress(finish)
         summary = {
             "runner": VERSION,
             "exit": code,
             **finish,
-            "told_to_stop": evidence.stop_asked,  # before the crawler's end: a stop during the upload does not count
+            # Before the crawler's end: a stop during the upload does not count.
+            "told_to_stop": evidence.stop_asked,
             "exit_code": ended.exit_code,
-            "own_exit": None if self._scrapy else self._own_exit or ended.exit_code,  # not Scrapy's own code
+            # Not Scrapy's own code.
+            "own_exit": None if self._scrapy else self._own_exit or ended.exit_code,
             "signal": ended.signal,
             **contract.picked(self._stats, contract.COUNTERS),
             **self._resumption,
@@ -350,13 +407,17 @@ class Runner:
             "started_at": contract.moment(self._started_at),
             "message": self._message[:1000] if self._message else None,
         }
-        write_summary(self._terms.summary_file, summary)  # this summary stays if we are killed in the next steps
+        # This summary stays if we are killed in the next steps.
+        write_summary(self._terms.summary_file, summary)
         not_kept = self._not_kept()
         if self._feeds is not None:
             summary["fields"] = self._fields(child, self._feeds, not_kept)
         if self._terms.upload_url and self._terms.files_dir:
             # This summary stays if we are killed during the upload.
-            write_summary(self._terms.summary_file, {**summary, "files": {"uploaded": False, "why": INTERRUPTED}})
+            write_summary(
+                self._terms.summary_file,
+                {**summary, "files": {"uploaded": False, "why": INTERRUPTED}},
+            )
             summary["files"] = self._upload(child)
         write_summary(self._terms.summary_file, summary)
         if self._scratch is not None:
@@ -364,8 +425,14 @@ class Runner:
         return code
 
     def _not_kept(self) -> list[str]:
-        """Return a sentence about files that the crawl wrote below its working folder, if there are any, and log it."""
-        kept = [os.path.realpath(folder) for folder in (self._terms.files_dir, self._terms.state_dir) if folder]
+        """Return a sentence about files that the crawl wrote below its working folder, if there are
+        any, and log it.
+        """
+        kept = [
+            os.path.realpath(folder)
+            for folder in (self._terms.files_dir, self._terms.state_dir)
+            if folder
+        ]
         folders = changed_since(self._started_at, kept) if self._terms.files_dir else None
         if not folders:
             return []
@@ -375,9 +442,11 @@ class Runner:
         return [words]
 
     def _fields(self, child: Child, feeds: Feeds, not_kept: list[str]) -> contract.Json | None:
-        """Return the number of items, the share with a value in each field, and what could not be read or is not kept.
+        """Return the number of items, the share with a value in each field, and what could not be
+        read or is not kept.
 
-        Return ``None`` without items and without a note, after a stop that comes meanwhile, or when the time is over.
+        Return ``None`` without items and without a note, after a stop that comes meanwhile, or when
+        the time is over.
         """
         stopped = child.stop_asked
         until = time.monotonic() + (FEED_STOP_SECONDS if stopped else FEEDS_SECONDS)
@@ -392,20 +461,30 @@ class Runner:
         return None
 
     def _difference(self, feeds: Feeds, not_kept: list[str]) -> str:
-        """Return sentences about items that the crawler counted, or left in files, and that nobody can read."""
+        """Return sentences about items that the crawler counted, or left in files, and that nobody
+        can read.
+        """
         counted = self._reported.get("items")
         items = 0 if feeds.read is None and self._by_key else feeds.read
         # A command counts on after a resume, but its feeds begin anew.
-        differs = items is not None and counted not in (None, items) and (self._scrapy or self._terms.attempt == 1)
+        differs = (
+            items is not None
+            and counted not in (None, items)
+            and (self._scrapy or self._terms.attempt == 1)
+        )
         told = [f"{counted:,} items were counted, {items:,} can be read"] if differs else []
         return "; ".join(told + not_kept + feeds.skipped())[:NOTE_MAX]
 
     def _upload(self, child: Child) -> contract.Json:
-        """Upload the supporting files to object storage until the time is over, and return the result."""
+        """Upload the supporting files to object storage until the time is over, and return the
+        result.
+        """
         assert self._terms.files_dir
         assert self._terms.upload_url
         child.end_leftovers()
-        upload = Upload(self._terms.files_dir, self._terms.upload_url, self._terms.upload_token or "")
+        upload = Upload(
+            self._terms.files_dir, self._terms.upload_url, self._terms.upload_token or ""
+        )
         upload.start(time.monotonic() + UPLOAD_SECONDS)
 
         def over() -> bool:
@@ -418,23 +497,32 @@ class Runner:
         child.attend(over, _POLL_SECONDS)
         result: contract.Json = upload.result()
         if result["uploaded"]:
-            say(f"The supporting files were uploaded: {result['files']} files, {result['bytes']} bytes.")
+            say(
+                f"The supporting files were uploaded: {result['files']} files, "
+                f"{result['bytes']} bytes."
+            )
         else:
             say(f"The supporting files were not uploaded: {result['why']}")
         return result
 
     def _resumable(self, reason: str | None) -> bool:
-        """Return whether the state may be resumed, and if so, write the marker for the next attempt."""
+        """Return whether the state may be resumed, and if so, write the marker for the next
+        attempt.
+        """
         if self._state is None:
             return bool(self._stats.get("resumable", False))
-        # A resumed crawl that was stopped before it began did not change the state of the earlier clean stop.
+        # A resumed crawl that was stopped before it began did not change the state of the earlier
+        # clean stop.
         if reason != "shutdown" and not (reason == BEFORE_START and self._resumed):
             return False
         counted = contract.picked(self._stats, contract.COUNTERS)
         try:
             self._state.mark_clean({**counted, "scrapystats": self._statistics})
         except OSError as error:
-            say(f"The crawl cannot be resumed, because the marker of its state cannot be written: {error}")
+            say(
+                "The crawl cannot be resumed, because the marker of its state cannot be written: "
+                f"{error}"
+            )
             return False
         return self._state.saved is not False
 
@@ -448,11 +536,16 @@ class Runner:
 
 
 def _scratch(terms: contract.Contract) -> str:
-    """Create a folder for the crawler's stats when no file was named. Raises ``BadConfiguration``."""
+    """Create a folder for the crawler's stats when no file was named.
+
+    Raises ``BadConfiguration``.
+    """
     for parent in (None, terms.state_dir, terms.files_dir):
         with contextlib.suppress(OSError):
             return tempfile.mkdtemp(prefix=".crawl-" if parent else "crawl-", dir=parent)
-    raise contract.BadConfiguration("CRAWL_STATS_FILE is not set, and no temporary folder can be written; set it")
+    raise contract.BadConfiguration(
+        "CRAWL_STATS_FILE is not set, and no temporary folder can be written; set it"
+    )
 
 
 def _print(line: contract.Json) -> None:
@@ -468,11 +561,16 @@ def say(text: str) -> None:
 
 
 def write_summary(path: str | None, summary: contract.Json) -> None:
-    """Write the summary, at most 4 KiB, unless ``path`` is empty. If it cannot be written, log that."""
+    """Write the summary, at most 4 KiB, unless ``path`` is empty.
+
+    If it cannot be written, log that.
+    """
     if not path:
         return
     try:
-        contract.write(path, contract.summary_text({k: v for k, v in summary.items() if v is not None}))
+        contract.write(
+            path, contract.summary_text({k: v for k, v in summary.items() if v is not None})
+        )
     except (OSError, ValueError) as error:
         say(f"The summary file {path} cannot be written: {error}")
 
@@ -480,13 +578,20 @@ def write_summary(path: str | None, summary: contract.Json) -> None:
 def _refuse(text: str) -> int:
     say(f"Bad configuration: {text}")
     code = contract.BAD_CONFIGURATION
-    summary = {"runner": VERSION, "exit": code, "message": text[:1000], "finished_at": contract.now()}
+    summary = {
+        "runner": VERSION,
+        "exit": code,
+        "message": text[:1000],
+        "finished_at": contract.now(),
+    }
     write_summary(os.environ.get("CRAWL_SUMMARY_FILE"), {**summary, "resumable": False})
     return code
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="runner", description="Run a crawler and report how it ended.")
+    parser = argparse.ArgumentParser(
+        prog="runner", description="Run a crawler and report how it ended."
+    )
     kinds = parser.add_subparsers(dest="kind", required=True)
     scrapy = kinds.add_parser("scrapy", help="a spider of a Scrapy project")
     scrapy.add_argument("--project", required=True, metavar="DIR")
@@ -511,7 +616,9 @@ def _run(argv: list[str]) -> int:
             if chosen.project is not None:
                 os.chdir(chosen.project)
         except OSError as error:
-            raise contract.BadConfiguration(f"--project: {chosen.project} cannot be used: {error}") from None
+            raise contract.BadConfiguration(
+                f"--project: {chosen.project} cannot be used: {error}"
+            ) from None
         command = _scrapy_command(chosen) if scrapy else chosen.argv
         if command[:1] == ["--"]:
             command = command[1:]
@@ -524,7 +631,9 @@ def _run(argv: list[str]) -> int:
 
 def _scrapy_command(chosen: argparse.Namespace) -> list[str]:
     if not os.path.isfile("scrapy.cfg") and not os.environ.get("SCRAPY_SETTINGS_MODULE"):
-        raise contract.BadConfiguration(f"--project: {chosen.project} has no scrapy.cfg; name a Scrapy project")
+        raise contract.BadConfiguration(
+            f"--project: {chosen.project} has no scrapy.cfg; name a Scrapy project"
+        )
     inject = os.path.join(os.path.dirname(os.path.abspath(__file__)), "inject")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [inject, os.environ.get("PYTHONPATH")]))
     # As scrapyd gives them. Scrapy's own default for the project is "default", too.
@@ -538,7 +647,8 @@ def main(argv: list[str]) -> None:
     """Run the crawler, and exit with the runner's code."""
     block_signals()
     become_subreaper()
-    with contextlib.suppress(KeyError, ValueError, OSError):  # the crawler must not keep the local cluster's slot
+    # The crawler must not keep the local cluster's slot.
+    with contextlib.suppress(KeyError, ValueError, OSError):
         os.set_inheritable(int(os.environ["CRAWL_SLOT_FD"]), False)
     try:
         code = _run(argv)

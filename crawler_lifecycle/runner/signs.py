@@ -1,4 +1,6 @@
-"""Signs of life of a crawler without counters: the kernel counts the bytes that its processes write."""
+"""Signs of life of a crawler without counters: the kernel counts the bytes that its processes
+write.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +8,18 @@ import os
 import time
 
 SECONDS = 5.0
-#: The most processes and threads that are read in one check. If the crawler has more, the others are ignored.
+#: The most processes and threads that are read in one check. If the crawler has more, the others
+#: are ignored.
 MOST = 1000
-#: Bytes subtracted for each write call: event loops wake each other with such small writes, even when a crawler hangs.
+#: Bytes subtracted for each write call: event loops wake each other with such small writes, even
+#: when a crawler hangs.
 WAKE_UP = 8
 
 
 class Signs:
-    """The time of the last write of the crawler below us: to its log, to a file or to a connection."""
+    """The time of the last write of the crawler below us: to its log, to a file or to a
+    connection.
+    """
 
     def __init__(self) -> None:
         self._known: dict[int, int] = {}
@@ -21,12 +27,17 @@ class Signs:
         self._wrote: float | None = None
 
     def check(self) -> bool:
-        """Read the kernel's counts if the next check is due. Return whether bytes were written since the last one."""
+        """Read the kernel's counts if the next check is due.
+
+        Return whether bytes were written since the last one.
+        """
         now = time.monotonic()
         if now < self._due:
             return False
         self._due = now + SECONDS
-        found = {pid: count for pid in below(os.getpid(), MOST) if (count := _written(pid)) is not None}
+        found = {
+            pid: count for pid in below(os.getpid(), MOST) if (count := _written(pid)) is not None
+        }
         wrote = any(count > self._known.get(pid, 0) for pid, count in found.items())
         self._known = found
         if wrote:
@@ -34,12 +45,17 @@ class Signs:
         return wrote
 
     def quiet_s(self) -> int | None:
-        """Return the seconds since the last write that we saw; ``None`` if we saw none or the kernel cannot count."""
+        """Return the seconds since the last write that we saw; ``None`` if we saw none or the
+        kernel cannot count.
+        """
         return None if self._wrote is None else int(time.monotonic() - self._wrote)
 
 
 def below(pid: int, most: int | None = None) -> list[int]:
-    """Return the descendants of the process, at most ``most``. They include the orphans that it adopts."""
+    """Return the descendants of the process, at most ``most``.
+
+    They include the orphans that it adopts.
+    """
     found: list[int] = []
     todo = [pid]
     asked = 0
@@ -58,7 +74,9 @@ def below(pid: int, most: int | None = None) -> list[int]:
 
 
 def _written(pid: int) -> int | None:
-    """Return the bytes that the process wrote, less ``WAKE_UP`` for each write call; ``None`` if unknown."""
+    """Return the bytes that the process wrote, less ``WAKE_UP`` for each write call; ``None`` if
+    unknown.
+    """
     try:
         with open(f"/proc/{pid}/io", "rb") as file:
             counts = dict(line.split(b":", 1) for line in file.read().splitlines())

@@ -1,8 +1,8 @@
 """Saved state of a crawl, which a later attempt may use to resume.
 
-Scrapy's job folder is consistent only after a clean stop. After such a stop we write a marker next to the folder, which
-also says whether Scrapy could save all waiting requests. Each start removes the marker, so that a crawl which is killed
-later leaves none.
+Scrapy's job folder is consistent only after a clean stop. After such a stop we write a marker next
+to the folder, which also says whether Scrapy could save all waiting requests. Each start removes
+the marker, so that a crawl which is killed later leaves none.
 """
 
 from __future__ import annotations
@@ -28,13 +28,18 @@ KEYS = "counted.keys"
 WENT_ON = "The crawl continued where the earlier attempt was stopped"
 NEWER_CODE = f"{WENT_ON}. The project's code is newer than the saved state"
 NOT_SAVED = (
-    "Not all waiting requests could be saved at the stop (a callback is no method of the spider, for example), so the "
+    "Not all waiting requests could be saved at the stop (a callback is no method of the spider, "
+    "for example), so the "
     "crawl started from the beginning"
 )
-NOT_CLEAN = "The saved state is not from a clean stop, so it was moved aside and the crawl started from the beginning"
+NOT_CLEAN = (
+    "The saved state is not from a clean stop, so it was moved aside and the crawl started "
+    "from the beginning"
+)
 NO_STATE = "There was no saved state, so the crawl started from the beginning"
 NOT_ASKED = (
-    "The task did not resume (a rerun, or a crawler that is not resumable), so the crawl started from the beginning"
+    "The task did not resume (a rerun, or a crawler that is not resumable), so the crawl "
+    "started from the beginning"
 )
 UNKNOWN = "The crawler was asked to resume. It does not report whether it resumed"
 ANEW = "The crawler reports that it started from the beginning"
@@ -51,7 +56,9 @@ class JobState:
         self.counted: contract.Json = {}
         """The counters and the statistics of the earlier attempts that this one continues."""
         self.saved: bool | None = None
-        """Whether the folder holds all requests that wait; ``None`` when Scrapy's own scheduler does not keep them."""
+        """Whether the folder holds all requests that wait; ``None`` when Scrapy's own scheduler
+        does not keep them.
+        """
 
     def open(self, resume: bool) -> tuple[bool, str]:
         """Prepare the folder for a start in the project's folder.
@@ -74,7 +81,8 @@ class JobState:
                 return True, UNKNOWN
             return True, NEWER_CODE if changed_since(saved_at, [], ".py") else WENT_ON
         if os.path.isdir(self._aside) and not os.path.islink(self._aside):
-            shutil.rmtree(self._aside, ignore_errors=True)  # only for a folder: for a pipe this would hang
+            # Only for a folder: for a pipe this would hang.
+            shutil.rmtree(self._aside, ignore_errors=True)
         else:
             parent.unlink(ASIDE)
         os.replace(self.folder, self._aside)
@@ -84,15 +92,23 @@ class JobState:
         return False, NOT_CLEAN if marker is None else NOT_SAVED
 
     def mark_clean(self, counted: contract.Json) -> None:
-        """Write the marker: whether the state is complete, and the counters and the statistics so far."""
-        contract.write(self._marker, json.dumps({"at": contract.now(), "counted": counted, "saved": self.saved}))
+        """Write the marker: whether the state is complete, and the counters and the statistics so
+        far.
+        """
+        contract.write(
+            self._marker,
+            json.dumps({"at": contract.now(), "counted": counted, "saved": self.saved}),
+        )
 
     def with_earlier(self, stats: contract.Json) -> contract.Json:
         """Return the stats of this attempt with the counters of earlier attempts added."""
         return {**stats, **_sums(stats, self.counted)}
 
     def with_statistics(self, statistics: contract.Json) -> contract.Json:
-        """Return the statistics of this attempt with those of earlier attempts added. A largest value is not added."""
+        """Return the statistics of this attempt with those of earlier attempts added.
+
+        A largest value is not added.
+        """
         both = dict(self.counted.get("scrapystats", {}))
         for name, number in statistics.items():
             earlier = both.get(name, 0)
@@ -101,7 +117,8 @@ class JobState:
 
 
 class FeedCounts:
-    """The items and bytes that the runner counted in the feeds of a command, over the attempts that it continues.
+    """The items and bytes that the runner counted in the feeds of a command, over the attempts that
+    it continues.
 
     Each attempt has its own feeds, so the file with the counts lies in the state folder.
     """
@@ -114,7 +131,9 @@ class FeedCounts:
                 os.unlink(self._path)
 
     def with_earlier(self, counted: contract.Json, *, anew: bool) -> contract.Json:
-        """Return these counts with those of earlier attempts, unless the crawler started ``anew``; keep the result."""
+        """Return these counts with those of earlier attempts, unless the crawler started ``anew``;
+        keep the result.
+        """
         both = counted if anew else _sums(counted, self._earlier)
         with contextlib.suppress(OSError):  # on a full disk the feed cannot grow either
             contract.write(self._path, json.dumps(both))
@@ -122,7 +141,9 @@ class FeedCounts:
 
 
 class KeptKeys:
-    """The keys of the items of all attempts that continue each other, in the state folder: hashes of eight bytes."""
+    """The keys of the items of all attempts that continue each other, in the state folder: hashes
+    of eight bytes.
+    """
 
     def __init__(self, state_dir: str) -> None:
         self._path = state_dir
@@ -166,6 +187,9 @@ def _sums(counted: contract.Json, earlier: contract.Json) -> dict[str, int]:
 
 
 def _counters(counted: Any) -> contract.Json:
-    """Return the valid counters and statistics of a file. The crawler can write the file, so it may be wrong."""
+    """Return the valid counters and statistics of a file.
+
+    The crawler can write the file, so it may be wrong.
+    """
     good = contract.valid_stats(counted) if isinstance(counted, dict) else {}
     return contract.picked(good, (*contract.COUNTERS, "scrapystats"))

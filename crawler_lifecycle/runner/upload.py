@@ -1,8 +1,8 @@
 """Upload of the crawler's supporting files to object storage after the crawler's end.
 
-For each part, the runner asks the gateway for an address and puts the part there. Its token is valid only for the files
-of this task. Failed calls are retried until the time is over, and then reported. The upload never changes the result of
-the crawl.
+For each part, the runner asks the gateway for an address and puts the part there. Its token is
+valid only for the files of this task. Failed calls are retried until the time is over, and then
+reported. The upload never changes the result of the crawl.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ OUT_OF_TIME = "there was no time left"
 #: Timeout of one connection, and of each read of an answer.
 _SILENCE_S = 20.0
 _PAUSES_S = (0.25, 0.5, 1.0, 2.0, 4.0)
-#: Refusals by object storage before we give up. An expired address or a wrong clock may cause one or two.
+#: Refusals by object storage before we give up. An expired address or a wrong clock may cause one
+#: or two.
 _REFUSALS_MAX = 3
 _WORDS_MAX = 300
 ANSWER_MAX = 64 * 1024
@@ -77,7 +78,10 @@ class Upload:
         """Return the entry ``files`` of the summary. It may be called during the upload."""
         if self._over.is_set() and self._result is not None:
             return self._result
-        return {"uploaded": False, "why": _cut(OUT_OF_TIME + (f": {self._incident}" if self._incident else ""))}
+        return {
+            "uploaded": False,
+            "why": _cut(OUT_OF_TIME + (f": {self._incident}" if self._incident else "")),
+        }
 
     # --- in the thread
 
@@ -85,7 +89,11 @@ class Upload:
         try:
             end = self._bundle.send(self._put)
             self._put(None, json.dumps(end).encode())
-            result: dict[str, Any] = {"uploaded": True, "files": self._bundle.files, "bytes": self._bundle.bytes}
+            result: dict[str, Any] = {
+                "uploaded": True,
+                "files": self._bundle.files,
+                "bytes": self._bundle.bytes,
+            }
             if self._bundle.left_out:
                 result["left_out"] = self._bundle.left_out
         except _Never as error:
@@ -96,7 +104,10 @@ class Upload:
         self._over.set()
 
     def _put(self, number: int | None, data: bytes) -> None:
-        """Send one part, with retries: a part that is sent twice makes the same object. Raises ``_Never``."""
+        """Send one part, with retries: a part that is sent twice makes the same object.
+
+        Raises ``_Never``.
+        """
         refusals = tries = 0
         while True:
             try:
@@ -118,7 +129,10 @@ class Upload:
                 time.sleep(pause)
 
     def _ticket(self, number: int | None, data: bytes) -> tuple[str, dict[str, str]]:
-        """Ask the gateway for the address and headers for these bytes. Raises ``_Later`` and ``_Never``."""
+        """Ask the gateway for the address and headers for these bytes.
+
+        Raises ``_Later`` and ``_Never``.
+        """
         digest = hashlib.md5(data, usedforsecurity=False).digest()  # the digest that S3 checks
         md5 = base64.b64encode(digest).decode()
         body = json.dumps({"part": number, "bytes": len(data), "md5": md5}).encode()
@@ -134,8 +148,11 @@ class Upload:
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise _Later("the gateway's answer cannot be read") from None
 
-    def _call(self, method: str, url: str, body: bytes, headers: Mapping[str, str]) -> tuple[int, bytes, float]:
-        """Return the status, the first bytes of the answer and the seconds to wait before the next call.
+    def _call(
+        self, method: str, url: str, body: bytes, headers: Mapping[str, str]
+    ) -> tuple[int, bytes, float]:
+        """Return the status, the first bytes of the answer and the seconds to wait before the next
+        call.
 
         Raises ``_Later`` and ``_Never``.
         """
@@ -144,7 +161,9 @@ class Upload:
             raise _Later(self._incident or "it took too long")
         who = "the gateway" if method == "POST" else "object storage"
         if not url.startswith(("http://", "https://")):
-            raise _Never(f"the address of {who} cannot be used: {url[:60]!r} is not an HTTP address")
+            raise _Never(
+                f"the address of {who} cannot be used: {url[:60]!r} is not an HTTP address"
+            )
         try:
             request = urllib.request.Request(url, data=body, headers=dict(headers), method=method)  # noqa: S310
             with self._opener.open(request, timeout=min(_SILENCE_S, left)) as answer:

@@ -1,4 +1,7 @@
-"""Decision from the end of the crawler to the runner's exit code and finish reason. Pure functions."""
+"""Decision from the end of the crawler to the runner's exit code and finish reason.
+
+Pure functions.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,9 @@ class Evidence(NamedTuple):
 
 
 def exit_of(end: Evidence) -> tuple[int, str | None]:
-    """Return the runner's exit code (see ``contract``) and the finish reason, ``None`` if unknown."""
+    """Return the runner's exit code (see ``contract``) and the finish reason, ``None`` if
+    unknown.
+    """
     if end.exit_code is None and end.signal is None:
         return contract.STOPPED, BEFORE_START
     if end.signal is not None:
@@ -45,7 +50,8 @@ def _killed(end: Evidence) -> tuple[int, str | None]:
     if not (end.stop_asked and of_stop):
         return 128 + end.signal, end.finish_reason
     if end.scrapy and not end.began and not end.killed_late:
-        return contract.STOPPED, BEFORE_START  # Scrapy has no signal handlers before its spider opens
+        # Scrapy has no signal handlers before its spider opens.
+        return contract.STOPPED, BEFORE_START
     return contract.STOPPED_UNCLEANLY, end.finish_reason
 
 
@@ -55,18 +61,25 @@ def _scrapy(end: Evidence) -> tuple[int, str | None]:
         if end.exit_code == contract.BAD_CONFIGURATION:
             return contract.BAD_CONFIGURATION, None
         if end.stop_asked:
-            return (contract.STOPPED_UNCLEANLY, None) if end.began else (contract.STOPPED, BEFORE_START)
+            return (
+                (contract.STOPPED_UNCLEANLY, None)
+                if end.began
+                else (contract.STOPPED, BEFORE_START)
+            )
         return contract.FAILED, None
     if reason == "finished":
         return (contract.FINISHED if end.exit_code == 0 else contract.FAILED), reason
     if reason == "shutdown":
-        # Scrapy also says so when something fails while it opens. Only a signal that we passed on proves a stop.
+        # Scrapy also says so when something fails while it opens. Only a signal that we passed on
+        # proves a stop.
         return (contract.STOPPED, reason) if end.stop_asked else (contract.FAILED, None)
     return (contract.FAILED if reason in reported.FAILED_WORDS else contract.FINISHED), reason
 
 
 def _command(end: Evidence) -> tuple[int, str | None]:
-    """Decide for a program other than Scrapy. Only the service knows what its exit codes mean, so they are passed on.
+    """Decide for a program other than Scrapy.
+
+    Only the service knows what its exit codes mean, so they are passed on.
 
     Exit code 0 means finished unless the program reports another reason. A stop is our own verdict.
     """

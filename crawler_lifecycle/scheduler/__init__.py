@@ -1,5 +1,6 @@
-"""The reference scheduler service: a small HTTP API that deploys tasks onto a cluster (docs/scheduler.md).
+"""The reference scheduler service: a small HTTP API that deploys tasks onto a cluster
+(docs/scheduler.md).
 
-It uses the catalogue and the cluster, but no database and no records of runs. Users can replace it by their own service
-with the same API.
+It uses the catalogue and the cluster, but no database and no records of runs. Users can replace it
+by their own service with the same API.
 """

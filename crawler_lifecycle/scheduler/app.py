@@ -44,7 +44,9 @@ class SchedulerMetrics(Figures):
             self.tasks.labels(state)
 
 
-def create_app(deployer: Deployer, catalogue: Catalogue, *, token: str | None = None, listens: str = "") -> FastAPI:
+def create_app(
+    deployer: Deployer, catalogue: Catalogue, *, token: str | None = None, listens: str = ""
+) -> FastAPI:
     """Return the app of the service. With a ``token`` all routes but health checks require it.
 
     ``listens``: the host that the service listens on.
@@ -60,14 +62,18 @@ def create_app(deployer: Deployer, catalogue: Catalogue, *, token: str | None = 
         for task in deployed:
             metrics.tasks.labels(task.state).inc()
         response.status_code = 201 if any(task.state == "created" for task in deployed) else 200
-        return DeploymentAnswer(tasks=[replace(task, reason=words(task.reason, REASON_MAX)) for task in deployed])
+        return DeploymentAnswer(
+            tasks=[replace(task, reason=words(task.reason, REASON_MAX)) for task in deployed]
+        )
 
     @app.post(
         "/v1/deployments/onetime",
         status_code=201,
         responses={200: {"model": DeploymentAnswer, "description": "Nothing had to be created"}},
     )
-    async def deploy_onetime(call: Annotated[OnetimeCall, Depends(_ONETIME)], response: Response) -> DeploymentAnswer:
+    async def deploy_onetime(
+        call: Annotated[OnetimeCall, Depends(_ONETIME)], response: Response
+    ) -> DeploymentAnswer:
         """Deploy the tasks of a manual or API run onto the cluster, each at most once."""
         return await deploy(call, response)
 
@@ -86,7 +92,10 @@ def create_app(deployer: Deployer, catalogue: Catalogue, *, token: str | None = 
     def list_crawlers() -> CrawlerList:
         """List the crawlers of the catalogue, without the values of their variables."""
         # People do put passwords into variables, so the values are not sent.
-        listed = [asdict(crawler) | {"env": dict.fromkeys(crawler.env, "…")} for crawler in catalogue.all()]
+        listed = [
+            asdict(crawler) | {"env": dict.fromkeys(crawler.env, "…")}
+            for crawler in catalogue.all()
+        ]
         return CrawlerList(crawlers=listed, problem=catalogue.problem)
 
     @app.get("/healthz")
@@ -96,7 +105,9 @@ def create_app(deployer: Deployer, catalogue: Catalogue, *, token: str | None = 
 
     @app.get("/readyz")
     def readyz(response: Response) -> dict[str, Any]:
-        """Report whether deployments are accepted: the newest version of the catalogue was read and is valid."""
+        """Report whether deployments are accepted: the newest version of the catalogue was read and
+        is valid.
+        """
         problem = catalogue.problem
         response.status_code = 503 if problem else 200
         return {"ready": problem is None, "checks": {"catalogue": problem or "ok"}}
@@ -123,10 +134,15 @@ def _known_programs(token: str | None, programs: Check) -> Check:
             return problem
         given = bearer(headers)
         if given is None:
-            return unauthorised("unauthenticated", "Authorization: missing; send Authorization: Bearer TOKEN")
+            return unauthorised(
+                "unauthenticated", "Authorization: missing; send Authorization: Bearer TOKEN"
+            )
         if not hmac.compare_digest(given.encode(), token.encode()):
             tries.wrong(address_of(scope.get("client")))
-            detail = "Authorization: the token is wrong; send the value of LIFECYCLE_SCHEDULER__TOKEN of this service"
+            detail = (
+                "Authorization: the token is wrong; send the value of "
+                "LIFECYCLE_SCHEDULER__TOKEN of this service"
+            )
             return unauthorised("invalid_token", detail, error="invalid_token")
         return None
 
@@ -134,7 +150,10 @@ def _known_programs(token: str | None, programs: Check) -> Check:
 
 
 def _deployed(call: OnetimeCall, deployer: Deployer, catalogue: Catalogue) -> list[DeployedTask]:
-    """Deploy the tasks of a call and return each with its result. Blocks. Raises ``Problem`` and domain errors."""
+    """Deploy the tasks of a call and return each with its result.
+
+    Blocks. Raises ``Problem`` and domain errors.
+    """
     crawler = catalogue.get(call.crawler)
     if crawler is None:
         words = unknown((known.name for known in catalogue.all()), catalogue.problem)

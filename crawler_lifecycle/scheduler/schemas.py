@@ -1,4 +1,6 @@
-"""Request and response bodies of the scheduler service, and the conversion of a call into a deployment."""
+"""Request and response bodies of the scheduler service, and the conversion of a call into a
+deployment.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,11 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.audits.adoption import RECORD_MAX
-from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, args_of_tasks, effective_settings
+from crawler_lifecycle.domain.crawlers.crawler import (
+    CrawlerDefinition,
+    args_of_tasks,
+    effective_settings,
+)
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.pools import DEFAULT
 from crawler_lifecycle.domain.resources import Resources
@@ -37,14 +43,19 @@ class TaskCall(_Body):
     attempt: int | None = Field(default=None, ge=1, le=bounds.INT_MAX)
     """The try of this index, over all attempts of the run; null: the attempt of the call."""
     retry: int = Field(default=0, ge=0, le=bounds.INT_MAX)
-    """The number of tries by the policy of retries before this one. Above 0, a resumable crawler continues."""
+    """The number of tries by the policy of retries before this one. Above 0, a resumable crawler
+    continues.
+    """
     memory: str | None = Field(default=None, max_length=20)
     avoid_node: str | None = Field(default=None, max_length=255)
     node_selector: dict[str, str] = Field(default_factory=dict, max_length=20)
 
 
 class OnetimeCall(_Body):
-    """Body of ``POST /v1/deployments/onetime``. Each try (run_id, index, attempt of the task) starts at most once."""
+    """Body of ``POST /v1/deployments/onetime``.
+
+    Each try (run_id, index, attempt of the task) starts at most once.
+    """
 
     run_id: int = Field(ge=1, le=bounds.ID_MAX)
     run_uid: str = Field(pattern="^[0-9a-f]{32}$")
@@ -73,7 +84,9 @@ class OnetimeCall(_Body):
 
 
 class ScheduledCall(OnetimeCall):
-    """Body of ``POST /v1/deployments/scheduled``: the same fields, and the time when the run was due."""
+    """Body of ``POST /v1/deployments/scheduled``: the same fields, and the time when the run was
+    due.
+    """
 
     due_at: Moment | None = None
 
@@ -92,23 +105,31 @@ class CrawlerList(BaseModel):
 
     crawlers: list[dict[str, Any]]
     problem: str | None = None
-    """The reason why the newest catalogue is not read, so that these crawlers are those of an older one."""
+    """The reason why the newest catalogue is not read, so that these crawlers are those of an older
+    one.
+    """
 
 
 def merged(call: OnetimeCall, crawler: CrawlerDefinition) -> Deployment:
     """Return the deployment of a call: values of the call override those of the catalogue.
 
-    Raises ``InvalidRequest`` before anything is created. The text names the task with wrong arguments, or the setting
-    that no request may give.
+    Raises ``InvalidRequest`` before anything is created. The text names the task with wrong
+    arguments, or the setting that no request may give.
     """
     seen: set[int] = set()
     for n, task in enumerate(call.tasks):
         if task.index in seen:
-            raise InvalidRequest(f"tasks[{n}].index: {task.index} appears twice; give every task its own index")
+            raise InvalidRequest(
+                f"tasks[{n}].index: {task.index} appears twice; give every task its own index"
+            )
         seen.add(task.index)
     complete = args_of_tasks(crawler, call.args, [task.args for task in call.tasks])
     tasks = [
-        QueuedTask(**task.model_dump(exclude={"args", "attempt"}), args=args, attempt=task.attempt or call.attempt)
+        QueuedTask(
+            **task.model_dump(exclude={"args", "attempt"}),
+            args=args,
+            attempt=task.attempt or call.attempt,
+        )
         for task, args in zip(call.tasks, complete, strict=True)
     ]
     return Deployment(

@@ -35,14 +35,19 @@ RETRY_S = (60.0, EVERY_S)
 
 
 def serve(settings: Settings) -> int:
-    """Serve until SIGTERM, and return the exit code. An error at the start prints one line to standard error."""
+    """Serve until SIGTERM, and return the exit code.
+
+    An error at the start prints one line to standard error.
+    """
     logs.configure("scheduler", settings)
     try:
         catalogue = YamlCatalogue(settings.crawlers, settings.more_crawlers, settings.owned)
         redaction.learn(_secrets_of(catalogue))
         kind = kind_of(settings.cluster)
         deployer = kind.deployer(_child_tasks(settings))
-        app = create_app(deployer, catalogue, token=_token(settings), listens=settings.scheduler.host)
+        app = create_app(
+            deployer, catalogue, token=_token(settings), listens=settings.scheduler.host
+        )
         bound = bind(settings.scheduler.host, settings.scheduler.port, "LIFECYCLE_SCHEDULER")
     except (LifecycleError, Unservable) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -53,10 +58,15 @@ def serve(settings: Settings) -> int:
 
 
 def _secrets_of(catalogue: YamlCatalogue) -> set[str]:
-    """Return the secrets of crawlers: values of the variables in ``secrets``, and secret values in ``env``."""
+    """Return the secrets of crawlers: values of the variables in ``secrets``, and secret values in
+    ``env``.
+    """
     found: set[str] = set()
     for crawler in catalogue.all():
-        found |= {os.environ.get(reference.removeprefix("env:"), "") for reference in crawler.secrets.values()}
+        found |= {
+            os.environ.get(reference.removeprefix("env:"), "")
+            for reference in crawler.secrets.values()
+        }
         found |= redaction.secrets_of_environment(crawler.env)
     return found
 
@@ -69,13 +79,16 @@ def _token(settings: Settings) -> str | None:
     token = settings.scheduler.token.get_secret_value() if settings.scheduler.token else None
     if token is not None and len(token) < _TOKEN_MIN:
         raise Unservable(
-            f"LIFECYCLE_SCHEDULER__TOKEN: {len(token)} characters are too few; use {_TOKEN_MIN} or more, and the same "
+            f"LIFECYCLE_SCHEDULER__TOKEN: {len(token)} characters are too few; use {_TOKEN_MIN} or "
+            "more, and the same "
             "token for workers and gateway: openssl rand -hex 32"
         )
     if token is None and not is_loopback(settings.scheduler.host):
         raise Unservable(
-            f"LIFECYCLE_SCHEDULER__HOST: {settings.scheduler.host!r} can be reached from other machines; set "
-            "LIFECYCLE_SCHEDULER__TOKEN here, for workers and for the gateway (openssl rand -hex 32), or set the host "
+            f"LIFECYCLE_SCHEDULER__HOST: {settings.scheduler.host!r} can be reached from other "
+            "machines; set "
+            "LIFECYCLE_SCHEDULER__TOKEN here, for workers and for the gateway (openssl rand -hex "
+            "32), or set the host "
             "to 127.0.0.1"
         )
     return token
@@ -88,17 +101,27 @@ class Removing(Protocol):
 
 
 def clean(cluster: Removing, keep_days: float) -> None:
-    """Remove files of runs that ended more than ``keep_days`` ago, and log it. Raises ``ClusterUnavailable``."""
+    """Remove files of runs that ended more than ``keep_days`` ago, and log it.
+
+    Raises ``ClusterUnavailable``.
+    """
     removed = cluster.remove_old(keep_days * DAY_S)
     if removed:
         shown = ", ".join(map(str, removed[:20])) + (", …" if len(removed) > 20 else "")
-        logger.info("removed the files of %d runs that ended more than %g days ago: %s", len(removed), keep_days, shown)
+        logger.info(
+            "removed the files of %d runs that ended more than %g days ago: %s",
+            len(removed),
+            keep_days,
+            shown,
+        )
 
 
 def start_cleaning(
     cluster: Removing, keep_days: float, *, first_s: float = FIRST_S, every_s: float = EVERY_S
 ) -> threading.Event | None:
-    """Clean regularly in a new thread until the returned event is set; ``None`` if files are kept for ever."""
+    """Clean regularly in a new thread until the returned event is set; ``None`` if files are kept
+    for ever.
+    """
     if keep_days <= 0:
         return None
     done = threading.Event()
@@ -111,34 +134,41 @@ def start_cleaning(
 def _child_tasks(settings: Settings) -> TaskEnvironment | None:
     """Return a function that returns the gateway's variables of a task; ``None`` if no key is set.
 
-    They are the gateway's address and the crawler's token. If tasks upload to object storage, there are also the
-    address and the token for the upload. Raises ``Unservable`` if a setting is missing or wrong.
+    They are the gateway's address and the crawler's token. If tasks upload to object storage, there
+    are also the address and the token for the upload. Raises ``Unservable`` if a setting is missing
+    or wrong.
     """
     gateway = settings.gateway
     uploads = settings.cluster.files_url is not None and kind_of(settings.cluster).uploads
     if gateway.task_key is None:
         if uploads:
             raise Unservable(
-                "LIFECYCLE_GATEWAY__TASK_KEY: not set, so tasks could not ask the gateway where to upload their files "
-                "(LIFECYCLE_CLUSTER__FILES_URL); set it here and for the gateway: openssl rand -hex 32"
+                "LIFECYCLE_GATEWAY__TASK_KEY: not set, so tasks could not ask the gateway where to "
+                "upload their files "
+                "(LIFECYCLE_CLUSTER__FILES_URL); set it here and for the gateway: openssl rand "
+                "-hex 32"
             )
         return None
     key = gateway.task_key.get_secret_value().encode()
     url = gateway.url
     if len(key) < task_tokens.KEY_MIN:
         raise Unservable(
-            f"LIFECYCLE_GATEWAY__TASK_KEY: {len(key)} bytes are too few; use {task_tokens.KEY_MIN} or more, and the "
+            f"LIFECYCLE_GATEWAY__TASK_KEY: {len(key)} bytes are too few; use {task_tokens.KEY_MIN} "
+            "or more, and the "
             "same key for the gateway: openssl rand -hex 32"
         )
     if url is None:
         raise Unservable(
-            "LIFECYCLE_GATEWAY__URL: not set, so crawlers could not use the tokens that LIFECYCLE_GATEWAY__TASK_KEY "
+            "LIFECYCLE_GATEWAY__URL: not set, so crawlers could not use the tokens that "
+            "LIFECYCLE_GATEWAY__TASK_KEY "
             "signs; set it to the address at which crawlers reach the gateway"
         )
     return functools.partial(_task_environment, url.rstrip("/"), key, uploads)
 
 
-def _task_environment(url: str, key: bytes, uploads: bool, deployment: Deployment, task: QueuedTask) -> dict[str, str]:
+def _task_environment(
+    url: str, key: bytes, uploads: bool, deployment: Deployment, task: QueuedTask
+) -> dict[str, str]:
     run_id = deployment.run_id
     index = task.index
     attempt = task.attempt

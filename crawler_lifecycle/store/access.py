@@ -7,7 +7,19 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Column, Connection, Index, Integer, String, UniqueConstraint, func, insert, or_, select, update
+from sqlalchemy import (
+    Column,
+    Connection,
+    Index,
+    Integer,
+    String,
+    UniqueConstraint,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
 
 from crawler_lifecycle.domain.bounds import whole
 from crawler_lifecycle.domain.errors import NotInThisState
@@ -17,15 +29,24 @@ from crawler_lifecycle.ports.access import AccessRow, TokenRow
 from crawler_lifecycle.store.base.bulk import rows_in
 from crawler_lifecycle.store.base.rows import Row, made, seen, wanted
 from crawler_lifecycle.store.base.unit import StorePart
-from crawler_lifecycle.store.columns import UtcTime, Words, counted_key, new_table, project_column, required
+from crawler_lifecycle.store.columns import (
+    UtcTime,
+    Words,
+    counted_key,
+    new_table,
+    project_column,
+    required,
+)
 from crawler_lifecycle.store.runs.tables import run_history
 
 access_log = new_table(
     "access_log",
-    # Rows are only added, and removed when they are old. There are no foreign keys, because a subject may have no row.
+    # Rows are only added, and removed when they are old. There are no foreign keys, because a
+    # subject may have no row.
     counted_key("id"),
     required("at", UtcTime),
-    # The project of the subject. Without a known subject it is that of the caller: ``*`` or empty is of nobody else.
+    # The project of the subject. Without a known subject it is that of the caller: ``*`` or empty
+    # is of nobody else.
     required("project", String(63)),
     Column("caller", Words(100)),
     required("caller_project", String(63)),
@@ -36,7 +57,8 @@ access_log = new_table(
     Column("subject", Words(200)),
     Column("subject_uid", String(32)),
     Column("address", Words(64)),
-    # The HTTP status; none: the client left before the answer, or crawlctl used the database itself.
+    # The HTTP status; none: the client left before the answer, or crawlctl used the database
+    # itself.
     Column("status", Integer),
     required("outcome", Words(64)),
     # The number of equal requests that the row stands for.
@@ -47,7 +69,8 @@ access_log = new_table(
 
 access_token = new_table(
     "access_token",
-    # A token itself is never stored. A row stays after its revocation; then its name may be given to a new token.
+    # A token itself is never stored. A row stays after its revocation; then its name may be given
+    # to a new token.
     counted_key("token_id"),
     required("name", String(64)),
     required("role", String(20)),
@@ -66,7 +89,10 @@ access_token = new_table(
 #: The most tokens that were not revoked. Each gateway reads all of them every two seconds.
 TOKENS_MAX = 1000
 #: The column of each kind of subject that requests name.
-SUBJECTS = (run_history.c.run_id, *(feature.load(feature.subject) for feature in FEATURES if feature.subject))
+SUBJECTS = (
+    run_history.c.run_id,
+    *(feature.load(feature.subject) for feature in FEATURES if feature.subject),
+)
 _a = access_log.c
 _t = access_token.c
 
@@ -75,13 +101,19 @@ class AccessStore(StorePart):
     """The access log: changes by people and tokens, and requests that were refused."""
 
     def record_access(self, rows: Sequence[AccessRow]) -> None:
-        """Append rows, with the uid and the project of each subject. A second call appends them again.
+        """Append rows, with the uid and the project of each subject.
 
-        Of a subject of another project than the caller's, nothing is looked up: the row must not show that it exists.
+        A second call appends them again.
+
+        Of a subject of another project than the caller's, nothing is looked up: the row must not
+        show that it exists.
         """
         with self._db.writing() as conn:
             known = _known(conn, rows)
-            conn.execute(insert(access_log), [_values(row, known.get((row.kind, row.subject))) for row in rows])
+            conn.execute(
+                insert(access_log),
+                [_values(row, known.get((row.kind, row.subject))) for row in rows],
+            )
 
     def list_access(
         self,
@@ -96,15 +128,24 @@ class AccessStore(StorePart):
         ``before``: time and id of the last row of the page before.
         """
         indexed = any(value for name, value in equal.items() if name != "kind")
-        query = select(access_log).where(*wanted(*((_a[name], value) for name, value in equal.items())))
+        query = select(access_log).where(
+            *wanted(*((_a[name], value) for name, value in equal.items()))
+        )
         query = query.where(*seen(access_log, leads=not indexed))
-        query = query.where(*([_a.at >= since] if since else []), *([_a.at < until] if until else []))
+        query = query.where(
+            *([_a.at >= since] if since else []), *([_a.at < until] if until else [])
+        )
         if before is not None:
             query = query.where(_a.at <= before[0], or_(_a.at < before[0], _a.id < before[1]))
-        return [made(AccessRow, row) for row in self._rows(query.order_by(_a.at.desc(), _a.id.desc()).limit(limit))]
+        return [
+            made(AccessRow, row)
+            for row in self._rows(query.order_by(_a.at.desc(), _a.id.desc()).limit(limit))
+        ]
 
 
-def _known(conn: Connection, rows: Sequence[AccessRow]) -> Mapping[tuple[str | None, str | None], Row]:
+def _known(
+    conn: Connection, rows: Sequence[AccessRow]
+) -> Mapping[tuple[str | None, str | None], Row]:
     """Return uid and project of the subjects that exist, by kind and number or name."""
     found: dict[tuple[str | None, str | None], Row] = {}
     for column in SUBJECTS:
@@ -113,7 +154,8 @@ def _known(conn: Connection, rows: Sequence[AccessRow]) -> Mapping[tuple[str | N
         names: set[Any] = {row.subject for row in rows if row.kind == kind and row.subject}
         if column.primary_key:
             names = {whole(name) for name in names} - {None}
-        uid = [column.label("uid") for column in columns if column.name == f"{kind}_uid"]  # a schedule has none
+        # A schedule has none.
+        uid = [column.label("uid") for column in columns if column.name == f"{kind}_uid"]
         query = select(column.label("key"), columns.project, *uid)
         found |= {(kind, str(row["key"])): row for row in rows_in(conn, query, column, names)}
     return found
@@ -131,7 +173,13 @@ class TokenStore(StorePart):
     """Tokens. The creation and the revocation of a token are rows of the access log, too."""
 
     def create_token(
-        self, name: str, role: str, project: str, sha256: str, expires_at: datetime | None, by: str | None
+        self,
+        name: str,
+        role: str,
+        project: str,
+        sha256: str,
+        expires_at: datetime | None,
+        by: str | None,
     ) -> TokenRow:
         """Keep a new token. The name of a revoked token may be used again.
 
@@ -140,12 +188,25 @@ class TokenStore(StorePart):
         row = TokenRow(name, role, project, sha256, by, self._clock(), expires_at)
 
         def write(conn: Connection) -> TokenRow:
-            found = conn.execute(select(_t.revoked_at).where(_t.name == name).with_for_update()).one_or_none()
+            found = conn.execute(
+                select(_t.revoked_at).where(_t.name == name).with_for_update()
+            ).one_or_none()
             if found is not None and found.revoked_at is None:
-                raise NotInThisState(f"name: token {name!r} exists already; revoke it first, or give another name")
-            if conn.execute(select(func.count()).where(_t.revoked_at.is_(None))).scalar_one() >= TOKENS_MAX:
-                raise NotInThisState(f"at most {TOKENS_MAX} tokens may be kept, and as many are; revoke one of them")
-            change = insert(access_token) if found is None else update(access_token).where(_t.name == name)
+                raise NotInThisState(
+                    f"name: token {name!r} exists already; revoke it first, or give another name"
+                )
+            if (
+                conn.execute(select(func.count()).where(_t.revoked_at.is_(None))).scalar_one()
+                >= TOKENS_MAX
+            ):
+                raise NotInThisState(
+                    f"at most {TOKENS_MAX} tokens may be kept, and as many are; revoke one of them"
+                )
+            change = (
+                insert(access_token)
+                if found is None
+                else update(access_token).where(_t.name == name)
+            )
             conn.execute(change.values(**asdict(row)))
             self._tell(conn, "createToken", row, by)
             return row
@@ -153,30 +214,51 @@ class TokenStore(StorePart):
         return self._db.inserting(f"token {name!r}", write)
 
     def list_tokens(self, *, live: bool = False) -> list[TokenRow]:
-        """Return all tokens by name. ``live``: only those that were not revoked; they may have expired."""
-        query = select(access_token).where(*([_t.revoked_at.is_(None)] if live else [])).order_by(_t.name)
+        """Return all tokens by name.
+
+        ``live``: only those that were not revoked; they may have expired.
+        """
+        query = (
+            select(access_token)
+            .where(*([_t.revoked_at.is_(None)] if live else []))
+            .order_by(_t.name)
+        )
         return [made(TokenRow, row) for row in self._rows(query)]
 
     def revoke_token(self, name: str, by: str | None) -> TokenRow:
-        """End a token. A second call changes nothing. Raises ``NotInThisState`` if there is no such token."""
+        """End a token.
+
+        A second call changes nothing. Raises ``NotInThisState`` if there is no such token.
+        """
         with self._db.writing() as conn:
             query = select(access_token).where(_t.name == name).with_for_update()
             found = conn.execute(query).mappings().one_or_none()
             if found is None:
-                raise NotInThisState(f"name: the database keeps no token {name!r}; crawlctl token list shows all")
+                raise NotInThisState(
+                    f"name: the database keeps no token {name!r}; crawlctl token list shows all"
+                )
             row = made(TokenRow, found, revoked_at=found["revoked_at"] or self._clock())
             if found["revoked_at"] is None:
-                conn.execute(update(access_token).where(_t.name == name).values(revoked_at=row.revoked_at))
+                conn.execute(
+                    update(access_token).where(_t.name == name).values(revoked_at=row.revoked_at)
+                )
                 self._tell(conn, "revokeToken", row, by)
             return row
 
     def tokens_used(self, used: Mapping[str, datetime]) -> None:
-        """Record the last use of tokens, by their hashes. A use before the recorded one changes nothing."""
+        """Record the last use of tokens, by their hashes.
+
+        A use before the recorded one changes nothing.
+        """
         with self._db.writing() as conn:
             for sha256, at in sorted(used.items()):
                 older = or_(_t.used_at.is_(None), _t.used_at < at)
-                conn.execute(update(access_token).where(_t.sha256 == sha256, older).values(used_at=at))
+                conn.execute(
+                    update(access_token).where(_t.sha256 == sha256, older).values(used_at=at)
+                )
 
     def _tell(self, conn: Connection, operation: str, row: TokenRow, by: str | None) -> None:
-        told = AccessRow(self._clock(), by, ALL, operation, None, None, "done", kind="token", subject=row.name)
+        told = AccessRow(
+            self._clock(), by, ALL, operation, None, None, "done", kind="token", subject=row.name
+        )
         conn.execute(insert(access_log), _values(told, {"project": row.project}))

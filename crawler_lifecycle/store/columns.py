@@ -1,4 +1,6 @@
-"""Column types whose values every database stores and returns unchanged, and columns that several tables have."""
+"""Column types whose values every database stores and returns unchanged, and columns that several
+tables have.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from crawler_lifecycle.domain.projects import DEFAULT
 
-#: The most bytes of a compressed text. Some bytes that somebody wrote into a row could become gigabytes.
+#: The most bytes of a compressed text. Some bytes that somebody wrote into a row could become
+#: gigabytes.
 TEXT_MAX = 1024 * 1024
 CAUSE_MAX = 4000
 """The most characters that are stored of a text from a cluster, a crawler or a person."""
@@ -42,7 +45,9 @@ class UtcTime(TypeDecorator[datetime]):
     cache_ok = True
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        return dialect.type_descriptor(mysql.DATETIME(fsp=6) if dialect.name == "mysql" else sqlite.DATETIME())  # type: ignore[no-untyped-call]
+        return dialect.type_descriptor(
+            mysql.DATETIME(fsp=6) if dialect.name == "mysql" else sqlite.DATETIME()
+        )  # type: ignore[no-untyped-call]
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
         if value is None:
@@ -56,8 +61,8 @@ class UtcTime(TypeDecorator[datetime]):
 
 
 def storable(text: str, length: int | None = None) -> str:
-    """Return ``text`` in a form that every database accepts: without lone surrogates, and with at most ``length``
-    characters.
+    """Return ``text`` in a form that every database accepts: without lone surrogates, and with at
+    most ``length`` characters.
     """
     clean = text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
     return clean if length is None or len(clean) <= length else clean[: length - 1] + "…"
@@ -77,13 +82,18 @@ def json_text(value: object) -> str:
 
 
 def compressed(text: str) -> bytes:
-    """Return a long text as ``COMPRESS`` of MySQL and MariaDB makes it, so that ``UNCOMPRESS`` shows it to people."""
+    """Return a long text as ``COMPRESS`` of MySQL and MariaDB makes it, so that ``UNCOMPRESS``
+    shows it to people.
+    """
     data = text.encode()
     return len(data).to_bytes(4, "little") + zlib.compress(data)
 
 
 def uncompressed(data: bytes | None) -> str:
-    """Return the text of ``compressed``, or an empty text. Raises ``zlib.error`` for more than ``TEXT_MAX`` bytes."""
+    """Return the text of ``compressed``, or an empty text.
+
+    Raises ``zlib.error`` for more than ``TEXT_MAX`` bytes.
+    """
     text = zlib.decompressobj().decompress(data[4:], TEXT_MAX) if data else b""
     if data and len(text) != int.from_bytes(data[:4], "little"):
         raise zlib.error("the text is incomplete or too long")
@@ -120,7 +130,10 @@ Json = JSON(none_as_null=True)
 Bytes = LargeBinary().with_variant(mysql.MEDIUMBLOB(), "mysql")
 
 metadata = MetaData(
-    naming_convention={"ix": "ix_%(table_name)s_%(column_0_N_name)s", "uq": "uq_%(table_name)s_%(column_0_N_name)s"}
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    }
 )
 
 
@@ -160,8 +173,13 @@ def given_key(name: str, kind: Any) -> Column[int]:
 
 
 def owner_key(target: str) -> Column[int]:
-    """Return a column of the primary key: the number of a row of another table. ``target``: ``table.column``."""
-    return Column(target.partition(".")[2], Key, ForeignKey(target), primary_key=True, autoincrement=False)
+    """Return a column of the primary key: the number of a row of another table.
+
+    ``target``: ``table.column``.
+    """
+    return Column(
+        target.partition(".")[2], Key, ForeignKey(target), primary_key=True, autoincrement=False
+    )
 
 
 def project_column() -> Column[str]:
@@ -179,7 +197,8 @@ def owner_columns() -> list[Column[Any]]:
 
 
 def list_indexes(key: str, *filters: str) -> list[Index]:
-    """Return the indexes of lists, which are read newest first: each has the columns of a filter, and then ``key``.
+    """Return the indexes of lists, which are read newest first: each has the columns of a filter,
+    and then ``key``.
 
     ``filters``: the names of columns, separated by spaces if a filter has several.
     """

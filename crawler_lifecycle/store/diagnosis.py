@@ -16,7 +16,14 @@ from .engine import Database, masked, parse_url
 
 #: Server variables that decide whether our writes are possible, complete and durable.
 _VARIABLES = (
-    *("binlog_format", "log_bin", "max_allowed_packet", "max_connections", "wait_timeout", "read_only"),
+    *(
+        "binlog_format",
+        "log_bin",
+        "max_allowed_packet",
+        "max_connections",
+        "wait_timeout",
+        "read_only",
+    ),
     *("innodb_flush_log_at_trx_commit", "innodb_doublewrite"),
 )
 _ANSWER_TIMEOUT_S = 5.0
@@ -33,7 +40,9 @@ class Diagnosis:
     variables: Mapping[str, str] = field(default_factory=dict)
     """The values of server variables of MySQL or MariaDB, by name."""
     now: float | None = None
-    """The clock of the server as seconds since 1970; ``None``: the database is a SQLite file and uses our clock."""
+    """The clock of the server as seconds since 1970; ``None``: the database is a SQLite file and
+    uses our clock.
+    """
     exists: bool = True
     """False when the SQLite file does not exist yet."""
 
@@ -48,7 +57,9 @@ def sqlite_file(url: str) -> Path | None:
 
 
 def diagnose(url: str) -> Diagnosis:
-    """Return facts about the database at ``url``, without a change. A missing SQLite file is not created.
+    """Return facts about the database at ``url``, without a change.
+
+    A missing SQLite file is not created.
 
     Raises ``InvalidRequest`` for an invalid URL, and ``StoreUnavailable``.
     """
@@ -64,10 +75,13 @@ def diagnose(url: str) -> Diagnosis:
 
 
 def try_writing(url: str) -> None:
-    """Begin and end a writing transaction, without a change. On SQLite this takes the write lock of the file.
+    """Begin and end a writing transaction, without a change.
 
-    On a server it proves little: a variable of the server says whether it is read-only (``Diagnosis.variables``).
-    Raises ``StoreUnavailable`` after at most ten seconds when the database cannot be used.
+    On SQLite this takes the write lock of the file.
+
+    On a server it proves little: a variable of the server says whether it is read-only
+    (``Diagnosis.variables``). Raises ``StoreUnavailable`` after at most ten seconds when the
+    database cannot be used.
     """
     with Database.alone(parse_url(url), _ANSWER_TIMEOUT_S) as database, database.writing():
         pass

@@ -1,7 +1,8 @@
 """Connections to the databases, their transactions, and the classes of their failures.
 
-SQLite gets its pragmas, and ``BEGIN IMMEDIATE`` for writers: a writer that upgrades a read lock fails at once instead
-of waiting. MySQL and MariaDB get READ COMMITTED, strict mode, and a timeout for every wait.
+SQLite gets its pragmas, and ``BEGIN IMMEDIATE`` for writers: a writer that upgrades a read lock
+fails at once instead of waiting. MySQL and MariaDB get READ COMMITTED, strict mode, and a timeout
+for every wait.
 """
 
 from __future__ import annotations
@@ -37,45 +38,113 @@ URL_SETTING = "LIFECYCLE_DATABASE__URL"
 CURE = "give sqlite:////folder/state.db or mysql+pymysql://user:password@host:3306/database"
 
 BUSY_TIMEOUT_S = 10.0
-"""The most seconds that a SQLite writer waits for another writer, and that a caller waits for a pooled connection."""
+"""The most seconds that a SQLite writer waits for another writer, and that a caller waits for a
+pooled connection.
+"""
 LOG_WAIT_MS = 1000
-"""The most milliseconds for which the write-ahead log waits for readers to be emptied. All writers wait meanwhile."""
+"""The most milliseconds for which the write-ahead log waits for readers to be emptied. All writers
+wait meanwhile.
+"""
 CONNECT_TIMEOUT_S = 5
 ANSWER_TIMEOUT_S = 10
 LOCK_WAIT_S = 8
-"""Seconds that a statement waits for a lock. They are below the answer timeout, so that a lock that is not released is
-reported as a lock and not as a lost connection."""
+"""Seconds that a statement waits for a lock. They are below the answer timeout, so that a lock that
+is not released is reported as a lock and not as a lost connection."""
 IDLE_WRITE_S = 5
-"""Seconds after which MariaDB ends a connection that has written and says nothing more: its process is frozen, and
-holds locks for which all others wait. MySQL has no such limit."""
+"""Seconds after which MariaDB ends a connection that has written and says nothing more: its process
+is frozen, and holds locks for which all others wait. MySQL has no such limit."""
 RECYCLE_S = 280
-"""Seconds after which a connection is replaced: below the idle timeout of many proxies and managed databases
-(300 s)."""
+"""Seconds after which a connection is replaced: below the idle timeout of many proxies and managed
+databases (300 s)."""
 
 _ROUNDS = 3
-_SQL_MODE = "STRICT_TRANS_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION"
-#: Errors of a server that became read-only (a failover). The connection must not go back to the pool.
+_SQL_MODE = (
+    "STRICT_TRANS_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,"
+    "ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION"
+)
+#: Errors of a server that became read-only (a failover). The connection must not go back to the
+#: pool.
 _READ_ONLY = (1290, 1792, 1836)
 #: Errors about a missing table or column that this build needs.
 _NO_SUCH_THING = (1054, 1146)
-#: Errors of MySQL and MariaDB about the server itself: rights, connections, locks, disks, states. The texts of all
-#: other errors may quote values of rows ("Duplicate entry 'x' for key", "Incorrect datetime value: 'x'"). Error numbers
-#: of the client begin at 2000.
+#: Errors of MySQL and MariaDB about the server itself: rights, connections, locks, disks, states.
+#: The texts of all other errors may quote values of rows ("Duplicate entry 'x' for key", "Incorrect
+#: datetime value: 'x'"). Error numbers of the client begin at 2000.
 _OF_ITSELF = frozenset(
     {
-        *(0, 1021, 1023, 1026, 1030, 1037, 1038, 1040, 1041, 1043, 1044, 1045, 1046, 1049, 1053, 1078, 1079, 1080),
-        *(1114, 1129, 1130, 1142, 1143, 1152, 1153, 1154, 1155, 1156, 1157, 1158, 1159, 1160, 1161, 1184, 1189, 1190),
-        *(1203, 1205, 1206, 1213, 1223, 1226, 1227, 1290, 1317, 1370, 1637, 1792, 1836, 1927, 1969, 3024, 3032, 3100),
+        *(
+            0,
+            1021,
+            1023,
+            1026,
+            1030,
+            1037,
+            1038,
+            1040,
+            1041,
+            1043,
+            1044,
+            1045,
+            1046,
+            1049,
+            1053,
+            1078,
+            1079,
+            1080,
+        ),
+        *(
+            1114,
+            1129,
+            1130,
+            1142,
+            1143,
+            1152,
+            1153,
+            1154,
+            1155,
+            1156,
+            1157,
+            1158,
+            1159,
+            1160,
+            1161,
+            1184,
+            1189,
+            1190,
+        ),
+        *(
+            1203,
+            1205,
+            1206,
+            1213,
+            1223,
+            1226,
+            1227,
+            1290,
+            1317,
+            1370,
+            1637,
+            1792,
+            1836,
+            1927,
+            1969,
+            3024,
+            3032,
+            3100,
+        ),
         *(3101, 4031),
     }
 )
 _OF_CLIENT = range(2000, 3000)
-#: Error codes of SQLite about a statement: its syntax, its size, a constraint, a type, the index of a parameter.
+#: Error codes of SQLite about a statement: its syntax, its size, a constraint, a type, the index of
+#: a parameter.
 _OF_STATEMENT = frozenset({1, 18, 19, 20, 25})
 #: Error codes of SQLite about a file that is damaged, or is no database.
 _OF_DAMAGE = frozenset({11, 26})
 #: Finds the verb of a statement and its table.
-_STATEMENT = re.compile(r"(INSERT INTO|UPDATE|DELETE\b[^`]{0,40}?FROM|SELECT|[A-Z]+)\s+[`\"]?(\w+)?", re.IGNORECASE)
+_STATEMENT = re.compile(
+    r"(INSERT INTO|UPDATE|DELETE\b[^`]{0,40}?FROM|SELECT|[A-Z]+)\s+[`\"]?(\w+)?", re.IGNORECASE
+)
 
 
 def masked(text: str) -> str:
@@ -87,7 +156,8 @@ def masked(text: str) -> str:
 def parse_url(text: str) -> URL:
     """Return the URL with the driver that we support for its database.
 
-    Raises ``InvalidRequest``, which names the setting, the value without its password, and the cure.
+    Raises ``InvalidRequest``, which names the setting, the value without its password, and the
+    cure.
     """
     try:
         url = make_url(text)
@@ -98,8 +168,11 @@ def parse_url(text: str) -> URL:
         if url.drivername not in ("sqlite", "sqlite+pysqlite"):
             raise _bad_url(text, "names another driver than pysqlite")
         if not url.database or url.database == ":memory:" or "mode=memory" in text:
-            raise _bad_url(text, "names no file; a database in memory cannot be shared between processes")
-        # A URL is UTF-8. Where paths are not, as with LC_ALL=C, Python needs the bytes of the letters.
+            raise _bad_url(
+                text, "names no file; a database in memory cannot be shared between processes"
+            )
+        # A URL is UTF-8. Where paths are not, as with LC_ALL=C, Python needs the bytes of the
+        # letters.
         file = os.fsdecode(url.database.encode("utf-8", "surrogateescape"))
         return url.set(drivername="sqlite+pysqlite", database=file)
     if kind in ("mysql", "mariadb"):
@@ -123,11 +196,14 @@ def open_engine(url: URL, *, pool_size: int, answer_timeout_s: float = ANSWER_TI
         "max_overflow": 0,
         "pool_timeout": BUSY_TIMEOUT_S,
         "json_serializer": json_text,
-        # Values may be personal or secret (arguments of crawlers), so messages must not contain them.
+        # Values may be personal or secret (arguments of crawlers), so messages must not contain
+        # them.
         "hide_parameters": True,
     }
     if url.get_backend_name() == "sqlite":
-        engine = create_engine(url, module=sqlite_files.driver, creator=lambda: _open_sqlite(url), **pool)
+        engine = create_engine(
+            url, module=sqlite_files.driver, creator=lambda: _open_sqlite(url), **pool
+        )
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
         return engine
@@ -142,7 +218,8 @@ def open_engine(url: URL, *, pool_size: int, answer_timeout_s: float = ANSWER_TI
             "read_timeout": answer_timeout_s,
             "write_timeout": answer_timeout_s,
             # MySQL takes the second part for a comment.
-            "init_command": f"SET SESSION sql_mode='{_SQL_MODE}', innodb_lock_wait_timeout={LOCK_WAIT_S}"
+            "init_command": f"SET SESSION sql_mode='{_SQL_MODE}', "
+            f"innodb_lock_wait_timeout={LOCK_WAIT_S}"
             f" /*M!100300 , idle_write_transaction_timeout={IDLE_WRITE_S} */",
         },
         **pool,
@@ -152,7 +229,8 @@ def open_engine(url: URL, *, pool_size: int, answer_timeout_s: float = ANSWER_TI
 
 
 def _open_sqlite(url: URL) -> Any:
-    # Python's own transaction handling would begin late and commit early, so ``_begin_sqlite`` begins transactions.
+    # Python's own transaction handling would begin late and commit early, so ``_begin_sqlite``
+    # begins transactions.
     return sqlite_files.connect(
         str(url.database), timeout=BUSY_TIMEOUT_S, check_same_thread=False, isolation_level=None
     )
@@ -161,7 +239,8 @@ def _open_sqlite(url: URL) -> Any:
 def _prepare_sqlite(connection: Any, _record: object) -> None:
     try:
         mode = connection.execute("PRAGMA journal_mode").fetchone()[0]
-    except UnicodeDecodeError:  # Python cannot decode SQLite's own error, which quotes the damaged schema
+    # Python cannot decode SQLite's own error, which quotes the damaged schema.
+    except UnicodeDecodeError:
         raise StoreDamaged from None
     # The switch to WAL needs a lock on the whole file, so it happens only when WAL is not set yet.
     if mode != "wal":
@@ -192,17 +271,23 @@ class KeyTaken(StoreRefused):
 
 
 class StoreDamaged(StoreUnavailable):
-    """The SQLite file is damaged. All readers raise this error, with one text: that of SQLite may quote contents."""
+    """The SQLite file is damaged.
 
-    def __init__(self, text: str = "The database file is damaged; put back a whole copy: crawlctl db restore FILE"):
+    All readers raise this error, with one text: that of SQLite may quote contents.
+    """
+
+    def __init__(
+        self,
+        text: str = "The database file is damaged; put back a whole copy: crawlctl db restore FILE",
+    ):
         super().__init__(text)
 
 
 def spoken(error: StatementError | TimeoutError) -> StoreUnavailable:
     """Return our error for a failure of the database.
 
-    Its text contains no value of a row. The texts of drivers may contain values, which would get into logs, histories
-    and HTTP answers.
+    Its text contains no value of a row. The texts of drivers may contain values, which would get
+    into logs, histories and HTTP answers.
     """
     if isinstance(error, TimeoutError):
         return StoreUnavailable("The database cannot be used now: the pool has no free connection")
@@ -210,17 +295,26 @@ def spoken(error: StatementError | TimeoutError) -> StoreUnavailable:
     if _sqlite_code(error) in _OF_DAMAGE:
         return StoreDamaged()
     if _code(error.orig) in _NO_SUCH_THING or text.startswith(("no such table", "no such column")):
-        return StoreUnavailable(f"The database lacks what this build needs ({text}); run: crawlctl db upgrade")
+        return StoreUnavailable(
+            f"The database lacks what this build needs ({text}); run: crawlctl db upgrade"
+        )
     if text == "unable to open database file":
         text += "; the folder in LIFECYCLE_DATABASE__URL must exist and be writable"
     if itself and isinstance(error, OperationalError | InternalError | InterfaceError):
         return StoreUnavailable(f"The database cannot be used now: {text}")
-    kind = KeyTaken if isinstance(error, IntegrityError) and not text.startswith("CHECK") else StoreRefused
-    return kind(f"The database refused a statement ({_head(error.statement)}): {text}; nothing was written")
+    kind = (
+        KeyTaken
+        if isinstance(error, IntegrityError) and not text.startswith("CHECK")
+        else StoreRefused
+    )
+    return kind(
+        f"The database refused a statement ({_head(error.statement)}): {text}; nothing was written"
+    )
 
 
 def _safe_text(error: StatementError) -> tuple[str, bool]:
-    """Return a text about the error without values of rows, and whether the error is about the database itself.
+    """Return a text about the error without values of rows, and whether the error is about the
+    database itself.
 
     The text is the message of the driver when that can contain no value of a row.
     """
@@ -233,7 +327,10 @@ def _safe_text(error: StatementError) -> tuple[str, bool]:
         return str(error.orig), True
     from pymysql.constants import ER  # pymysql raised the error, so it is loaded already
 
-    name = next((name for name, known in vars(ER).items() if known == code), "see the manual of the database")
+    name = next(
+        (name for name, known in vars(ER).items() if known == code),
+        "see the manual of the database",
+    )
     return f"error {code} ({name})", False
 
 
@@ -248,11 +345,14 @@ def _head(statement: str | None) -> str:
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Turn every failure of a statement into ``StoreUnavailable`` or its subclass ``StoreRefused``."""
+    """Turn every failure of a statement into ``StoreUnavailable`` or its subclass
+    ``StoreRefused``.
+    """
     try:
         yield
     except (StatementError, TimeoutError) as error:
-        # Not "from error", because a log would show the text of the cause, which may contain values.
+        # Not "from error", because a log would show the text of the cause, which may contain
+        # values.
         raise spoken(error).with_traceback(error.__traceback__) from None
 
 
@@ -260,14 +360,19 @@ _TURNSTILES: dict[str, threading.Lock] = {}
 
 
 def _turnstile(url: URL) -> threading.Lock | None:
-    """Return the lock that all writers of one SQLite file share in this process; ``None`` for other databases."""
+    """Return the lock that all writers of one SQLite file share in this process; ``None`` for other
+    databases.
+    """
     if url.get_backend_name() != "sqlite":
         return None
     return _TURNSTILES.setdefault(os.path.realpath(url.database or ""), threading.Lock())
 
 
 class Database:
-    """Transactions on one database. It retries no failure: the retry policies of Temporal do this."""
+    """Transactions on one database.
+
+    It retries no failure: the retry policies of Temporal do this.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -288,8 +393,10 @@ class Database:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Let this thread make all its readings inside in one transaction. Each transaction costs two more round trips:
-        one checks the connection before, and one ends it. Write nothing inside."""
+        """Let this thread make all its readings inside in one transaction.
+
+        Each transaction costs two more round trips: one checks the connection before, and one ends
+        it. Write nothing inside."""
         with self.reading() as self._together.connection:
             try:
                 yield
@@ -298,19 +405,25 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """Open a transaction that writes. It is committed when the block ends, and rolled back when the block raises.
+        """Open a transaction that writes.
 
-        SQLite allows one writer at a time, and a waiting writer polls with increasing pauses. Writers of one process
-        therefore wait for a lock of the process, and only other processes wait for the file.
+        It is committed when the block ends, and rolled back when the block raises.
+
+        SQLite allows one writer at a time, and a waiting writer polls with increasing pauses.
+        Writers of one process therefore wait for a lock of the process, and only other processes
+        wait for the file.
         """
         with self._turn(), translated(), self.writer.begin() as connection:
             yield connection
 
     def inserting(self, what: str, write: Callable[[Connection], T]) -> T:
-        """Call ``write`` in a transaction, and return its result. ``write`` inserts rows that are missing.
+        """Call ``write`` in a transaction, and return its result.
 
-        If another transaction inserts the same row at the same time, ``write`` is called again and finds that row.
-        ``what`` names the row in the error text. Raises ``StoreUnavailable`` after three calls.
+        ``write`` inserts rows that are missing.
+
+        If another transaction inserts the same row at the same time, ``write`` is called again and
+        finds that row. ``what`` names the row in the error text. Raises ``StoreUnavailable`` after
+        three calls.
         """
         for _ in range(_ROUNDS):
             with suppress(KeyTaken), self.writing() as connection:
@@ -323,7 +436,9 @@ class Database:
             yield
             return
         if not self._turnstile.acquire(timeout=2 * BUSY_TIMEOUT_S):
-            raise StoreUnavailable("The database cannot be used now: other writers of this process keep it locked")
+            raise StoreUnavailable(
+                "The database cannot be used now: other writers of this process keep it locked"
+            )
         try:
             yield
         finally:
@@ -335,18 +450,23 @@ class Database:
         return closing(cls(open_engine(url, pool_size=1, answer_timeout_s=answer_timeout_s)))
 
     def empty_log(self) -> None:
-        """Empty SQLite's write-ahead log, which has former contents of rows. Other databases are left alone.
+        """Empty SQLite's write-ahead log, which has former contents of rows.
+
+        Other databases are left alone.
 
         Raises ``StoreUnavailable`` if others read an older state for more than a second.
         """
         if self._turnstile is None:
             return
         with self._turn(), translated(), self.engine.connect() as connection:
-            connection.detach()  # no other work gets this connection, whose patience is short: writers wait for it
+            # No other work gets this connection, whose patience is short: writers wait for it.
+            connection.detach()
             connection.exec_driver_sql(f"PRAGMA busy_timeout = {LOG_WAIT_MS}")
             busy, *_ = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").one()
         if busy:
-            raise StoreUnavailable("The write-ahead log cannot be emptied: a program reads an older state; end it")
+            raise StoreUnavailable(
+                "The write-ahead log cannot be emptied: a program reads an older state; end it"
+            )
 
     def close(self) -> None:
         """Close all connections. A second call does nothing."""

@@ -13,7 +13,13 @@ from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.names import EVENT_RUN_BLOCKED, EVENT_RUN_STALE, request_of_workflow
 from crawler_lifecycle.features.webhooks.domain.definition import WEBHOOK_SINKS
 from crawler_lifecycle.ports.runs import Event, Fence
-from crawler_lifecycle.store.base.outbox import facts, outbox_counter, outbox_delivery, outbox_event, record_tries
+from crawler_lifecycle.store.base.outbox import (
+    facts,
+    outbox_counter,
+    outbox_delivery,
+    outbox_event,
+    record_tries,
+)
 from crawler_lifecycle.store.base.rows import made, wanted
 from crawler_lifecycle.store.runs.tables import LIVE_RUNS, run_history
 from crawler_lifecycle.store.runs.unit import RunPart, Unit
@@ -26,11 +32,17 @@ class EventStore(RunPart):
         """Append one event. If an event has this ``key`` already, return that event instead."""
         with self._unit(fence) as unit:
             e = outbox_event.c
-            row = unit.conn.execute(select(outbox_event).where(e.event_key == key)).mappings().one_or_none()
+            row = (
+                unit.conn.execute(select(outbox_event).where(e.event_key == key))
+                .mappings()
+                .one_or_none()
+            )
             return made(Event, row) if row is not None else unit.append_event(type, key, body)
 
     def record_delivery(self, seq: int, sink: str, error: str | None) -> None:
-        """Record one try to deliver an event to ``sink``. ``error`` is ``None`` when the try succeeded.
+        """Record one try to deliver an event to ``sink``.
+
+        ``error`` is ``None`` when the try succeeded.
 
         Raises ``InvalidRequest`` when no event has the number ``seq``.
         """
@@ -72,8 +84,8 @@ class EventStore(RunPart):
     ) -> list[Event]:
         """Return events with a number above ``seq``, in the order of their numbers.
 
-        ``run_id`` and ``subject`` limit the list to one run or one subject. After a reader has seen an event, no event
-        with a smaller number appears.
+        ``run_id`` and ``subject`` limit the list to one run or one subject. After a reader has seen
+        an event, no event with a smaller number appears.
         """
         e = outbox_event.c
         given = wanted((e.run_id, run_id), (e.subject, subject))
@@ -86,26 +98,39 @@ class EventStore(RunPart):
         return int(rows[0]["seq"]) if rows else 0
 
     def deliveries(self, run_id: int, *, keyed: bool = False) -> list[Mapping[str, object]]:
-        """Return the deliveries of the run's events: seq, type, attempt, sink, status, tries, error, delivered_at.
+        """Return the deliveries of the run's events: seq, type, attempt, sink, status, tries,
+        error, delivered_at.
 
-        An event with a key that was not tried yet has the status ``pending``. With ``keyed`` only events with a key
-        are returned: these must be delivered once. Other events only report a change, and a long run has thousands of
-        them. Deliveries to webhooks are not included (``WebhookStore``).
+        An event with a key that was not tried yet has the status ``pending``. With ``keyed`` only
+        events with a key are returned: these must be delivered once. Other events only report a
+        change, and a long run has thousands of them. Deliveries to webhooks are not included
+        (``WebhookStore``).
         """
         e = outbox_event.c
         d = outbox_delivery.c
         once = e.event_key.is_not(None)
         query = (
             select(e.seq, e.type, e.attempt, d.sink, d.status, d.tries, d.error, d.delivered_at)
-            .join_from(outbox_event, outbox_delivery, and_(e.seq == d.seq, ~d.sink.like(WEBHOOK_SINKS)), isouter=True)
+            .join_from(
+                outbox_event,
+                outbox_delivery,
+                and_(e.seq == d.seq, ~d.sink.like(WEBHOOK_SINKS)),
+                isouter=True,
+            )
             .where(e.run_id == run_id, once if keyed else or_(once, d.seq.is_not(None)))
             .order_by(e.seq, d.id)
         )
-        return [{**row, "status": row["status"] or "pending", "tries": row["tries"] or 0} for row in self._rows(query)]
+        return [
+            {**row, "status": row["status"] or "pending", "tries": row["tries"] or 0}
+            for row in self._rows(query)
+        ]
 
 
 class TroubleStore(RunPart):
-    """Incidents of runs that no status shows. Each is reported once, by the event ``run.stale`` or ``run.blocked``."""
+    """Incidents of runs that no status shows.
+
+    Each is reported once, by the event ``run.stale`` or ``run.blocked``.
+    """
 
     def note_stale(self, run: LiveRun) -> bool:
         """Report that the look that was due at ``run.due_at`` is overdue.
@@ -115,9 +140,14 @@ class TroubleStore(RunPart):
         if run.due_at is None or not run.planned:
             return False
         with self._unit(run.run_id) as unit:
-            still = not unit.status.terminal and unit.run["next_look_at"] == run.due_at and run.ref == unit.ref
+            still = (
+                not unit.status.terminal
+                and unit.run["next_look_at"] == run.due_at
+                and run.ref == unit.ref
+            )
             looked_at = unit.run["verified_at"]
-            if not still or (looked_at is not None and looked_at > run.due_at):  # others have looked
+            # Others have looked.
+            if not still or (looked_at is not None and looked_at > run.due_at):
                 return False
             more = facts(unit.run, "look_error", "verified_at")
             return _append_once(unit, EVENT_RUN_STALE, {"due_at": run.due_at.isoformat()}, more)
@@ -125,15 +155,23 @@ class TroubleStore(RunPart):
     def note_blocked(self, workflow_id: str, run_id: int | None, why: str, since: datetime) -> bool:
         """Report that the workflow of a live run cannot continue.
 
-        Without ``run_id`` the id of the workflow identifies the run. Returns true when the run is live, belongs to the
-        workflow, and was not reported before.
+        Without ``run_id`` the id of the workflow identifies the run. Returns true when the run is
+        live, belongs to the workflow, and was not reported before.
         """
         if run_id is None:
-            # A workflow that owns its run may have any id. Before its claim, only the ids that we give name the run.
+            # A workflow that owns its run may have any id. Before its claim, only the ids that we
+            # give name the run.
             request_id = request_of_workflow(workflow_id)
             r = run_history.c
-            mine = [(r.status.in_(LIVE_RUNS), r.owner_workflow_id == workflow_id), (r.request_id == request_id,)]
-            found = [row["run_id"] for where in mine for row in self._rows(select(r.run_id).where(*where).limit(1))]
+            mine = [
+                (r.status.in_(LIVE_RUNS), r.owner_workflow_id == workflow_id),
+                (r.request_id == request_id,),
+            ]
+            found = [
+                row["run_id"]
+                for where in mine
+                for row in self._rows(select(r.run_id).where(*where).limit(1))
+            ]
             if not found:
                 return False
             run_id = int(found[0])
@@ -143,15 +181,27 @@ class TroubleStore(RunPart):
             return _append_once(unit, EVENT_RUN_BLOCKED, {"since": since.isoformat()}, {"why": why})
 
 
-def _append_once(unit: Unit, type: str, once: Mapping[str, object], more: Mapping[str, object]) -> bool:
-    """Append the event unless the newest event of its type has the same attempt and the same values ``once``.
+def _append_once(
+    unit: Unit, type: str, once: Mapping[str, object], more: Mapping[str, object]
+) -> bool:
+    """Append the event unless the newest event of its type has the same attempt and the same values
+    ``once``.
 
     Returns whether it was appended. ``more`` are further values of its body.
     """
     e = outbox_event.c
-    newest = select(e.attempt, e.body).where(e.run_id == unit.run_id, e.type == type).order_by(e.seq.desc()).limit(1)
+    newest = (
+        select(e.attempt, e.body)
+        .where(e.run_id == unit.run_id, e.type == type)
+        .order_by(e.seq.desc())
+        .limit(1)
+    )
     before = unit.conn.execute(newest).one_or_none()
-    if before is not None and before.attempt == unit.attempt and once.items() <= before.body.items():
+    if (
+        before is not None
+        and before.attempt == unit.attempt
+        and once.items() <= before.body.items()
+    ):
         return False
     names = ("attempt", "crawler", "trigger", "flow_id", "status", "stage")
     unit.append_event(type, None, {**{name: unit.run[name] for name in names}, **once, **more})

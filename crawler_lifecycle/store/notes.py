@@ -1,4 +1,6 @@
-"""Notes that processes leave for each other for a time: logins that ended, fingerprints of settings, and an upgrade."""
+"""Notes that processes leave for each other for a time: logins that ended, fingerprints of
+settings, and an upgrade.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +29,15 @@ process_note = new_table(
     required("ends_at", UtcTime),
 )
 
-#: The kinds of notes: the id of a login that ended before its time; the settings of a process; an upgrade of the
-#: schema, which counts as long as the former build may return.
+#: The kinds of notes: the id of a login that ended before its time; the settings of a process; an
+#: upgrade of the schema, which counts as long as the former build may return.
 LOGIN = "login"
 SETTINGS = "settings"
 UPGRADE = "upgrade"
 #: The most notes of a kind that are read. Nobody has so many processes, or logs out so often.
 NOTES_MAX = 10_000
-#: Seconds between two notes about the settings of a process, seconds for which one counts, and the most differences
-#: that are told.
+#: Seconds between two notes about the settings of a process, seconds for which one counts, and the
+#: most differences that are told.
 EVERY_S = 20.0
 COUNTS_S = 60.0
 SHOWN = 10
@@ -46,24 +48,33 @@ class NoteStore(StorePart):
     """The notes of all processes that use the database."""
 
     def leave_note(self, kind: str, name: str, note: str, ends_at: datetime) -> None:
-        """Leave a note, or replace the one with this name. Notes of the kind whose time is over are removed."""
+        """Leave a note, or replace the one with this name.
+
+        Notes of the kind whose time is over are removed.
+        """
 
         def write(conn: Connection) -> None:
             conn.execute(delete(process_note).where(_n.kind == kind, _n.ends_at <= self._clock()))
-            put_row(conn, process_note, {"kind": kind, "name": name}, {"note": note, "ends_at": ends_at})
+            put_row(
+                conn, process_note, {"kind": kind, "name": name}, {"note": note, "ends_at": ends_at}
+            )
 
         self._db.inserting(f"note {name!r}", write)
 
     def live_notes(self, kind: str) -> Sequence[Row]:
         """Return the notes of a kind that count, with their names and ends."""
-        return self._rows(select(process_note).where(_n.kind == kind, _n.ends_at > self._clock()).limit(NOTES_MAX))
+        return self._rows(
+            select(process_note).where(_n.kind == kind, _n.ends_at > self._clock()).limit(NOTES_MAX)
+        )
 
 
 @dataclass(eq=False)
 class SameSettings:
-    """Tells other processes the fingerprints of this one's settings, and finds out which of theirs are others.
+    """Tells other processes the fingerprints of this one's settings, and finds out which of theirs
+    are others.
 
-    ``marks``: the fingerprints, by the variables of the settings. Processes that ended, and builds that leave no notes,
+    ``marks``: the fingerprints, by the variables of the settings. Processes that ended, and builds
+        that leave no notes,
     are not compared.
     """
 
@@ -81,7 +92,9 @@ class SameSettings:
         """Compare once. Raises what the store raises."""
         process = f"{self.service} {platform.node()}/{os.getpid()}"[-100:]
         ends_at = datetime.now(UTC) + timedelta(seconds=COUNTS_S)
-        await asyncio.to_thread(self.notes.leave_note, SETTINGS, process, json.dumps(self.marks), ends_at)
+        await asyncio.to_thread(
+            self.notes.leave_note, SETTINGS, process, json.dumps(self.marks), ends_at
+        )
         notes = await asyncio.to_thread(self.notes.live_notes, SETTINGS)
         differ = [
             f"{name} of {note['name']}"
@@ -91,10 +104,15 @@ class SameSettings:
             if mark != self.marks.get(name, mark)
         ]
         told = "; ".join(sorted(differ)[:SHOWN])
-        self.problem = told and f"not the same as here: {told}; give all processes the same, and restart them"
+        self.problem = (
+            told and f"not the same as here: {told}; give all processes the same, and restart them"
+        )
 
 
 def _has_ended(process: str) -> bool:
-    """Return whether this process ran on this machine and is gone. Elsewhere a note counts until its time is over."""
+    """Return whether this process ran on this machine and is gone.
+
+    Elsewhere a note counts until its time is over.
+    """
     node, _, pid = process.rpartition(" ")[2].rpartition("/")
     return node == platform.node() and not os.path.exists(f"/proc/{pid}")

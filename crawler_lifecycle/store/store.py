@@ -49,20 +49,30 @@ class StoreHealth(StorePart):
     """Questions about the whole database."""
 
     def ping(self) -> None:
-        """Raise ``StoreUnavailable`` unless the database answers and has the schema version of this build."""
+        """Raise ``StoreUnavailable`` unless the database answers and has the schema version of this
+        build.
+        """
         with self._db.reading() as conn:
             problem = schema_of(conn).problem
         if problem is not None:
             raise StoreUnavailable(problem)
 
     def projects(self) -> set[str]:
-        """Return the projects that have runs, managers, graphs, schedules or webhooks. It reads one row for each."""
+        """Return the projects that have runs, managers, graphs, schedules or webhooks.
+
+        It reads one row for each.
+        """
         found: set[str] = set()
         with self._db.reading() as conn:
             for subject in SUBJECTS:
                 p = subject.table.c.project
                 last = ""
-                while last := conn.execute(select(p).where(p > last).order_by(p).limit(1)).scalar_one_or_none() or "":
+                while (
+                    last := conn.execute(
+                        select(p).where(p > last).order_by(p).limit(1)
+                    ).scalar_one_or_none()
+                    or ""
+                ):
                     found.add(last)
         return found
 
@@ -71,10 +81,10 @@ class StoreHealth(StorePart):
 class Store:
     """All parts of the store on one SQLite, MySQL or MariaDB database. Threads may share it.
 
-    A class takes the parts that it needs. Unless its docstring says otherwise, a method is one transaction, and a
-    second call with the same arguments changes nothing. A method that takes a fence raises ``Fenced`` and writes
-    nothing when the attempt or the owner differs. Every method raises ``StoreUnavailable`` when the database cannot be
-    used now.
+    A class takes the parts that it needs. Unless its docstring says otherwise, a method is one
+    transaction, and a second call with the same arguments changes nothing. A method that takes a
+    fence raises ``Fenced`` and writes nothing when the attempt or the owner differs. Every method
+    raises ``StoreUnavailable`` when the database cannot be used now.
     """
 
     initiation: InitiationStore
@@ -123,9 +133,14 @@ class Store:
         pools: Pools = NO_POOLS,
         quotas: Quotas = NO_QUOTAS,
     ) -> Store:
-        """Return a store whose parts use this database. The parameters are those of ``open_store``."""
+        """Return a store whose parts use this database.
+
+        The parameters are those of ``open_store``.
+        """
         kinds = {name: kind for name, kind in get_type_hints(cls).items() if kind is not Database}
-        parts = {name: kind(database, clock, told, most, pools, quotas) for name, kind in kinds.items()}
+        parts = {
+            name: kind(database, clock, told, most, pools, quotas) for name, kind in kinds.items()
+        }
         return cls(**parts, database=database)
 
     def close(self) -> None:
@@ -145,10 +160,12 @@ def open_store(
 ) -> Store:
     """Return a store on the database at ``url``. It connects at its first use.
 
-    Without ``clock``, times are by this machine's clock; changes of tasks are not dated ahead of a server's clock.
-    ``told`` is called in the writing thread after each commit that added transitions or corrections. ``most`` is the
-    highest allowed number of open rows of each kind. ``pools`` are the pools whose places the store gives. ``quotas``
-    are the quotas of starts and tasks.
-    Raises ``InvalidRequest`` when ``url`` is no URL of a supported database.
+    Without ``clock``, times are by this machine's clock; changes of tasks are not dated ahead of a
+    server's clock. ``told`` is called in the writing thread after each commit that added
+    transitions or corrections. ``most`` is the highest allowed number of open rows of each kind.
+    ``pools`` are the pools whose places the store gives. ``quotas`` are the quotas of starts and
+    tasks. Raises ``InvalidRequest`` when ``url`` is no URL of a supported database.
     """
-    return Store.over(Database(open_engine(parse_url(url), pool_size=pool_size)), clock, told, most, pools, quotas)
+    return Store.over(
+        Database(open_engine(parse_url(url), pool_size=pool_size)), clock, told, most, pools, quotas
+    )

@@ -1,12 +1,15 @@
-"""The tables: one schema for SQLite, MySQL 8 and MariaDB. Each table is defined in the package of its subject.
+"""The tables: one schema for SQLite, MySQL 8 and MariaDB.
 
-The import of this module defines all of them. The record of a feature names the modules with its tables.
+Each table is defined in the package of its subject.
 
-Table and column names are a contract, because people build reports on them. The migrations in ``migrations/`` create
-exactly these tables; a test compares both on every database.
+The import of this module defines all of them. The record of a feature names the modules with its
+tables.
 
-Every database compares texts by code point (``utf8mb4_bin``). With the default collation of MySQL, ``Run-1`` and
-``run-1`` would be the same request id.
+Table and column names are a contract, because people build reports on them. The migrations in
+``migrations/`` create exactly these tables; a test compares both on every database.
+
+Every database compares texts by code point (``utf8mb4_bin``). With the default collation of MySQL,
+``Run-1`` and ``run-1`` would be the same request id.
 """
 
 from __future__ import annotations

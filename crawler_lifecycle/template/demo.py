@@ -1,7 +1,9 @@
-"""A crawler without a framework. It serves a small site to itself, so that it needs no network, and crawls it.
+"""A crawler without a framework.
 
-It is started with its arguments in CRAWL_ARGS. It leaves its items in CRAWL_FILES_DIR and tells its counters in
-CRAWL_STATS_FILE. To crawl a site of your own, replace `Site` and `read`.
+It serves a small site to itself, so that it needs no network, and crawls it.
+
+It is started with its arguments in CRAWL_ARGS. It leaves its items in CRAWL_FILES_DIR and tells its
+counters in CRAWL_STATS_FILE. To crawl a site of your own, replace `Site` and `read`.
 """
 
 from __future__ import annotations
@@ -73,7 +75,9 @@ def main() -> int:
             path = waiting.pop(0)
             text = read(site.server_address[1], path)
             title = re.findall("<title>(.*?)</title>", text)[0]
-            items.write(json.dumps({"url": path, "title": title, "words": text.count("word")}) + "\n")
+            items.write(
+                json.dumps({"url": path, "title": title, "words": text.count("word")}) + "\n"
+            )
             items.flush()
             waiting += re.findall('href="(.*?)"', text)
             done += 1

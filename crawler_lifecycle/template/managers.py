@@ -1,4 +1,7 @@
-"""A crawl manager: it starts many runs, some at a time. Try it: crawlctl manager start managers:Sizes"""
+"""A crawl manager: it starts many runs, some at a time.
+
+Try it: crawlctl manager start managers:Sizes
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,10 @@ from crawler_lifecycle.managers import GeneratorCrawlManager
 
 
 class Sizes(GeneratorCrawlManager):
-    """Runs the crawler `demo` once for each size, two at a time. A run that fails is tried once more."""
+    """Runs the crawler `demo` once for each size, two at a time.
+
+    A run that fails is tried once more.
+    """
 
     name = "sizes"
     spider = "demo"

@@ -1,4 +1,7 @@
-"""Tests of the manager and the graph, in memory: no service runs, and the clock jumps. Start them with: pytest"""
+"""Tests of the manager and the graph, in memory: no service runs, and the clock jumps.
+
+Start them with: pytest
+"""
 
 from __future__ import annotations
 

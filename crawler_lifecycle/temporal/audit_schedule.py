@@ -29,12 +29,15 @@ from .errors import allowing
 CATCH_UP = timedelta(seconds=60)
 
 
-async def keep_audit_schedule(client: Client, every_s: float, repair: bool, *, only_missing: bool = False) -> None:
-    """Create or update the Temporal Schedule of audits from the settings; remove it if ``every_s`` is 0.
+async def keep_audit_schedule(
+    client: Client, every_s: float, repair: bool, *, only_missing: bool = False
+) -> None:
+    """Create or update the Temporal Schedule of audits from the settings; remove it if ``every_s``
+    is 0.
 
-    A paused schedule stays paused. Audits never overlap. A missed audit is not repeated, because the next one finds the
-    same. With ``only_missing``, an existing schedule is not changed. Raises ``RPCError``, for example if this account
-    may not change schedules.
+    A paused schedule stays paused. Audits never overlap. A missed audit is not repeated, because
+    the next one finds the same. With ``only_missing``, an existing schedule is not changed. Raises
+    ``RPCError``, for example if this account may not change schedules.
     """
     handle = client.get_schedule_handle(names.AUDIT_SCHEDULE)
     if every_s <= 0:
@@ -53,7 +56,9 @@ async def keep_audit_schedule(client: Client, every_s: float, repair: bool, *, o
         ),
         spec=ScheduleSpec(intervals=[ScheduleIntervalSpec(every=timedelta(seconds=every_s))]),
         policy=SchedulePolicy(overlap=ScheduleOverlapPolicy.SKIP, catchup_window=CATCH_UP),
-        state=ScheduleState(note="compares database, cluster and Temporal; workers of the role audit update it"),
+        state=ScheduleState(
+            note="compares database, cluster and Temporal; workers of the role audit update it"
+        ),
     )
 
     def renewed(found: ScheduleUpdateInput) -> ScheduleUpdate:

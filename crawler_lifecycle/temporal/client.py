@@ -1,4 +1,6 @@
-"""Client of our workflows: starts, signals, describes, queries, lists and ends them over one connection."""
+"""Client of our workflows: starts, signals, describes, queries, lists and ends them over one
+connection.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,12 @@ from temporalio.client import (
     WorkflowHandle,
     WorkflowQueryFailedError,
 )
-from temporalio.common import Priority, SearchAttributeKey, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.common import (
+    Priority,
+    SearchAttributeKey,
+    WorkflowIDConflictPolicy,
+    WorkflowIDReusePolicy,
+)
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -29,7 +36,12 @@ from crawler_lifecycle.background import DONE, Loop
 from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audits.adoption import WorkflowRecord
-from crawler_lifecycle.domain.audits.audit import AuditReport, OpenWorkflow, UnknownDecision, WorkflowState
+from crawler_lifecycle.domain.audits.audit import (
+    AuditReport,
+    OpenWorkflow,
+    UnknownDecision,
+    WorkflowState,
+)
 from crawler_lifecycle.domain.errors import TemporalUnavailable
 from crawler_lifecycle.domain.run import RunRequest, StopRequest
 from crawler_lifecycle.domain.run_ref import RunRef
@@ -55,8 +67,9 @@ ENDED_WITHIN = timedelta(minutes=5)
 ENDED_MAX = 500
 _ENDED = "ExecutionStatus IN ('Failed', 'Terminated', 'TimedOut')"
 
-#: The highest priority, of workflows that continue and of due times. Outside of their worker's cache, their steps come
-#: before the first steps of runs. A stop would otherwise wait for all starts after the death of a worker.
+#: The highest priority, of workflows that continue and of due times. Outside of their worker's
+#: cache, their steps come before the first steps of runs. A stop would otherwise wait for all
+#: starts after the death of a worker.
 GOES_FIRST = Priority(priority_key=FIRST)
 #: States of open workflows. A paused one may still act when it is resumed.
 _OPEN = (
@@ -69,15 +82,16 @@ _RUN_UID = SearchAttributeKey.for_keyword("CrawlRunUid")
 _RUNS = f"WorkflowType = '{names.LIFECYCLE_WORKFLOW}'"
 _OPEN_RUNS = f"{_RUNS} AND {OPEN}"
 _OPEN_WORK = (
-    f"WorkflowType IN ('{names.LIFECYCLE_WORKFLOW}', '{names.MANAGER_WORKFLOW}', '{names.GRAPH_WORKFLOW}') AND {OPEN}"
+    f"WorkflowType IN ('{names.LIFECYCLE_WORKFLOW}', '{names.MANAGER_WORKFLOW}', "
+    f"'{names.GRAPH_WORKFLOW}') AND {OPEN}"
 )
 
 
 class Workflows:
     """Our workflows on one Temporal server. The connection may be passed, or made later.
 
-    Every method that calls the server raises ``TemporalUnavailable`` if a call fails, or if it has no answer within
-    ``timeout_s`` seconds. The SDK restores a lost connection by itself.
+    Every method that calls the server raises ``TemporalUnavailable`` if a call fails, or if it has
+    no answer within ``timeout_s`` seconds. The SDK restores a lost connection by itself.
     """
 
     def __init__(self, client: Client | None = None, *, timeout_s: float = 10.0) -> None:
@@ -93,7 +107,8 @@ class Workflows:
                 async with asyncio.timeout(self._timeout_s):  # not ``wait_for``: see ``answering``
                     self.client = await connect()
             except Exception as error:
-                # Any error (refused, TLS, a wrong profile) needs a cure outside of this process. Readiness reports it.
+                # Any error (refused, TLS, a wrong profile) needs a cure outside of this process.
+                # Readiness reports it.
                 raise TemporalUnavailable(str(error) or type(error).__name__) from error
             log.info("connected to Temporal")
             return DONE
@@ -102,7 +117,10 @@ class Workflows:
 
     @asynccontextmanager
     async def asking(self) -> AsyncIterator[Client]:
-        """Return the client for one call. Raises ``TemporalUnavailable`` if the call fails or times out."""
+        """Return the client for one call.
+
+        Raises ``TemporalUnavailable`` if the call fails or times out.
+        """
         if self.client is None:
             problem = self._connecting.failures.problem or "not connected yet"
             raise TemporalUnavailable(f"Temporal cannot be reached: {problem}")
@@ -115,38 +133,49 @@ class Workflows:
             await client.service_client.check_health()
 
     async def task_queues(self, workflows: Sequence[str], activities: Sequence[str]) -> list[Queue]:
-        """Return the pollers of these task queues, or for each queue the reason why the server does not list them."""
+        """Return the pollers of these task queues, or for each queue the reason why the server does
+        not list them.
+        """
         if self.client is None:
             raise TemporalUnavailable("Temporal cannot be reached: not connected yet")
         return await describe_queues(self.client, workflows, activities, self._timeout_s)
 
-    # --- start ---------------------------------------------------------------------------------------------------
+    # --- start ------------------------------------------------------------------------------------
 
-    async def start(self, request: RunRequest, workflow_id: str, run_uid: str, *, repair: bool = False) -> str:
-        """Start the workflow of the run with this uid, or find it open. Return the first run id of its chain.
+    async def start(
+        self, request: RunRequest, workflow_id: str, run_uid: str, *, repair: bool = False
+    ) -> str:
+        """Start the workflow of the run with this uid, or find it open.
 
-        If the workflow is open, nothing is started. After a closed workflow, a new execution is started under the same
-        id; the database decides whether it may own the run. With ``repair`` it may not own a run that has ended.
-        Otherwise a late repair would execute the run again.
+        Return the first run id of its chain.
 
-        The open workflow under ``workflow_id`` may work for another run: a restore of the database lost the row of that
-        run, and the client sent its request again. That workflow continues, and the run gets an id with a part of its
-        uid.
+        If the workflow is open, nothing is started. After a closed workflow, a new execution is
+        started under the same id; the database decides whether it may own the run. With ``repair``
+        it may not own a run that has ended. Otherwise a late repair would execute the run again.
+
+        The open workflow under ``workflow_id`` may work for another run: a restore of the database
+        lost the row of that run, and the client sent its request again. That workflow continues,
+        and the run gets an id with a part of its uid.
         """
         args: list[object] = [request, {"repair": True}] if repair else [request]
         for one in (workflow_id, names.uid_workflow_id(workflow_id, run_uid)):
             turn = names.fairness_key(request.crawler or "")
             priority = Priority(priority_key=request.priority, fairness_key=turn)
             with suppress(WorkflowAlreadyStartedError):
-                start = self._start(names.LIFECYCLE_WORKFLOW, args, one, conflict=_FAIL, priority=priority)
+                start = self._start(
+                    names.LIFECYCLE_WORKFLOW, args, one, conflict=_FAIL, priority=priority
+                )
                 return _chain(await start)
             found = await self.state(one)
             if not found.of_another(run_uid):
                 return found.first_run_id or ""
-        raise TemporalUnavailable(f"workflow {one!r} works for another run than the one with the uid {run_uid}")
+        raise TemporalUnavailable(
+            f"workflow {one!r} works for another run than the one with the uid {run_uid}"
+        )
 
     async def export_again(self, fence: Fence, *, event: bool = True, files: bool = True) -> str:
-        """Start the workflow that delivers export and event of an ended attempt again, or find it open.
+        """Start the workflow that delivers export and event of an ended attempt again, or find it
+        open.
 
         Return its workflow id.
         """
@@ -164,13 +193,20 @@ class Workflows:
         Executions of ``workflow_ids`` belong to them too if they name no run.
         """
         ids = ", ".join(f"'{id_}'" for id_ in workflow_ids if not set("'\\") & set(id_))
-        query = f"CrawlRunUid = '{run.uid}'" + (f" OR (CrawlRunUid IS NULL AND WorkflowId IN ({ids}))" if ids else "")
+        query = f"CrawlRunUid = '{run.uid}'" + (
+            f" OR (CrawlRunUid IS NULL AND WorkflowId IN ({ids}))" if ids else ""
+        )
         async with self.asking() as client:
-            listed = [workflow async for workflow in client.list_workflows(query, page_size=20, limit=20)]
+            listed = [
+                workflow async for workflow in client.list_workflows(query, page_size=20, limit=20)
+            ]
             for one in listed:
                 which = WorkflowExecutionRef(workflow_id=one.id, run_id=one.run_id)
-                order = api.DeleteWorkflowExecutionRequest(namespace=client.namespace, workflow_execution=which)
-                with allowing(RPCStatusCode.NOT_FOUND):  # the list may still contain a deleted execution for a moment
+                order = api.DeleteWorkflowExecutionRequest(
+                    namespace=client.namespace, workflow_execution=which
+                )
+                # The list may still contain a deleted execution for a moment.
+                with allowing(RPCStatusCode.NOT_FOUND):
                     await client.workflow_service.delete_workflow_execution(order, retry=True)
         return len(listed)
 
@@ -181,16 +217,20 @@ class Workflows:
     async def audit(
         self, repair: bool, wait_s: float, unknown: UnknownDecision = UnknownDecision.LEAVE
     ) -> tuple[str, AuditReport | None]:
-        """Start an audit, or find one of the same kind open. Return its first run id and its report.
+        """Start an audit, or find one of the same kind open.
 
-        The report is ``None`` if the audit does not end within ``wait_s`` seconds, or within half of the time limit
-        for one call.
+        Return its first run id and its report.
+
+        The report is ``None`` if the audit does not end within ``wait_s`` seconds, or within half
+        of the time limit for one call.
         """
         kind = "repair" if repair else "tell"
+        if unknown is not UnknownDecision.LEAVE:
+            kind += f"-{unknown}"
         handle = await self._start(
             names.AUDIT_WORKFLOW,
             [AuditOrder(repair, unknown)],
-            f"{names.AUDIT_SCHEDULE}/{kind if unknown is UnknownDecision.LEAVE else f'{kind}-{unknown}'}",
+            f"{names.AUDIT_SCHEDULE}/{kind}",
             task_queue=names.QUEUE_AUDIT,
             execution_timeout=AUDIT_LIFE,
             result_type=AuditReport,
@@ -201,14 +241,19 @@ class Workflows:
         except TimeoutError:
             return _chain(handle), None
         except WorkflowFailureError as error:
-            raise TemporalUnavailable(f"the audit failed ({error.cause}); start another audit") from error
+            raise TemporalUnavailable(
+                f"the audit failed ({error.cause}); start another audit"
+            ) from error
 
     async def start_for(self, order: RowOrder, workflow_id: str, *, wake: bool = False) -> str:
-        """Start the workflow of a stored row, or find it open. Return the first run id of its chain.
+        """Start the workflow of a stored row, or find it open.
 
-        With ``wake``, an open workflow reads its row now; some orders always cause that (``WAKES``). A workflow that is
-        about to close notices that and continues. The open one may belong to a row that a restore of the database lost.
-        It reads its row when it is woken, and ends.
+        Return the first run id of its chain.
+
+        With ``wake``, an open workflow reads its row now; some orders always cause that
+        (``WAKES``). A workflow that is about to close notices that and continues. The open one may
+        belong to a row that a restore of the database lost. It reads its row when it is woken, and
+        ends.
         """
         options: dict[str, Any] = {"start_signal": names.SIGNAL_WAKE} if wake or order.WAKES else {}
         return _chain(await self._start(order.WORKFLOW, [order], workflow_id, **options))
@@ -237,9 +282,12 @@ class Workflows:
             )
 
     async def has_begun(self, workflow_id: str) -> None:
-        """Give the further steps of this workflow the highest priority, if the server can. Raises nothing.
+        """Give the further steps of this workflow the highest priority, if the server can.
 
-        A closed workflow, an older server, a forbidden or a lost call: every step is done, only later in a burst.
+        Raises nothing.
+
+        A closed workflow, an older server, a forbidden or a lost call: every step is done, only
+        later in a burst.
         """
         with suppress(TemporalUnavailable):
             async with self.asking() as client:
@@ -249,12 +297,17 @@ class Workflows:
                 order.update_mask.paths.append("priority.priority_key")
                 await client.workflow_service.update_workflow_execution_options(order, retry=True)
 
-    # --- signal and end ------------------------------------------------------------------------------------------
+    # --- signal and end ---------------------------------------------------------------------------
 
-    async def stop(self, workflow_id: str, stop: StopRequest, *, run_uid: str | None = None) -> bool:
-        """Signal a stop. Return ``False`` if the workflow is not open, or works for another run than ``run_uid``.
+    async def stop(
+        self, workflow_id: str, stop: StopRequest, *, run_uid: str | None = None
+    ) -> bool:
+        """Signal a stop.
 
-        A plain stop of a paused workflow waits until somebody unpauses it. A forced stop unpauses it.
+        Return ``False`` if the workflow is not open, or works for another run than ``run_uid``.
+
+        A plain stop of a paused workflow waits until somebody unpauses it. A forced stop unpauses
+        it.
         """
         if run_uid is not None and (await self.state(workflow_id)).of_another(run_uid):
             return False
@@ -272,7 +325,9 @@ class Workflows:
             # Not found: it continued or closed meanwhile.
             with allowing(RPCStatusCode.NOT_FOUND):
                 if found.raw_description.workflow_extended_info.HasField("pause_info"):
-                    order = api.UnpauseWorkflowExecutionRequest(**who, workflow_id=workflow_id, reason=reason)
+                    order = api.UnpauseWorkflowExecutionRequest(
+                        **who, workflow_id=workflow_id, reason=reason
+                    )
                     await client.workflow_service.unpause_workflow_execution(order, retry=True)
                 if any(step.paused for step in found.raw_description.pending_activities):
                     which = WorkflowExecutionRef(workflow_id=workflow_id)
@@ -284,22 +339,35 @@ class Workflows:
         return await self._signal(workflow_id, names.SIGNAL_LOOK_NOW)
 
     async def look_recorded(self, workflow_id: str, recorded: bool) -> bool:
-        """Notify a workflow of a change. ``recorded``: a look has recorded it, so the workflow does not look again.
+        """Notify a workflow of a change.
+
+        ``recorded``: a look has recorded it, so the workflow does not look again.
 
         Builds that do not know this field look now. Return ``False`` if the workflow is not open.
         """
-        return await self._signal(workflow_id, names.SIGNAL_LOOK_NOW, *([{"recorded": True}] if recorded else []))
+        return await self._signal(
+            workflow_id, names.SIGNAL_LOOK_NOW, *([{"recorded": True}] if recorded else [])
+        )
 
     async def place_free(self, workflow_id: str) -> bool:
-        """Notify a run that it may deploy waiting tasks now. Return ``False`` if the workflow is not open."""
+        """Notify a run that it may deploy waiting tasks now.
+
+        Return ``False`` if the workflow is not open.
+        """
         return await self._signal(workflow_id, names.SIGNAL_PLACE_FREE)
 
     async def wake(self, workflow_id: str) -> bool:
-        """Make a manager or a graph read its rows now. Return ``False`` if the workflow is not open."""
+        """Make a manager or a graph read its rows now.
+
+        Return ``False`` if the workflow is not open.
+        """
         return await self._signal(workflow_id, names.SIGNAL_WAKE)
 
     async def moved(self, workflow_id: str) -> bool:
-        """Notify a manager that the worker with its object shuts down. Return ``False`` if the workflow is not open."""
+        """Notify a manager that the worker with its object shuts down.
+
+        Return ``False`` if the workflow is not open.
+        """
         return await self._signal(workflow_id, names.SIGNAL_MOVED)
 
     async def _signal(self, workflow_id: str, name: str, *args: object) -> bool:
@@ -318,15 +386,22 @@ class Workflows:
             found = await _described(client, owner.workflow_id)
             if found is None or not _is_open(found) or _first(found) != owner.first_run_id:
                 return
-            # Not found: the workflow has continued as new or closed. Unimplemented: the server is too old to retry an
-            # activity early; it retries as planned.
+            # Not found: the workflow has continued as new or closed. Unimplemented: the server is
+            # too old to retry an activity early; it retries as planned.
             with allowing(RPCStatusCode.NOT_FOUND, RPCStatusCode.UNIMPLEMENTED):
-                await client.get_workflow_handle(found.id, run_id=found.run_id).signal(names.SIGNAL_LOOK_NOW)
+                await client.get_workflow_handle(found.id, run_id=found.run_id).signal(
+                    names.SIGNAL_LOOK_NOW
+                )
                 for step in found.raw_description.pending_activities:
-                    if step.state == PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED and step.attempt > 1:
+                    if (
+                        step.state == PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED
+                        and step.attempt > 1
+                    ):
                         order = api.ResetActivityRequest(
                             namespace=client.namespace,
-                            execution=WorkflowExecutionRef(workflow_id=found.id, run_id=found.run_id),
+                            execution=WorkflowExecutionRef(
+                                workflow_id=found.id, run_id=found.run_id
+                            ),
                             identity=client.identity,
                             id=step.activity_id,
                             keep_paused=True,
@@ -334,18 +409,25 @@ class Workflows:
                         await client.workflow_service.reset_activity(order, retry=True)
 
     async def end(self, workflow: OpenWorkflow, reason: str) -> None:
-        """Terminate this chain of executions, but no later chain of the same id. A closed chain is no error."""
+        """Terminate this chain of executions, but no later chain of the same id.
+
+        A closed chain is no error.
+        """
         async with self.asking() as client:
-            handle = client.get_workflow_handle(workflow.workflow_id, first_execution_run_id=workflow.first_run_id)
+            handle = client.get_workflow_handle(
+                workflow.workflow_id, first_execution_run_id=workflow.first_run_id
+            )
             with allowing(RPCStatusCode.NOT_FOUND):
                 await handle.terminate(reason=reason[:1000])
 
-    # --- describe and query --------------------------------------------------------------------------------------
+    # --- describe and query -----------------------------------------------------------------------
 
     async def is_open(self, workflow_id: str, first_run_id: str | None = None) -> bool:
-        """Return whether the workflow is open and, if ``first_run_id`` is given, belongs to that chain.
+        """Return whether the workflow is open and, if ``first_run_id`` is given, belongs to that
+        chain.
 
-        A resumed run uses its workflow id again. The id alone therefore cannot distinguish the old owner from the new.
+        A resumed run uses its workflow id again. The id alone therefore cannot distinguish the old
+        owner from the new.
         """
         return (await self.state(workflow_id, first_run_id)).open
 
@@ -361,9 +443,13 @@ class Workflows:
             if first_run_id is not None and _first(found) != first_run_id:
                 return WorkflowState(open=False, how="followed by another one")
             if _is_open(found):
-                return WorkflowState(open=True, run_uid=_run_of(found)[1], first_run_id=_first(found))
+                return WorkflowState(
+                    open=True, run_uid=_run_of(found)[1], first_run_id=_first(found)
+                )
             how = found.status.name.lower().replace("_", " ") if found.status is not None else None
-            return WorkflowState(open=False, closed_at=found.close_time, how=how, why=await why_closed(client, found))
+            return WorkflowState(
+                open=False, closed_at=found.close_time, how=how, why=await why_closed(client, found)
+            )
 
     async def confirm(self, workflow: OpenWorkflow) -> OpenWorkflow | None:
         """Return this workflow as its own execution describes it; ``None`` if it is no longer open.
@@ -382,28 +468,41 @@ class Workflows:
         Raises ``TemporalUnavailable``, also if no worker answers the query.
         """
         async with self.asking() as client:
-            handle = client.get_workflow_handle(workflow.workflow_id, first_execution_run_id=workflow.first_run_id)
+            handle = client.get_workflow_handle(
+                workflow.workflow_id, first_execution_run_id=workflow.first_run_id
+            )
             try:
-                answer: WorkflowRecord = await handle.query(names.QUERY_RECORD, result_type=WorkflowRecord)
+                answer: WorkflowRecord = await handle.query(
+                    names.QUERY_RECORD, result_type=WorkflowRecord
+                )
             except WorkflowQueryFailedError as error:
-                raise TemporalUnavailable(f"workflow {workflow.workflow_id!r} does not answer: {error}") from error
+                raise TemporalUnavailable(
+                    f"workflow {workflow.workflow_id!r} does not answer: {error}"
+                ) from error
             return answer
 
     async def problem(self, workflow_id: str) -> WorkflowProblem | None:
         """Return why this workflow does not continue; ``None`` if it does, or if it is not open."""
         async with self.asking() as client:
             found = await _described(client, workflow_id)
-            return await problem_of(client, found) if found is not None and _is_open(found) else None
+            return (
+                await problem_of(client, found) if found is not None and _is_open(found) else None
+            )
 
-    # --- list ----------------------------------------------------------------------------------------------------
+    # --- list -------------------------------------------------------------------------------------
 
     async def problems(self) -> dict[str, str]:
-        """Return the open workflows whose next step fails repeatedly, each with the causes that the server reports."""
+        """Return the open workflows whose next step fails repeatedly, each with the causes that the
+        server reports.
+        """
         async with self.asking() as client:
             return await problems(client)
 
-    async def open_runs(self, after: str | None = None, limit: int = 100) -> tuple[list[OpenWorkflow], str | None]:
-        """Return a page of the open workflows of runs, managers and graphs, and the token of the next page.
+    async def open_runs(
+        self, after: str | None = None, limit: int = 100
+    ) -> tuple[list[OpenWorkflow], str | None]:
+        """Return a page of the open workflows of runs, managers and graphs, and the token of the
+        next page.
 
         The visibility store lists them.
         """
@@ -412,10 +511,13 @@ class Workflows:
             pages = client.list_workflows(_OPEN_WORK, page_size=limit, next_page_token=token)
             await pages.fetch_next_page()
         found = [_open(row, row.run_id) for row in pages.current_page or ()]
-        return found, base64.b64encode(pages.next_page_token).decode() if pages.next_page_token else None
+        return found, base64.b64encode(
+            pages.next_page_token
+        ).decode() if pages.next_page_token else None
 
     async def ended_runs(self) -> list[int]:
-        """Return up to ``ENDED_MAX`` runs with a workflow that failed or was ended from outside in the last minutes.
+        """Return up to ``ENDED_MAX`` runs with a workflow that failed or was ended from outside in
+        the last minutes.
 
         The run may have continued in another workflow since then.
         """
@@ -431,7 +533,9 @@ class Workflows:
         The visibility store lists it, and its own execution confirms it.
         """
         async with self.asking() as client:
-            rows = client.list_workflows(f"{_OPEN_RUNS} AND CrawlRunUid = '{run.uid}'", page_size=10)
+            rows = client.list_workflows(
+                f"{_OPEN_RUNS} AND CrawlRunUid = '{run.uid}'", page_size=10
+            )
             async for row in rows:
                 one = await self.confirm(OpenWorkflow(row.id, row.run_id, row.start_time))
                 if one is not None and one.run_uid == run.uid:
@@ -439,10 +543,12 @@ class Workflows:
         return None
 
     async def highest_run(self, above: int = 0) -> int:
-        """Return the highest run id of all lifecycle workflows, open or closed; ``above`` if none is higher.
+        """Return the highest run id of all lifecycle workflows, open or closed; ``above`` if none
+        is higher.
 
-        It is found by counting workflows above a number, because no visibility store promises an order. This takes a
-        few dozen calls, or one call if no id is higher. The namespace keeps closed workflows for a limited time.
+        It is found by counting workflows above a number, because no visibility store promises an
+        order. This takes a few dozen calls, or one call if no id is higher. The namespace keeps
+        closed workflows for a limited time.
         """
         step = 1
         while await self._any_run_above(above):

@@ -1,9 +1,13 @@
-"""Payload codec: encrypts the payloads in Temporal's histories with AES-GCM. Off until keys are set.
+"""Payload codec: encrypts the payloads in Temporal's histories with AES-GCM.
 
-The format is that of Temporal's own samples (``binary/encrypted``, ``encryption-key-id``, nonce before ciphertext). A
-codec server made from these samples, with the same key, can show our payloads in Temporal's UI.
+Off until keys are set.
 
-Unencrypted payloads are accepted too: a scheduler without a key can start runs, and Temporal's CLI can stop them.
+The format is that of Temporal's own samples (``binary/encrypted``, ``encryption-key-id``, nonce
+before ciphertext). A codec server made from these samples, with the same key, can show our payloads
+in Temporal's UI.
+
+Unencrypted payloads are accepted too: a scheduler without a key can start runs, and Temporal's CLI
+can stop them.
 """
 
 from __future__ import annotations
@@ -28,13 +32,21 @@ SETTING = "LIFECYCLE_PAYLOADS__KEYS"
 ENCODING = ENCRYPTED
 _KEY_BYTES = 32
 _NONCE_BYTES = 12
-_HOW = "give NAME=KEY[,NAME=KEY], each key 32 bytes in base64 (openssl rand -base64 32); the first one encrypts"
+_HOW = (
+    "give NAME=KEY[,NAME=KEY], each key 32 bytes in base64 (openssl rand -base64 32); the first "
+    "one encrypts"
+)
 
 
 def read_keys(text: str) -> dict[str, bytes]:
-    """Return the keys by name, in the given order. Raises ``InvalidRequest``, whose text contains no key."""
+    """Return the keys by name, in the given order.
+
+    Raises ``InvalidRequest``, whose text contains no key.
+    """
     keys: dict[str, bytes] = {}
-    for n, part in enumerate(filter(None, (part.strip() for part in text.replace("\n", ",").split(","))), start=1):
+    for n, part in enumerate(
+        filter(None, (part.strip() for part in text.replace("\n", ",").split(","))), start=1
+    ):
         name, _, value = part.partition("=")
         try:
             key = base64.b64decode(value.strip(), validate=True)
@@ -64,26 +76,36 @@ class Encryption(PayloadCodec):
     async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
         """Decrypt encrypted payloads.
 
-        A payload that none of our keys can decrypt stays encrypted and is marked with the reason. The code that reads
-        it decides. An exception here would fail every workflow task with this payload, and anybody may send one.
+        A payload that none of our keys can decrypt stays encrypted and is marked with the reason.
+        The code that reads it decides. An exception here would fail every workflow task with this
+        payload, and anybody may send one.
         """
-        return [self._decrypted(p) if p.metadata.get("encoding") == ENCODING else p for p in payloads]
+        return [
+            self._decrypted(p) if p.metadata.get("encoding") == ENCODING else p for p in payloads
+        ]
 
     def _encrypted(self, payload: Payload) -> Payload:
         nonce = os.urandom(_NONCE_BYTES)
         data = nonce + self._keys[self._first].encrypt(nonce, payload.SerializeToString(), None)
-        return Payload(metadata={"encoding": ENCODING, "encryption-key-id": self._first.encode()}, data=data)
+        return Payload(
+            metadata={"encoding": ENCODING, "encryption-key-id": self._first.encode()}, data=data
+        )
 
     def _decrypted(self, payload: Payload) -> Payload:
         name = payload.metadata.get("encryption-key-id", b"").decode("utf-8", "replace")
         key = self._keys.get(name)
         if key is None:
             known = ", ".join(self._keys)
-            return _marked(payload, f"it is encrypted with the key {name!r}; {SETTING} only has {known}; add that key")
+            return _marked(
+                payload,
+                f"it is encrypted with the key {name!r}; {SETTING} only has {known}; add that key",
+            )
         try:
             plain = key.decrypt(payload.data[:_NONCE_BYTES], payload.data[_NONCE_BYTES:], None)
         except (InvalidTag, ValueError):
-            return _marked(payload, f"the key {name!r} cannot decrypt it; the payload or the key was changed")
+            return _marked(
+                payload, f"the key {name!r} cannot decrypt it; the payload or the key was changed"
+            )
         return Payload.FromString(plain)
 
 
@@ -95,7 +117,9 @@ def _marked(payload: Payload, why: str) -> Payload:
 
 
 def codec_of(keys: SecretStr | None) -> PayloadCodec | None:
-    """Return the codec for the setting; ``None`` if it is not set. Logs and errors never show its keys afterwards.
+    """Return the codec for the setting; ``None`` if it is not set.
+
+    Logs and errors never show its keys afterwards.
 
     Raises ``InvalidRequest``.
     """

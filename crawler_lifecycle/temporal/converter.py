@@ -1,9 +1,11 @@
-"""Tolerant payload converter: turns an unreadable payload into a value with the reason, and fails no workflow.
+"""Tolerant payload converter: turns an unreadable payload into a value with the reason, and fails
+no workflow.
 
-The SDK decodes payloads before our code runs. An exception there fails the workflow task on every retry. A single
-signal in an unknown encoding would block a run for ever. Unknown heartbeat details would fail an activity permanently.
-Therefore an unreadable payload becomes ``UndecodedPayload`` where no type is expected: input, signals, updates,
-heartbeats and details of failures. The code that reads it decides. Where a type is expected, decoding raises.
+The SDK decodes payloads before our code runs. An exception there fails the workflow task on every
+retry. A single signal in an unknown encoding would block a run for ever. Unknown heartbeat details
+would fail an activity permanently. Therefore an unreadable payload becomes ``UndecodedPayload``
+where no type is expected: input, signals, updates, heartbeats and details of failures. The code
+that reads it decides. Where a type is expected, decoding raises.
 """
 
 from __future__ import annotations
@@ -17,13 +19,14 @@ from temporalio.converter import CompositePayloadConverter
 
 from crawler_lifecycle.domain.undecoded import UndecodedPayload
 
-#: Encoding of an encrypted payload, and the metadata field in which a codec writes why it could not decrypt one.
+#: Encoding of an encrypted payload, and the metadata field in which a codec writes why it could not
+#: decrypt one.
 ENCRYPTED = b"binary/encrypted"
 WHY = "crawler-lifecycle-unreadable"
 _WHY_MAX = 200
 
-#: Encoding converters, shared by the whole process, because they cache the type adapters of Pydantic. Each workflow has
-#: its own payload converter, which would otherwise build them again.
+#: Encoding converters, shared by the whole process, because they cache the type adapters of
+#: Pydantic. Each workflow has its own payload converter, which would otherwise build them again.
 _ENCODINGS = tuple(PydanticPayloadConverter().converters.values())
 
 
@@ -31,22 +34,33 @@ def describe(payload: Payload, error: Exception) -> UndecodedPayload:
     """Return the reason why a payload cannot be read, with the cure."""
     encoding = payload.metadata.get("encoding", b"")
     if encoding == ENCRYPTED:
-        why = payload.metadata.get(WHY, b"it is encrypted, and this process has no key; set LIFECYCLE_PAYLOADS__KEYS")
+        why = payload.metadata.get(
+            WHY, b"it is encrypted, and this process has no key; set LIFECYCLE_PAYLOADS__KEYS"
+        )
         return UndecodedPayload(why.decode("utf-8", "replace"), locked=True)
     if isinstance(error, KeyError):
         shown = encoding.decode("utf-8", "replace")
-        return UndecodedPayload(f"its encoding {shown[:60]!r} is unknown; send JSON, with the encoding json/plain")
+        return UndecodedPayload(
+            f"its encoding {shown[:60]!r} is unknown; send JSON, with the encoding json/plain"
+        )
     words = " ".join(str(error).split())
-    return UndecodedPayload(f"it cannot be decoded ({type(error).__name__}: {words})"[:_WHY_MAX] + "; send JSON")
+    return UndecodedPayload(
+        f"it cannot be decoded ({type(error).__name__}: {words})"[:_WHY_MAX] + "; send JSON"
+    )
 
 
 class TolerantPayloadConverter(PydanticPayloadConverter):
-    """Pydantic's converter. Where no type is expected, it returns ``UndecodedPayload`` for an unreadable payload."""
+    """Pydantic's converter.
+
+    Where no type is expected, it returns ``UndecodedPayload`` for an unreadable payload.
+    """
 
     def __init__(self) -> None:
         CompositePayloadConverter.__init__(self, *_ENCODINGS)
 
-    def from_payloads(self, payloads: Sequence[Payload], type_hints: list[type] | None = None) -> list[Any]:
+    def from_payloads(
+        self, payloads: Sequence[Payload], type_hints: list[type] | None = None
+    ) -> list[Any]:
         """Decode payloads, see the base class. Raises only where a type is expected."""
         hints: Sequence[Any] = type_hints or [None] * len(payloads)
         return [self._value(payload, hint) for payload, hint in zip(payloads, hints, strict=True)]

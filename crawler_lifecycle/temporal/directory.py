@@ -1,4 +1,6 @@
-"""The port ``WorkflowDirectory`` for activities in threads: calls ``Workflows`` on the client's event loop."""
+"""The port ``WorkflowDirectory`` for activities in threads: calls ``Workflows`` on the client's
+event loop.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +20,24 @@ T = TypeVar("T")
 def _asked(
     question: Callable[Concatenate[Workflows, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[TemporalDirectory, P], T]:
-    """Return a method that calls ``Workflows`` on the event loop, and waits in its own thread for the answer."""
+    """Return a method that calls ``Workflows`` on the event loop, and waits in its own thread for
+    the answer.
+    """
 
     def ask(self: TemporalDirectory, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return asyncio.run_coroutine_threadsafe(question(self.workflows, *args, **kwargs), self.loop).result()
+        return asyncio.run_coroutine_threadsafe(
+            question(self.workflows, *args, **kwargs), self.loop
+        ).result()
 
     return ask
 
 
 @dataclass
 class TemporalDirectory:
-    """Implements the port with the methods of ``Workflows``. Calls from the event loop's own thread would block it."""
+    """Implements the port with the methods of ``Workflows``.
+
+    Calls from the event loop's own thread would block it.
+    """
 
     loop: asyncio.AbstractEventLoop
     workflows: Workflows

@@ -12,7 +12,9 @@ from crawler_lifecycle.domain.errors import TemporalUnavailable
 
 
 class TemporalRefused(TemporalUnavailable):
-    """Temporal answered with an error: it is overloaded, or a namespace or a permission is missing."""
+    """Temporal answered with an error: it is overloaded, or a namespace or a permission is
+    missing.
+    """
 
     reason: str = ""
     """The error message of the server."""
@@ -27,8 +29,8 @@ async def answering(timeout_s: float) -> AsyncIterator[None]:
     Raises ``TemporalRefused`` for a gRPC error and ``TemporalUnavailable`` when the time is over.
     """
     try:
-        # Not ``wait_for``: before Python 3.12 it loses a cancellation that comes together with the answer. A background
-        # task would then run for ever in a process that shuts down.
+        # Not ``wait_for``: before Python 3.12 it loses a cancellation that comes together with the
+        # answer. A background task would then run for ever in a process that shuts down.
         async with asyncio.timeout(timeout_s):
             yield
     except TimeoutError:

@@ -1,7 +1,9 @@
-"""Limits the signals in one step of a workflow: drops most of a flood before the workflow's code sees it.
+"""Limits the signals in one step of a workflow: drops most of a flood before the workflow's code
+sees it.
 
-The SDK allows two seconds for a step, and makes a task for each signal. Anybody may send thousands of signals. They
-would fail the step repeatedly and delay a stop. A signal is only dropped if the kept signals have the same effect.
+The SDK allows two seconds for a step, and makes a task for each signal. Anybody may send thousands
+of signals. They would fail the step repeatedly and delay a stop. A signal is only dropped if the
+kept signals have the same effect.
 """
 
 from __future__ import annotations
@@ -11,7 +13,11 @@ from collections import Counter
 from typing import cast
 
 from temporalio.api.common.v1 import Payload
-from temporalio.bridge.proto.workflow_activation import SignalWorkflow, WorkflowActivation, WorkflowActivationJob
+from temporalio.bridge.proto.workflow_activation import (
+    SignalWorkflow,
+    WorkflowActivation,
+    WorkflowActivationJob,
+)
 from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
 from temporalio.worker import UnsandboxedWorkflowRunner, WorkflowInstance, WorkflowInstanceDetails
 
@@ -30,8 +36,9 @@ WAKING = (
     names.SIGNAL_MANAGER_ENDED,
     names.SIGNAL_GRAPH_ENDED,
 )
-#: Other signals that are kept. Stops: the first of each kind (``_ASKS``), and the ``_NEWEST`` newest ones, one more
-#: than a run records. Ended batches: the ``_OLDEST`` oldest ones, one more than a graph remembers.
+#: Other signals that are kept. Stops: the first of each kind (``_ASKS``), and the ``_NEWEST``
+#: newest ones, one more than a run records. Ended batches: the ``_OLDEST`` oldest ones, one more
+#: than a graph remembers.
 _STOPS = frozenset({names.SIGNAL_STOP, names.SIGNAL_FORCE_STOP})
 _NEWEST = HEARD_MAX + 1
 _OLDEST = ANSWERED_MAX + 1
@@ -40,7 +47,10 @@ _ASKS = re.compile(rb'"(force|leave)"\s*:\s*true')
 
 
 class FewSignals(UnsandboxedWorkflowRunner):
-    """Runner of our workflows. A replay drops the same signals, because the choice depends only on the step."""
+    """Runner of our workflows.
+
+    A replay drops the same signals, because the choice depends only on the step.
+    """
 
     def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
         """Return a workflow whose steps get fewer signals."""
@@ -48,7 +58,10 @@ class FewSignals(UnsandboxedWorkflowRunner):
 
 
 class _Few:
-    """A step with fewer jobs. It wraps the message, because a copy would cost more time than this saves."""
+    """A step with fewer jobs.
+
+    It wraps the message, because a copy would cost more time than this saves.
+    """
 
     def __init__(self, act: WorkflowActivation, jobs: list[WorkflowActivationJob]) -> None:
         self._act = act
@@ -59,7 +72,10 @@ class _Few:
 
 
 class _Small:
-    """A workflow whose steps get fewer signals. It passes everything else to the workflow ``inside``."""
+    """A workflow whose steps get fewer signals.
+
+    It passes everything else to the workflow ``inside``.
+    """
 
     def __init__(self, inside: WorkflowInstance) -> None:
         self._inside = inside
@@ -74,11 +90,14 @@ class _Small:
 def thinned(act: WorkflowActivation) -> WorkflowActivation:
     """Return the step without the dropped signals.
 
-    Of signals with unknown names it keeps the first, and adds ``SIGNAL_MORE`` with the number of the others.
+    Of signals with unknown names it keeps the first, and adds ``SIGNAL_MORE`` with the number of
+    the others.
     """
     if len(act.jobs) < FEW:
         return act
-    asks = [_asks(job.signal_workflow) if job.HasField("signal_workflow") else None for job in act.jobs]
+    asks = [
+        _asks(job.signal_workflow) if job.HasField("signal_workflow") else None for job in act.jobs
+    ]
     stops = sum(ask is not None and ask[0] in _STOPS for ask in asks)
     seen = Counter[tuple[object, ...]]()
     left_out = 0
@@ -96,14 +115,21 @@ def thinned(act: WorkflowActivation) -> WorkflowActivation:
     if last is not None:
         number = [Payload(metadata={"encoding": b"json/plain"}, data=str(left_out).encode())]
         event_id = last.signal_workflow.originating_event_id
-        more = SignalWorkflow(signal_name=names.SIGNAL_MORE, input=number, originating_event_id=event_id)
+        more = SignalWorkflow(
+            signal_name=names.SIGNAL_MORE, input=number, originating_event_id=event_id
+        )
         kept.append(WorkflowActivationJob(signal_workflow=more))
     return cast(WorkflowActivation, _Few(act, kept))
 
 
 def _asks(signal: SignalWorkflow) -> tuple[object, ...]:
-    """Return a key that signals of the same kind share. All signals with unknown names share the name ""."""
+    """Return a key that signals of the same kind share.
+
+    All signals with unknown names share the name "".
+    """
     name = signal.signal_name
     if name in _STOPS:
-        return name, *(found for one in signal.input[:1] for found in sorted(set(_ASKS.findall(one.data))))
+        return name, *(
+            found for one in signal.input[:1] for found in sorted(set(_ASKS.findall(one.data)))
+        )
     return (name if name in WAKING or name == names.SIGNAL_BATCH_ENDED else "",)

@@ -1,7 +1,9 @@
-"""Interceptors of activities and workflows: log fields, metrics, retry-after, and heartbeats of short activities.
+"""Interceptors of activities and workflows: log fields, metrics, retry-after, and heartbeats of
+short activities.
 
-Log fields are set before the code runs. Every log line of the code or of a library therefore has run, attempt, task,
-workflow, activity, try and task queue. Metrics and log lines about finished activities are made from their results.
+Log fields are set before the code runs. Every log line of the code or of a library therefore has
+run, attempt, task, workflow, activity, try and task queue. Metrics and log lines about finished
+activities are made from their results.
 """
 
 from __future__ import annotations
@@ -51,8 +53,8 @@ from .floods import WAKING
 
 log = logging.getLogger(__name__)
 
-#: The most log lines of one activation of a workflow. The lines of ten thousand signals would block its thread for
-#: longer than the SDK allows, at each replay.
+#: The most log lines of one activation of a workflow. The lines of ten thousand signals would block
+#: its thread for longer than the SDK allows, at each replay.
 LINES_MAX = 10
 
 
@@ -96,14 +98,23 @@ def bounded(record: logging.LogRecord) -> bool:
 
 
 def subject(args: Sequence[object]) -> dict[str, object]:
-    """Return the ids of run, manager, attempt and task that the first argument of an activity contains."""
+    """Return the ids of run, manager, attempt and task that the first argument of an activity
+    contains.
+    """
     found: dict[str, object] = {}
     for arg in args[:1]:
         if isinstance(arg, int):  # if an activity takes only a number, it is the run id
             found["run_id"] = arg
-        parts = (arg, getattr(arg, "fence", None), getattr(arg, "request", None), getattr(arg, "task", None))
+        parts = (
+            arg,
+            getattr(arg, "fence", None),
+            getattr(arg, "request", None),
+            getattr(arg, "task", None),
+        )
         for name in ("run_id", "manager_id", "attempt", "task_id"):
-            value = next((v for part in parts if (v := getattr(part, name, None)) is not None), None)
+            value = next(
+                (v for part in parts if (v := getattr(part, name, None)) is not None), None
+            )
             if value is not None:
                 found[name] = value
     return found
@@ -121,14 +132,17 @@ class Observing(Interceptor):
     def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
         return _Activity(next)
 
-    def workflow_interceptor_class(self, input: WorkflowInterceptorClassInput) -> type[WorkflowInboundInterceptor]:
+    def workflow_interceptor_class(
+        self, input: WorkflowInterceptorClassInput
+    ) -> type[WorkflowInboundInterceptor]:
         return _Workflow
 
 
 class _Activity(ActivityInboundInterceptor):
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:
         info = activity.info()
-        # The fields stay bound: the SDK logs a failure later in the same asyncio task, which ends with that.
+        # The fields stay bound: the SDK logs a failure later in the same asyncio task, which ends
+        # with that.
         structlog.contextvars.bind_contextvars(
             workflow_id=info.workflow_id,
             workflow_run_id=info.workflow_run_id,
@@ -170,14 +184,17 @@ class _Workflow(WorkflowInboundInterceptor):
 
     async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
         info = workflow.info()
-        self.fields.update(workflow_id=info.workflow_id, workflow_run_id=info.run_id, task_queue=info.task_queue)
+        self.fields.update(
+            workflow_id=info.workflow_id, workflow_run_id=info.run_id, task_queue=info.task_queue
+        )
         self.fields["workflow"] = info.workflow_type
         self._enter()
         workflow.logger.info("workflow continues" if info.continued_run_id else "workflow begins")
         try:
             result = await super().execute_workflow(input)
         except Exception as error:
-            # Only the type is logged: it may be continue-as-new or a bug, and the SDK logs a bug itself.
+            # Only the type is logged: it may be continue-as-new or a bug, and the SDK logs a bug
+            # itself.
             workflow.logger.debug("workflow ended by %s", type(error).__name__)
             raise
         workflow.logger.info("workflow ends")
@@ -185,10 +202,11 @@ class _Workflow(WorkflowInboundInterceptor):
 
     async def handle_signal(self, input: HandleSignalInput) -> None:
         self._enter()
-        # Wake-ups are frequent: one for every change on the cluster, and for a manager one for every end of a run. The
-        # look or the manager's cycle after it logs the result.
+        # Wake-ups are frequent: one for every change on the cluster, and for a manager one for
+        # every end of a run. The look or the manager's cycle after it logs the result.
         level = logging.DEBUG if input.signal in (*WAKING, names.SIGNAL_MORE) else logging.INFO
-        if self.lines.left() > 0:  # checked here too, because making a line that is then dropped costs time
+        # Checked here too, because making a line that is then dropped costs time.
+        if self.lines.left() > 0:
             workflow.logger.log(level, "signal %s", input.signal)
         await super().handle_signal(input)
 
@@ -207,7 +225,9 @@ class _Workflow(WorkflowInboundInterceptor):
 
 
 class _Calls(WorkflowOutboundInterceptor):
-    """Adds the run to the log fields, from the arguments of the activities that the workflow calls."""
+    """Adds the run to the log fields, from the arguments of the activities that the workflow
+    calls.
+    """
 
     def __init__(self, next: WorkflowOutboundInterceptor, fields: dict[str, object]) -> None:
         super().__init__(next)
@@ -215,7 +235,9 @@ class _Calls(WorkflowOutboundInterceptor):
 
     def start_activity(self, input: StartActivityInput) -> workflow.ActivityHandle[Any]:
         about = subject(input.args)
-        self._fields.update((name, about[name]) for name in ("run_id", "manager_id", "attempt") if name in about)
+        self._fields.update(
+            (name, about[name]) for name in ("run_id", "manager_id", "attempt") if name in about
+        )
         return super().start_activity(input)
 
 
@@ -231,10 +253,20 @@ def failed(name: str, error: BaseException) -> None:
 
 
 def _began(_: CreateHistory, handle: RunHandle, __: float) -> None:
-    count(meters.RUNS_STARTED, trigger=str(handle.request.trigger), resumed=str(handle.resumed).lower())
+    count(
+        meters.RUNS_STARTED,
+        trigger=str(handle.request.trigger),
+        resumed=str(handle.resumed).lower(),
+    )
     about = {"run_id": handle.run_id, "attempt": handle.attempt}
     crawler = handle.request.crawler
-    log.info("run %d begins: attempt %d of crawler %s", handle.run_id, handle.attempt, crawler, extra=about)
+    log.info(
+        "run %d begins: attempt %d of crawler %s",
+        handle.run_id,
+        handle.attempt,
+        crawler,
+        extra=about,
+    )
 
 
 def _ended(_: Fence, ended: RunEnded, __: float) -> None:
@@ -275,10 +307,11 @@ _RECORDERS: dict[str, Callable[[Any, Any, float], None]] = {
 def _later(error: BaseException, info: activity.Info) -> ApplicationError | None:
     """Return the same error with the wait that a server asked for; ``None`` if it asked for none.
 
-    Adapters put the server's Retry-After into ``LifecycleError.retry_after_s``. Here it becomes Temporal's delay before
-    the next try. The wait is never shorter than the policy's wait: an overloaded server may ask all clients to return
-    after one second. It is never longer than the policy's longest wait either: a stop is tried again after 15 s, even
-    if an overloaded API server asks for more.
+    Adapters put the server's Retry-After into ``LifecycleError.retry_after_s``. Here it becomes
+    Temporal's delay before the next try. The wait is never shorter than the policy's wait: an
+    overloaded server may ask all clients to return after one second. It is never longer than the
+    policy's longest wait either: a stop is tried again after 15 s, even if an overloaded API server
+    asks for more.
     """
     if not isinstance(error, LifecycleError) or not error.retryable or error.retry_after_s is None:
         return None
@@ -291,7 +324,8 @@ def longest(policy: RetryPolicy | None) -> timedelta:
     """Return the policy's longest wait between two tries."""
     if policy is None:
         return timedelta.max
-    return policy.maximum_interval or 100 * policy.initial_interval  # the default of Temporal's server
+    # The default of Temporal's server.
+    return policy.maximum_interval or 100 * policy.initial_interval
 
 
 def interval(policy: RetryPolicy | None, attempt: int) -> timedelta:
@@ -300,17 +334,21 @@ def interval(policy: RetryPolicy | None, attempt: int) -> timedelta:
         return timedelta(0)
     most_s = longest(policy).total_seconds()
     # A hundred doublings reach every longest wait; thousands of them would overflow a float.
-    grown_s = policy.initial_interval.total_seconds() * policy.backoff_coefficient ** min(attempt - 1, 100)
+    grown_s = policy.initial_interval.total_seconds() * policy.backoff_coefficient ** min(
+        attempt - 1, 100
+    )
     return timedelta(seconds=min(grown_s, most_s))
 
 
 class HeartbeatInterceptor(Interceptor):
-    """Sends heartbeats for the activities in ``names`` from the worker's event loop: three in each heartbeat timeout.
+    """Sends heartbeats for the activities in ``names`` from the worker's event loop: three in each
+    heartbeat timeout.
 
     ``note`` is called with each activity that begins.
 
-    Looks, deployments and stops send their own heartbeats. Other activities only wait for the database, whose time
-    limits are long. With heartbeats, Temporal notices the death of their worker sooner.
+    Looks, deployments and stops send their own heartbeats. Other activities only wait for the
+    database, whose time limits are long. With heartbeats, Temporal notices the death of their
+    worker sooner.
     """
 
     def __init__(self, names: Collection[str], note: Callable[[activity.Info], None]) -> None:
@@ -333,7 +371,8 @@ class _Beating(ActivityInboundInterceptor):
             return await super().execute_activity(input)
         every_s = info.heartbeat_timeout.total_seconds() / 3
         async with Beside() as beside:
-            # In an activity that is a plain function, ``heartbeat`` waits for the event loop, and would block it here.
+            # In an activity that is a plain function, ``heartbeat`` waits for the event loop, and
+            # would block it here.
             in_thread = functools.partial(asyncio.to_thread, activity.heartbeat)
             beat = _beat if inspect.iscoroutinefunction(input.fn) else in_thread
             beside.start(Loop("the heartbeat of an activity", every_s, first_s=every_s).run(beat))

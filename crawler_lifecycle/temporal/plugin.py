@@ -1,6 +1,8 @@
-"""The client's connection, and the plugin that client, worker and replayer share: converters, runner, interceptors.
+"""The client's connection, and the plugin that client, worker and replayer share: converters,
+runner, interceptors.
 
-All three use the same plugin, because a replayer with another converter or runner than the worker proves nothing.
+All three use the same plugin, because a replayer with another converter or runner than the worker
+proves nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +23,13 @@ from temporalio.converter import DefaultFailureConverter, PayloadCodec, PayloadC
 from temporalio.envconfig import ClientConfig
 from temporalio.exceptions import ApplicationError
 from temporalio.plugin import SimplePlugin
-from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
+from temporalio.runtime import (
+    LogForwardingConfig,
+    LoggingConfig,
+    Runtime,
+    TelemetryConfig,
+    TelemetryFilter,
+)
 from temporalio.service import GrpcCompression
 
 from crawler_lifecycle import redaction
@@ -34,13 +42,16 @@ from .interceptors import Observing
 #: Address of Temporal's dev server. Used if neither the environment nor a profile sets an address.
 DEFAULT_ADDRESS = "127.0.0.1:7233"
 
-#: The most bytes of a failure with its causes. The server keeps failures of up to 4,096 bytes. It replaces a larger one
-#: by "Failure exceeds size limit." and drops its type (measured). Encryption later adds some hundred bytes.
+#: The most bytes of a failure with its causes. The server keeps failures of up to 4,096 bytes. It
+#: replaces a larger one by "Failure exceeds size limit." and drops its type (measured). Encryption
+#: later adds some hundred bytes.
 FAILURE_BYTES = 3_000
-#: The most nested causes that are kept, and the most characters of a message or stack that are kept before redaction.
+#: The most nested causes that are kept, and the most characters of a message or stack that are kept
+#: before redaction.
 CAUSES_MAX = 3
 TEXT_MAX = 16 * 1024
-#: Sizes that are tried until the failure fits, because texts grow when they become JSON in an encoded failure.
+#: Sizes that are tried until the failure fits, because texts grow when they become JSON in an
+#: encoded failure.
 _BUDGETS = (FAILURE_BYTES, 2_000, 1_200, 600)
 #: Replaces a message that is in the encoded attributes. The SDK uses the same text.
 _HIDDEN = "Encoded failure"
@@ -48,18 +59,25 @@ _inside = threading.local()
 
 
 class RedactingFailureConverter(DefaultFailureConverter):
-    """Converts errors for Temporal without secrets, because many people read histories, and Temporal keeps them long.
+    """Converts errors for Temporal without secrets, because many people read histories, and
+    Temporal keeps them long.
 
-    It removes known secrets, values of secret names and credentials of URLs from message, stack trace, details and
-    every cause. It cuts the texts until the failure is small enough for the server. The log has the full texts. Our own
-    errors (``LifecycleError`` and its subclasses) get their stable type string, which retry policies and readers use.
+    It removes known secrets, values of secret names and credentials of URLs from message, stack
+    trace, details and every cause. It cuts the texts until the failure is small enough for the
+    server. The log has the full texts. Our own errors (``LifecycleError`` and its subclasses) get
+    their stable type string, which retry policies and readers use.
     """
 
     hidden = False
     """True if message and stack trace go into a payload, which a codec can encrypt."""
 
-    def to_failure(self, exception: BaseException, payload_converter: PayloadConverter, failure: Failure) -> None:
-        """Convert an exception, see the base class. It calls this for each cause too; only the whole failure is cut."""
+    def to_failure(
+        self, exception: BaseException, payload_converter: PayloadConverter, failure: Failure
+    ) -> None:
+        """Convert an exception, see the base class.
+
+        It calls this for each cause too; only the whole failure is cut.
+        """
         whole = not getattr(_inside, "a_failure", False)
         _inside.a_failure = True
         try:
@@ -82,7 +100,8 @@ class RedactingFailureConverter(DefaultFailureConverter):
             for details in _details(part):
                 _redact(details)
             if part.message != _HIDDEN:
-                part.ClearField("encoded_attributes")  # message and stack trace have their decoded content
+                # Message and stack trace have their decoded content.
+                part.ClearField("encoded_attributes")
         # An encoded part from another service cannot be cut here; that service has cut it.
         encoded = sum(part.encoded_attributes.ByteSize() for part in _chain(failure))
         whole = Failure()
@@ -104,7 +123,11 @@ class HidingFailureConverter(RedactingFailureConverter):
 
 def _of_whole_characters(exception: BaseException) -> ApplicationError:
     message = getattr(exception, "message", None) or str(exception)
-    kind = getattr(exception, "type", None) or getattr(exception, "code", None) or type(exception).__name__
+    kind = (
+        getattr(exception, "type", None)
+        or getattr(exception, "code", None)
+        or type(exception).__name__
+    )
     final = bool(getattr(exception, "non_retryable", False))
     clean = ApplicationError(_whole(str(message)), type=_whole(str(kind)), non_retryable=final)
     return clean.with_traceback(exception.__traceback__)
@@ -129,7 +152,11 @@ def _details(failure: Failure) -> list[Payloads]:
         return [failure.application_failure_info.details]
     if kind == "canceled_failure_info":
         return [failure.canceled_failure_info.details]
-    return [failure.timeout_failure_info.last_heartbeat_details] if kind == "timeout_failure_info" else []
+    return (
+        [failure.timeout_failure_info.last_heartbeat_details]
+        if kind == "timeout_failure_info"
+        else []
+    )
 
 
 def _fit(failure: Failure, most: int) -> None:
@@ -146,7 +173,9 @@ def _fit(failure: Failure, most: int) -> None:
         part.stack_trace, part.message = "", _first_bytes(part.message, most // (12 if n else 3))
         part.source = _first_bytes(part.source, 60)
         if part.WhichOneof("failure_info") == "application_failure_info":
-            part.application_failure_info.type = _first_bytes(part.application_failure_info.type, 100)
+            part.application_failure_info.type = _first_bytes(
+                part.application_failure_info.type, 100
+            )
         for details in _details(part):
             if details.ByteSize() > most // 12:
                 del details.payloads[:]
@@ -162,7 +191,10 @@ def _first_bytes(text: str, most: int) -> str:
 
 
 def _last_lines(text: str, most: int) -> str:
-    """Return the last whole lines, which are the innermost calls. Half a line could contain half of a secret."""
+    """Return the last whole lines, which are the innermost calls.
+
+    Half a line could contain half of a secret.
+    """
     raw = text.encode(errors="backslashreplace")
     if len(raw) <= most:
         return text
@@ -193,12 +225,14 @@ def _redact(payloads: Payloads) -> None:
 def plugin(codec: PayloadCodec | None = None) -> SimplePlugin:
     """Return the plugin: converters, runner, log fields and metrics.
 
-    It does not use the SDK's sandbox. The sandbox imports modules again for each workflow and is entered again for each
-    payload. This took a third of a worker's time for a run. Instead, a test (tests/workflows/test_sources.py) refuses
-    the same in the sources of workflows: clock, random numbers, input and output, threads and imports.
+    It does not use the SDK's sandbox. The sandbox imports modules again for each workflow and is
+    entered again for each payload. This took a third of a worker's time for a run. Instead, a test
+    (tests/workflows/test_sources.py) refuses the same in the sources of workflows: clock, random
+    numbers, input and output, threads and imports.
 
-    Only the SDK's own failures end a workflow; an invalid input raises one. Any other exception is a bug, or a payload
-    that this build cannot read. The run then waits, visible to users, until a fix is deployed.
+    Only the SDK's own failures end a workflow; an invalid input raises one. Any other exception is
+    a bug, or a payload that this build cannot read. The run then waits, visible to users, until a
+    fix is deployed.
     """
     return SimplePlugin(
         "crawler_lifecycle",
@@ -206,7 +240,9 @@ def plugin(codec: PayloadCodec | None = None) -> SimplePlugin:
             pydantic_data_converter,
             payload_converter_class=TolerantPayloadConverter,
             payload_codec=codec,
-            failure_converter_class=HidingFailureConverter if codec is not None else RedactingFailureConverter,
+            failure_converter_class=HidingFailureConverter
+            if codec is not None
+            else RedactingFailureConverter,
         ),
         interceptors=[Observing()],
         workflow_runner=FewSignals(),
@@ -214,18 +250,25 @@ def plugin(codec: PayloadCodec | None = None) -> SimplePlugin:
 
 
 def logging_of_core() -> LoggingConfig:
-    """Return options that send log lines of the SDK's core through Python's logging, in the same format as ours."""
+    """Return options that send log lines of the SDK's core through Python's logging, in the same
+    format as ours.
+    """
     return LoggingConfig(
         filter=TelemetryFilter(core_level="WARN", other_level="ERROR"),
         forwarding=LogForwardingConfig(
-            logger=logging.getLogger("temporalio.core"), append_target_to_name=False, prepend_target_on_message=False
+            logger=logging.getLogger("temporalio.core"),
+            append_target_to_name=False,
+            prepend_target_on_message=False,
         ),
     )
 
 
 @functools.cache
 def default_runtime() -> Runtime:
-    """Return the runtime of processes without their own one. It is made once, because each runtime has threads."""
+    """Return the runtime of processes without their own one.
+
+    It is made once, because each runtime has threads.
+    """
     return Runtime(telemetry=TelemetryConfig(logging=logging_of_core()))
 
 
@@ -238,16 +281,28 @@ def configured_address() -> str | None:
 
 
 async def connect(
-    *, runtime: Runtime | None = None, plugins: Sequence[Plugin] = (), codec: PayloadCodec | None = None
+    *,
+    runtime: Runtime | None = None,
+    plugins: Sequence[Plugin] = (),
+    codec: PayloadCodec | None = None,
 ) -> Client:
-    """Return a client. Temporal's environment variables (``TEMPORAL_ADDRESS`` …) and TOML profiles configure it.
+    """Return a client.
 
-    ``plugins`` come after ours. Errors of the SDK pass through if no server answers. The calling program adds the cure.
+    Temporal's environment variables (``TEMPORAL_ADDRESS`` …) and TOML profiles configure it.
+
+    ``plugins`` come after ours. Errors of the SDK pass through if no server answers. The calling
+    program adds the cure.
     """
     config: dict[str, Any] = {**ClientConfig.load_client_connect_config()}
     config.setdefault("target_host", DEFAULT_ADDRESS)
-    if isinstance(key := config.get("api_key"), str):  # redaction does not know a key from a profile yet
+    # Redaction does not know a key from a profile yet.
+    if isinstance(key := config.get("api_key"), str):
         redaction.learn([key])
-    # Of the processor time of a run, compression takes a fifteenth. It pays where a server is far away.
-    config.setdefault("grpc_compression", GrpcCompression.GZIP if config.get("tls") else GrpcCompression.NONE)
-    return await Client.connect(**config, plugins=[plugin(codec), *plugins], runtime=runtime or default_runtime())
+    # Of the processor time of a run, compression takes a fifteenth. It pays where a server is far
+    # away.
+    config.setdefault(
+        "grpc_compression", GrpcCompression.GZIP if config.get("tls") else GrpcCompression.NONE
+    )
+    return await Client.connect(
+        **config, plugins=[plugin(codec), *plugins], runtime=runtime or default_runtime()
+    )

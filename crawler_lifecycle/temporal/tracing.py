@@ -1,7 +1,8 @@
 """Traces through OpenTelemetry: optional (extra ``otel``), and off unless an endpoint is set.
 
-OpenTelemetry's own variables set the endpoint and all other options (``OTEL_EXPORTER_OTLP_ENDPOINT``,
-``OTEL_EXPORTER_OTLP_HEADERS``, ``OTEL_SERVICE_NAME``, ``OTEL_RESOURCE_ATTRIBUTES``, ``OTEL_TRACES_SAMPLER`` …).
+OpenTelemetry's own variables set the endpoint and all other options
+(``OTEL_EXPORTER_OTLP_ENDPOINT``, ``OTEL_EXPORTER_OTLP_HEADERS``, ``OTEL_SERVICE_NAME``,
+``OTEL_RESOURCE_ATTRIBUTES``, ``OTEL_TRACES_SAMPLER`` …).
 """
 
 from __future__ import annotations
@@ -25,8 +26,13 @@ FLUSH_MS = 3000
 
 
 def wanted(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether an endpoint is set, and OpenTelemetry's own variables do not switch traces off."""
-    if environment.get("OTEL_SDK_DISABLED", "").lower() == "true" or environment.get("OTEL_TRACES_EXPORTER") == "none":
+    """Return whether an endpoint is set, and OpenTelemetry's own variables do not switch traces
+    off.
+    """
+    if (
+        environment.get("OTEL_SDK_DISABLED", "").lower() == "true"
+        or environment.get("OTEL_TRACES_EXPORTER") == "none"
+    ):
         return False
     return any(environment.get(name) for name in ENDPOINTS)
 
@@ -47,7 +53,10 @@ class Tracing:
 
 
 def start(service: str) -> Tracing:
-    """Begin to trace if an endpoint is set. Raises ``InvalidRequest`` if it is set but the extra is missing."""
+    """Begin to trace if an endpoint is set.
+
+    Raises ``InvalidRequest`` if it is set but the extra is missing.
+    """
     if not wanted():
         return Tracing()
     try:
@@ -76,7 +85,9 @@ def _start(service: str, exporter: SpanExporter) -> Tracing:
 
 
 def _redacting(exporter: SpanExporter) -> SpanExporter:
-    """Return an exporter that removes secrets first, because spans contain messages and tracebacks of exceptions."""
+    """Return an exporter that removes secrets first, because spans contain messages and tracebacks
+    of exceptions.
+    """
     from opentelemetry.sdk.trace import Event, ReadableSpan
     from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
     from opentelemetry.trace import Status
@@ -90,7 +101,10 @@ def _redacting(exporter: SpanExporter) -> SpanExporter:
             parent=span.parent,
             resource=span.resource,
             attributes=_clean(span.attributes),
-            events=[Event(event.name, _clean(event.attributes), event.timestamp) for event in span.events],
+            events=[
+                Event(event.name, _clean(event.attributes), event.timestamp)
+                for event in span.events
+            ],
             links=span.links,
             kind=span.kind,
             status=Status(span.status.status_code, shown),

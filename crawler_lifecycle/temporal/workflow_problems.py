@@ -1,4 +1,6 @@
-"""Problems of workflows that the server reports: a step that fails repeatedly, or a step that no worker takes."""
+"""Problems of workflows that the server reports: a step that fails repeatedly, or a step that no
+worker takes.
+"""
 
 from __future__ import annotations
 
@@ -28,16 +30,19 @@ from crawler_lifecycle.domain.names import QUEUE_AUDIT, QUEUE_MAIN
 
 from .errors import allowing
 
-#: A workflow's step counts as failing from this try on. A single failed try is normal when a worker ends.
+#: A workflow's step counts as failing from this try on. A single failed try is normal when a worker
+#: ends.
 TRIES_MIN = 3
-#: A step that waits longer than this for a worker is a problem. An idle worker takes a step within milliseconds.
+#: A step that waits longer than this for a worker is a problem. An idle worker takes a step within
+#: milliseconds.
 UNTAKEN = timedelta(seconds=30)
 #: Number of the newest events that are read to find a failure.
 _EVENTS = 200
-#: Condition of open workflows, paused ones too. Servers before 1.30 do not know the status ``Paused``.
+#: Condition of open workflows, paused ones too. Servers before 1.30 do not know the status
+#: ``Paused``.
 OPEN = "CloseTime IS NULL"
-#: Query for workflows whose next step failed several times in a row, and for paused ones. Servers from 1.30 on know the
-#: attributes.
+#: Query for workflows whose next step failed several times in a row, and for paused ones. Servers
+#: from 1.30 on know the attributes.
 _WITH_PROBLEMS = (
     f"(TemporalReportedProblems IS NOT NULL OR TemporalPauseInfo IS NOT NULL) AND {OPEN} "
     f"AND TaskQueue IN ('{QUEUE_MAIN}', '{QUEUE_AUDIT}')"
@@ -48,7 +53,10 @@ WHY_MAX = 500
 
 
 def _unnamed(value: object) -> WorkflowExecutionStatus | None:
-    """Return the status for a number that this SDK has no name for. It would refuse to read a paused workflow."""
+    """Return the status for a number that this SDK has no name for.
+
+    It would refuse to read a paused workflow.
+    """
     paused = value == enums.WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_PAUSED
     return WorkflowExecutionStatus.RUNNING if paused else None
 
@@ -66,7 +74,9 @@ class WorkflowProblem:
     misfit: bool = False
     """True if this build's code cannot continue the workflow (a non-determinism error)."""
     paused: str | None = None
-    """What somebody paused in Temporal: ``workflow`` or ``step NAME``. Then ``what`` says who did it, and why."""
+    """What somebody paused in Temporal: ``workflow`` or ``step NAME``. Then ``what`` says who did
+    it, and why.
+    """
 
 
 async def problem_of(client: Client, found: WorkflowExecutionDescription) -> WorkflowProblem | None:
@@ -81,26 +91,38 @@ async def problem_of(client: Client, found: WorkflowExecutionDescription) -> Wor
     if step.attempt >= TRIES_MIN:
         return await _failing(client, found, scheduled)
     waits = step.state == PendingWorkflowTaskState.PENDING_WORKFLOW_TASK_STATE_SCHEDULED
-    return WorkflowProblem(scheduled, None) if waits and datetime.now(UTC) - scheduled > UNTAKEN else None
+    return (
+        WorkflowProblem(scheduled, None)
+        if waits and datetime.now(UTC) - scheduled > UNTAKEN
+        else None
+    )
 
 
 async def problems(client: Client) -> dict[str, str]:
-    """Return at most ``PROBLEMS_MAX`` open workflows that do not continue, each with the server's causes.
+    """Return at most ``PROBLEMS_MAX`` open workflows that do not continue, each with the server's
+    causes.
 
     A paused one has none.
 
-    Raises ``RPCError``, also if the server is older than 1.30: it does not know the query's attribute.
+    Raises ``RPCError``, also if the server is older than 1.30: it does not know the query's
+    attribute.
     """
     found = {}
-    async for row in client.list_workflows(_WITH_PROBLEMS, page_size=PROBLEMS_MAX, limit=PROBLEMS_MAX):
+    async for row in client.list_workflows(
+        _WITH_PROBLEMS, page_size=PROBLEMS_MAX, limit=PROBLEMS_MAX
+    ):
         words = row.search_attributes.get("TemporalReportedProblems", [])
-        causes = [str(word).partition("cause=")[2].removeprefix("WorkflowTaskFailedCause") for word in words]
+        causes = [
+            str(word).partition("cause=")[2].removeprefix("WorkflowTaskFailedCause")
+            for word in words
+        ]
         found[row.id] = ", ".join(filter(None, causes))
     return found
 
 
 async def why_closed(client: Client, found: WorkflowExecutionDescription) -> str | None:
-    """Return why a workflow failed or was terminated: the message of its failure, or the given reason.
+    """Return why a workflow failed or was terminated: the message of its failure, or the given
+    reason.
 
     ``None`` if it closed in another way, or if no reason was given. Raises ``RPCError``.
     """
@@ -108,20 +130,28 @@ async def why_closed(client: Client, found: WorkflowExecutionDescription) -> str
         return None
     handle = client.get_workflow_handle(found.id, run_id=found.run_id)
     with allowing(RPCStatusCode.NOT_FOUND):  # the retention of the workflow has ended meanwhile
-        async for event in handle.fetch_history_events(event_filter_type=WorkflowHistoryEventFilterType.CLOSE_EVENT):
+        async for event in handle.fetch_history_events(
+            event_filter_type=WorkflowHistoryEventFilterType.CLOSE_EVENT
+        ):
             failed = event.workflow_execution_failed_event_attributes.failure.message
-            return (failed or event.workflow_execution_terminated_event_attributes.reason)[:WHY_MAX] or None
+            return (failed or event.workflow_execution_terminated_event_attributes.reason)[
+                :WHY_MAX
+            ] or None
     return None
 
 
 def _paused(raw: DescribeWorkflowExecutionResponse) -> WorkflowProblem | None:
     if raw.workflow_extended_info.HasField("pause_info"):
         pause = raw.workflow_extended_info.pause_info
-        return WorkflowProblem(pause.paused_time.ToDatetime(tzinfo=UTC), _by(pause), paused="workflow")
+        return WorkflowProblem(
+            pause.paused_time.ToDatetime(tzinfo=UTC), _by(pause), paused="workflow"
+        )
     for step in raw.pending_activities:
         if step.paused:
             since = step.pause_info.pause_time.ToDatetime(tzinfo=UTC)
-            return WorkflowProblem(since, _by(step.pause_info.manual), paused=f"step {step.activity_type.name}")
+            return WorkflowProblem(
+                since, _by(step.pause_info.manual), paused=f"step {step.activity_type.name}"
+            )
     return None
 
 
@@ -129,7 +159,9 @@ def _by(pause: Any) -> str:
     return f"by {pause.identity or 'a rule'}" + (f" ({pause.reason})" if pause.reason else "")
 
 
-async def _failing(client: Client, found: WorkflowExecutionDescription, scheduled: datetime) -> WorkflowProblem:
+async def _failing(
+    client: Client, found: WorkflowExecutionDescription, scheduled: datetime
+) -> WorkflowProblem:
     execution = WorkflowExecution(workflow_id=found.id, run_id=found.run_id)
     answer = await client.workflow_service.get_workflow_execution_history_reverse(
         GetWorkflowExecutionHistoryReverseRequest(
@@ -160,14 +192,17 @@ def _since_last_success(latest_first: Sequence[HistoryEvent]) -> list[HistoryEve
             break
         if event.event_type in bad:
             found.append(event)
-    # A failure tells more than a time-out. Servers may record time-outs for later tries of a failed step.
+    # A failure tells more than a time-out. Servers may record time-outs for later tries of a failed
+    # step.
     return [event for event in found if event.event_type == bad[0]] or found
 
 
 async def _words(client: Client, event: HistoryEvent) -> str:
     if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT:
         return "a worker takes the step but does not complete it in time"
-    error = await client.data_converter.decode_failure(event.workflow_task_failed_event_attributes.failure)
+    error = await client.data_converter.decode_failure(
+        event.workflow_task_failed_event_attributes.failure
+    )
     kind = error.type if isinstance(error, ApplicationError) else None
     message = getattr(error, "message", None) or str(error)
     return f"{kind}: {message}" if kind else message

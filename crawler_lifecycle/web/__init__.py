@@ -1,1 +1,3 @@
-"""The parts that our HTTP services share: problem documents, strict bodies, request checks, and the port."""
+"""The parts that our HTTP services share: problem documents, strict bodies, request checks, and the
+port.
+"""

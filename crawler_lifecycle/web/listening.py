@@ -1,4 +1,6 @@
-"""The listening socket of an HTTP service: binding, serving, and limits for slow or silent clients."""
+"""The listening socket of an HTTP service: binding, serving, and limits for slow or silent
+clients.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,11 @@ logger = logging.getLogger(__name__)
 
 #: Seconds that a running request has to end after SIGTERM.
 GRACE_S = 10
-#: The most connections at once. A connection without a request counts too: it costs some kilobytes, for ``HEAD_S``.
+#: The most connections at once. A connection without a request counts too: it costs some kilobytes,
+#: for ``HEAD_S``.
 CONNECTIONS_MAX = 4096
-#: Seconds that a client has to send the head of a request. They begin at the connection, or at the first byte.
+#: Seconds that a client has to send the head of a request. They begin at the connection, or at the
+#: first byte.
 HEAD_S = 10.0
 #: Seconds for which a client may leave an answer unread. After that, its connection is closed.
 UNREAD_S = 30.0
@@ -42,8 +46,9 @@ class Unservable(Exception):
 class Connection(H11Protocol):
     """uvicorn's connection, which is also closed for clients that send or read too slowly.
 
-    uvicorn limits only the pause between two requests. This class also limits the time in which a client sends a head,
-    and the time for which it leaves an answer unread. Without these limits, such connections would stay for ever.
+    uvicorn limits only the pause between two requests. This class also limits the time in which a
+    client sends a head, and the time for which it leaves an answer unread. Without these limits,
+    such connections would stay for ever.
     """
 
     head_s = HEAD_S
@@ -110,13 +115,18 @@ class Connection(H11Protocol):
 
 
 def transport_of(scope: Scope) -> asyncio.Transport | None:
-    """Return the connection of a request, for answers that may have to close it; ``None`` under another server."""
+    """Return the connection of a request, for answers that may have to close it; ``None`` under
+    another server.
+    """
     transport: asyncio.Transport | None = scope.get("state", {}).get(_TRANSPORT)
     return transport
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server. Its shutdown first calls ``leaving``, because some streams never end by themselves."""
+    """uvicorn's server.
+
+    Its shutdown first calls ``leaving``, because some streams never end by themselves.
+    """
 
     leaving: Sequence[Callable[[], None]] = ()
 
@@ -127,17 +137,25 @@ class _Server(uvicorn.Server):
 
 
 def bind(host: str, port: int, setting: str) -> socket.socket:
-    """Return a listening socket. Raises ``Unservable`` that names the address, the reason and the setting to change."""
+    """Return a listening socket.
+
+    Raises ``Unservable`` that names the address, the reason and the setting to change.
+    """
     address = f"{host}:{port}"
     try:
-        family, *_, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        family, *_, where = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
     except OSError as error:
-        raise Unservable(f"{address}: {error.strerror}; set {setting}__HOST to an address of this machine") from None
+        raise Unservable(
+            f"{address}: {error.strerror}; set {setting}__HOST to an address of this machine"
+        ) from None
     try:
         both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
         bound = socket.create_server(where, family=family, backlog=2048, dualstack_ipv6=both)
-        # Connections inherit it. Else the body of an answer, written after its head, may wait 40 ms for the client's
-        # acknowledgement; asyncio sets it by itself only for sockets with an explicit protocol.
+        # Connections inherit it. Else the body of an answer, written after its head, may wait 40 ms
+        # for the client's acknowledgement; asyncio sets it by itself only for sockets with an
+        # explicit protocol.
         bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return bound
     except OSError as error:
@@ -149,11 +167,15 @@ def bind(host: str, port: int, setting: str) -> socket.socket:
         raise Unservable(f"{address}: cannot listen ({why}); {cure}") from None
 
 
-def run(name: str, app: FastAPI, bound: socket.socket, headers: Sequence[tuple[str, str]] = ()) -> int:
-    """Serve until SIGTERM or SIGINT, and return the exit code. Running requests have ``GRACE_S`` seconds to end.
+def run(
+    name: str, app: FastAPI, bound: socket.socket, headers: Sequence[tuple[str, str]] = ()
+) -> int:
+    """Serve until SIGTERM or SIGINT, and return the exit code.
 
-    Each answer has the given ``headers``. The shutdown begins with a call of each function in ``app.state.leaving``, if
-    the app has any.
+    Running requests have ``GRACE_S`` seconds to end.
+
+    Each answer has the given ``headers``. The shutdown begins with a call of each function in
+    ``app.state.leaving``, if the app has any.
     """
     _allow_files(CONNECTIONS_MAX + 512)
     config = uvicorn.Config(
@@ -164,7 +186,8 @@ def run(name: str, app: FastAPI, bound: socket.socket, headers: Sequence[tuple[s
         access_log=False,
         server_header=False,
         headers=list(headers),
-        proxy_headers=False,  # a client on this machine, or behind a proxy on it, could give any address as its own
+        # A client on this machine, or behind a proxy on it, could give any address as its own.
+        proxy_headers=False,
         timeout_graceful_shutdown=GRACE_S,
         limit_concurrency=CONNECTIONS_MAX,
         h11_max_incomplete_event_size=HEAD_MAX,
@@ -173,7 +196,8 @@ def run(name: str, app: FastAPI, bound: socket.socket, headers: Sequence[tuple[s
     server.leaving = getattr(app.state, "leaving", ())
     address, port = bound.getsockname()[:2]
     where = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
-    # uvicorn raises the signal again after its shutdown. These handlers ignore it: an ordered end is no failure.
+    # uvicorn raises the signal again after its shutdown. These handlers ignore it: an ordered end
+    # is no failure.
     former: dict[signal.Signals, Any] = {
         number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)
     }
@@ -188,7 +212,10 @@ def run(name: str, app: FastAPI, bound: socket.socket, headers: Sequence[tuple[s
 
 
 def _allow_files(wanted: int) -> None:
-    """Raise the limit of open files. The usual limit of 1,024 is lower than our limit of connections."""
+    """Raise the limit of open files.
+
+    The usual limit of 1,024 is lower than our limit of connections.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)

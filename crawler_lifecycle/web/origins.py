@@ -1,7 +1,8 @@
 """Checks of the headers Host and Origin: they decide which web pages may call our HTTP ports.
 
-A web page can send requests to every port of the machine on which it is open. If its own host name points to 127.0.0.1
-(DNS rebinding), the page can also read the answers. But a page cannot change these two headers.
+A web page can send requests to every port of the machine on which it is open. If its own host name
+points to 127.0.0.1 (DNS rebinding), the page can also read the answers. But a page cannot change
+these two headers.
 """
 
 from __future__ import annotations
@@ -28,16 +29,20 @@ _LOCAL = "127.0.0.1 or localhost"
 
 
 def own_page_only(scope: Scope, headers: Headers) -> Problem | None:
-    """Check a request to a service without tokens: the host must be this machine, and a page must be our own."""
+    """Check a request to a service without tokens: the host must be this machine, and a page must
+    be our own.
+    """
     host = headers.get("host", "")
     return _foreign_page(scope, headers) if is_loopback(host) else _foreign_host(host, _LOCAL)
 
 
 def named_hosts(hosts: tuple[str, ...]) -> Check:
-    """Return a check for a service with tokens. It refuses other host names (if ``hosts`` has any) and foreign pages.
+    """Return a check for a service with tokens.
 
-    A host name without a port allows every port. Health checks may use any host name: a cluster calls them by address,
-    and their answers contain no secret.
+    It refuses other host names (if ``hosts`` has any) and foreign pages.
+
+    A host name without a port allows every port. Health checks may use any host name: a cluster
+    calls them by address, and their answers contain no secret.
     """
     known = {host.lower() for host in hosts}
 
@@ -46,14 +51,18 @@ def named_hosts(hosts: tuple[str, ...]) -> Check:
         probe = scope["path"] in PROBES
         if known and not probe and host not in known and re.sub(r":[0-9]+$", "", host) not in known:
             return _foreign_host(host, ", ".join(sorted(known)))
-        # A proxy in front may add TLS, so the scheme of the page may differ from the scheme that we see.
+        # A proxy in front may add TLS, so the scheme of the page may differ from the scheme that we
+        # see.
         return _foreign_page(scope, headers, any_scheme=True)
 
     return check
 
 
 def programs_only(listens: str) -> Check:
-    """Return a check for a service that no web page calls. If it listens on loopback, the host must be loopback too."""
+    """Return a check for a service that no web page calls.
+
+    If it listens on loopback, the host must be loopback too.
+    """
     here = is_loopback(listens)
 
     def check(scope: Scope, headers: Headers) -> Problem | None:
@@ -61,7 +70,10 @@ def programs_only(listens: str) -> Check:
         if here and not is_loopback(host):
             return _foreign_host(host, _LOCAL)
         if "origin" in headers:
-            return _foreign("foreign_origin", "Origin: not allowed; this service is called by programs, not by pages")
+            return _foreign(
+                "foreign_origin",
+                "Origin: not allowed; this service is called by programs, not by pages",
+            )
         return None
 
     return check
@@ -69,7 +81,9 @@ def programs_only(listens: str) -> Check:
 
 @dataclass(eq=False)
 class Gate:
-    """ASGI middleware that only makes one such check, for small services without ``serving.Guard``."""
+    """ASGI middleware that only makes one such check, for small services without
+    ``serving.Guard``.
+    """
 
     app: ASGIApp
     check: Check
@@ -80,7 +94,10 @@ class Gate:
 
 
 def _foreign_page(scope: Scope, headers: Headers, *, any_scheme: bool = False) -> Problem | None:
-    """Return a problem for every page that is not ours, even with a valid token. Another port is another origin."""
+    """Return a problem for every page that is not ours, even with a valid token.
+
+    Another port is another origin.
+    """
     origin = headers.get("origin")
     if origin is None:
         return None

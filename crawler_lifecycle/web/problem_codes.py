@@ -12,7 +12,11 @@ TYPE_PREFIX = "urn:problem-type:crawler-lifecycle:"
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One code. ``retry`` says what a program should do by itself, by default: repeat after 408, 429 and 503 only."""
+    """One code.
+
+    ``retry`` says what a program should do by itself, by default: repeat after 408, 429 and 503
+    only.
+    """
 
     statuses: list[int]
     meaning: str
@@ -24,7 +28,9 @@ class Kind:
 
 CODES = {
     code: Kind(**said)
-    for code, said in tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")).items()
+    for code, said in tomllib.loads(
+        Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
+    ).items()
 }
 
 

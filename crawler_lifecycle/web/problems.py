@@ -1,8 +1,9 @@
 """Problem documents (RFC 9457) and strict JSON bodies, for all our HTTP services.
 
-FastAPI's own parsing of bodies is not used. It converts types (``"yes"`` becomes true), accepts NaN, takes the last of
-two equal keys, and has no limit for nesting or for the number of values. ``JsonBody`` refuses all of that and names
-field, value and cure. Its bounds are checked before anything is validated.
+FastAPI's own parsing of bodies is not used. It converts types (``"yes"`` becomes true), accepts
+NaN, takes the last of two equal keys, and has no limit for nesting or for the number of values.
+``JsonBody`` refuses all of that and names field, value and cure. Its bounds are checked before
+anything is validated.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ from .turns import in_turn
 logger = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
-#: The most levels of a body, the most names in one of its objects, and the most errors of an answer.
+#: The most levels of a body, the most names in one of its objects, and the most errors of an
+#: answer.
 DEPTH_MAX = 20
 NAMES_MAX = 5_000
 ERRORS_MAX = 20
@@ -73,7 +75,8 @@ class ProblemDocument(BaseModel):
 class Problem(Exception):
     """An error that is answered with a problem document.
 
-    ``code`` is stable: it is one of ``problem_codes.CODES``. ``detail`` is for people and says what to do.
+    ``code`` is stable: it is one of ``problem_codes.CODES``. ``detail`` is for people and says what
+    to do.
     """
 
     def __init__(
@@ -112,12 +115,19 @@ class Problem(Exception):
 
 def refused(field: str, message: str, value: object = None) -> Problem:
     """Return the problem 422 about the value of one field or header."""
-    error = FieldError(field=field[:100], message=message, value=None if value is None else shown(value))
+    error = FieldError(
+        field=field[:100], message=message, value=None if value is None else shown(value)
+    )
     return Problem(422, "invalid_request", f"{field[:100]}: {message}", errors=[error])
 
 
-def unavailable(code: str, detail: str, *, run_id: int | None = None, retry_after_s: float | None = None) -> Problem:
-    """Return the problem 503: the same request may work later. ``Retry-After`` is ``retry_after_s``, at least 5 s."""
+def unavailable(
+    code: str, detail: str, *, run_id: int | None = None, retry_after_s: float | None = None
+) -> Problem:
+    """Return the problem 503: the same request may work later.
+
+    ``Retry-After`` is ``retry_after_s``, at least 5 s.
+    """
     seconds = max(5, math.ceil(retry_after_s or 0))
     return Problem(503, code, detail, headers={"Retry-After": str(seconds)}, run_id=run_id)
 
@@ -132,8 +142,13 @@ def camel(name: str) -> str:
     return re.sub(r"_([a-z])", lambda found: found[1].upper(), name)
 
 
-#: Errors of the domain with a status of their own. A person has to repair an unreadable row; a retry does not help.
-_STATUSES: Mapping[type[LifecycleError], int] = {RunNotFound: 404, OtherPlace: 421, RowUnreadable: 500}
+#: Errors of the domain with a status of their own. A person has to repair an unreadable row; a
+#: retry does not help.
+_STATUSES: Mapping[type[LifecycleError], int] = {
+    RunNotFound: 404,
+    OtherPlace: 421,
+    RowUnreadable: 500,
+}
 
 
 def of_error(error: LifecycleError | Problem) -> Problem:
@@ -145,7 +160,11 @@ def of_error(error: LifecycleError | Problem) -> Problem:
         return Problem(422, code, str(error), errors=[_field_error(str(error))])
     if isinstance(error, QuotaReached):
         # A quota of 0 is never free by itself, so there is no time to wait for.
-        again = {} if error.retry_after_s is None else {"Retry-After": str(math.ceil(error.retry_after_s))}
+        again = (
+            {}
+            if error.retry_after_s is None
+            else {"Retry-After": str(math.ceil(error.retry_after_s))}
+        )
         return Problem(429 if again else 409, code, str(error), headers=again)
     status = next((status for kind, status in _STATUSES.items() if isinstance(error, kind)), None)
     if status is None and error.retryable:
@@ -156,12 +175,22 @@ def of_error(error: LifecycleError | Problem) -> Problem:
 def _field_error(text: str) -> FieldError:
     """Split the text of an ``InvalidRequest``, which begins with the name of the field."""
     found = re.match(r"([\w.\[\]\-]+): ", text)
-    return FieldError(field=found[1], message=text[found.end() :]) if found else FieldError(field="body", message=text)
+    return (
+        FieldError(field=found[1], message=text[found.end() :])
+        if found
+        else FieldError(field="body", message=text)
+    )
 
 
-# --- handlers ---------------------------------------------------------------------------------------------------------
+# --- handlers -------------------------------------------------------------------------------------
 
-_CODES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: "too_large", 415: "unsupported_type"}
+_CODES = {
+    400: "bad_request",
+    404: "not_found",
+    405: "method_not_allowed",
+    413: "too_large",
+    415: "unsupported_type",
+}
 
 
 def _on_error(request: Request, error: Exception) -> Response:
@@ -201,24 +230,42 @@ def _on_parameters(request: Request, error: Exception) -> Response:
 class _DocumentedRoute(APIRoute):
     """A route whose OpenAPI entry describes the body that its ``JsonBody`` reads.
 
-    The id of its operation is the name of the function, ``startRun`` for ``start_run``, unless it is given.
+    The id of its operation is the name of the function, ``startRun`` for ``start_run``, unless it
+    is given.
     """
 
-    def __init__(self, path: str, endpoint: Callable[..., Any], operation_id: str | None = None, **more: Any) -> None:
-        super().__init__(path, endpoint, operation_id=operation_id or camel(endpoint.__name__), **more)
+    def __init__(
+        self, path: str, endpoint: Callable[..., Any], operation_id: str | None = None, **more: Any
+    ) -> None:
+        super().__init__(
+            path, endpoint, operation_id=operation_id or camel(endpoint.__name__), **more
+        )
         for dependency in self.dependant.dependencies:
             if isinstance(dependency.call, JsonBody):
                 self.openapi_extra = dependency.call.openapi
 
 
 def service(
-    title: str, version: str, describe: Callable[[dict[str, Any]], None] = lambda document: None, **options: Any
+    title: str,
+    version: str,
+    describe: Callable[[dict[str, Any]], None] = lambda document: None,
+    **options: Any,
 ) -> FastAPI:
-    """Return an app without routes. It answers each error with a problem document, and its OpenAPI document says so.
+    """Return an app without routes.
 
-    ``describe`` may add facts about this app to the OpenAPI document. ``options`` are passed on to ``FastAPI``.
+    It answers each error with a problem document, and its OpenAPI document says so.
+
+    ``describe`` may add facts about this app to the OpenAPI document. ``options`` are passed on to
+    ``FastAPI``.
     """
-    app = FastAPI(title=title, version=version, redirect_slashes=False, docs_url=None, redoc_url=None, **options)
+    app = FastAPI(
+        title=title,
+        version=version,
+        redirect_slashes=False,
+        docs_url=None,
+        redoc_url=None,
+        **options,
+    )
     app.router.route_class = _DocumentedRoute
     for kind in (Problem, LifecycleError):
         app.add_exception_handler(kind, _on_error)
@@ -236,14 +283,14 @@ def service(
     return app
 
 
-# --- bodies -----------------------------------------------------------------------------------------------------------
+# --- bodies ---------------------------------------------------------------------------------------
 
 
 class JsonBody(Generic[T]):
     """A FastAPI dependency that reads the request's body as a ``T``, strictly.
 
-    ``optional`` allows an empty body and reads it as ``{}``. Raises ``Problem`` with 400, 415 or 422. The routes of a
-    ``service`` describe this body in the OpenAPI document.
+    ``optional`` allows an empty body and reads it as ``{}``. Raises ``Problem`` with 400, 415 or
+    422. The routes of a ``service`` describe this body in the OpenAPI document.
     """
 
     def __init__(self, kind: type[T], *, optional: bool = False) -> None:
@@ -258,7 +305,9 @@ class JsonBody(Generic[T]):
         else:
             content_type = request.headers.get("content-type", "nothing")
             if content_type.partition(";")[0].strip().lower() != "application/json":
-                detail = f"Content-Type: {content_type[:100]} is not accepted; send application/json"
+                detail = (
+                    f"Content-Type: {content_type[:100]} is not accepted; send application/json"
+                )
                 raise Problem(415, "unsupported_type", detail)
         return await in_turn(len(raw), self.read, raw)
 
@@ -269,10 +318,14 @@ class JsonBody(Generic[T]):
             return self._adapter.validate_json(raw, strict=True)
         except ValidationError as error:
             if error.error_count() > NAMES_MAX:  # they would all be built, to show the first
-                raise refused("body", f"{error.error_count()} values do not fit; see /openapi.json") from None
+                raise refused(
+                    "body", f"{error.error_count()} values do not fit; see /openapi.json"
+                ) from None
             errors = error.errors(include_url=False)
             if errors[0]["type"] == "json_invalid":  # Python's parser accepts half a surrogate pair
-                raise Problem(400, "invalid_json", f"body: {errors[0]['msg']}; send valid Unicode") from None
+                raise Problem(
+                    400, "invalid_json", f"body: {errors[0]['msg']}; send valid Unicode"
+                ) from None
             raise invalid(errors, self._schema) from None
 
     @functools.cached_property
@@ -284,15 +337,22 @@ class JsonBody(Generic[T]):
         """Return the description of the body for the OpenAPI document."""
         schema = self._adapter.json_schema(ref_template="#/components/schemas/{model}")
         definitions = schema.pop("$defs", {}) | {schema["title"]: schema}
-        content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{schema['title']}"}}}
-        return {"requestBody": {"required": not self.optional, "content": content}, _DEFINITIONS: definitions}
+        content = {
+            "application/json": {"schema": {"$ref": f"#/components/schemas/{schema['title']}"}}
+        }
+        return {
+            "requestBody": {"required": not self.optional, "content": content},
+            _DEFINITIONS: definitions,
+        }
 
 
 _DEFINITIONS = "x-definitions"
 
 
 def _openapi(app: FastAPI) -> dict[str, Any]:
-    document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+    document = get_openapi(
+        title=app.title, version=app.version, description=app.description, routes=app.routes
+    )
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
     problem = ProblemDocument.model_json_schema(ref_template="#/components/schemas/{model}")
     schemas.update(problem.pop("$defs"))
@@ -302,18 +362,26 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         for operation in path.values():
             schemas.update(operation.pop(_DEFINITIONS, {}))
             operation["responses"].pop("422", None)
-            operation["responses"]["default"] = {"description": "Any error", "content": {MEDIA_TYPE: reference}}
+            operation["responses"]["default"] = {
+                "description": "Any error",
+                "content": {MEDIA_TYPE: reference},
+            }
     schemas.pop("HTTPValidationError", None)
     schemas.pop("ValidationError", None)
     return document
 
 
-def invalid(errors: Sequence[Mapping[str, Any]], schema: Mapping[str, Any], *, skip: int = 0) -> Problem:
-    """Return the problem 422 with the first errors of pydantic: field, value and cure. ``schema`` has the known fields.
-    ``skip`` parts of each place are not of the caller."""
+def invalid(
+    errors: Sequence[Mapping[str, Any]], schema: Mapping[str, Any], *, skip: int = 0
+) -> Problem:
+    """Return the problem 422 with the first errors of pydantic: field, value and cure.
+
+    ``schema`` has the known fields. ``skip`` parts of each place are not of the caller."""
     found = [_converted(item, schema, skip) for item in errors[:ERRORS_MAX]]
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-    return Problem(422, "invalid_request", f"{found[0].field}: {found[0].message}{more}", errors=found)
+    return Problem(
+        422, "invalid_request", f"{found[0].field}: {found[0].message}{more}", errors=found
+    )
 
 
 def _converted(item: Mapping[str, Any], schema: Mapping[str, Any], skip: int) -> FieldError:
@@ -333,21 +401,27 @@ def _converted(item: Mapping[str, Any], schema: Mapping[str, Any], skip: int) ->
         meant = advise(path[-1], names_at(schema, path[:-1]))
         return FieldError(field=field, value=value, message=f"unknown field; {meant}")
     message = str(item["msg"])
-    return FieldError(field=field, value=value, message=f"{value} is not allowed; {message[:1].lower()}{message[1:]}")
+    return FieldError(
+        field=field,
+        value=value,
+        message=f"{value} is not allowed; {message[:1].lower()}{message[1:]}",
+    )
 
 
 def check_json(raw: bytes) -> Any:
     """Return the parsed text.
 
-    Raises ``Problem`` for broken JSON, for NaN, for a key given twice, and for more names or levels than a body may
-    have, and ``InvalidRequest`` for more values.
+    Raises ``Problem`` for broken JSON, for NaN, for a key given twice, and for more names or levels
+    than a body may have, and ``InvalidRequest`` for more values.
     """
     check_values("body", raw, VALUES_MAX)
     try:
         plain = json.loads(raw.decode(), parse_constant=_no_constant, object_pairs_hook=_no_twins)
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
-        raise Problem(400, "invalid_json", f"body: not valid JSON at {where}: {error.msg}; send one object") from None
+        raise Problem(
+            400, "invalid_json", f"body: not valid JSON at {where}: {error.msg}; send one object"
+        ) from None
     except UnicodeDecodeError:
         raise Problem(400, "invalid_json", "body: not valid UTF-8; send JSON as UTF-8") from None
     except RecursionError:
@@ -374,7 +448,9 @@ _NESTED = (dict, list)
 
 
 def _too_deep() -> Problem:
-    return Problem(422, "invalid_request", f"body: nested more than {DEPTH_MAX} levels deep; send fewer levels")
+    return Problem(
+        422, "invalid_request", f"body: nested more than {DEPTH_MAX} levels deep; send fewer levels"
+    )
 
 
 def _no_constant(name: str) -> object:
@@ -383,10 +459,15 @@ def _no_constant(name: str) -> object:
 
 def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(pairs) > NAMES_MAX:
-        raise refused("body", f"an object of {len(pairs)} names is too large; give an object at most {NAMES_MAX}")
+        raise refused(
+            "body",
+            f"an object of {len(pairs)} names is too large; give an object at most {NAMES_MAX}",
+        )
     plain = dict(pairs)
     if len(plain) != len(pairs):
         seen: set[str] = set()
         twin = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise Problem(400, "invalid_json", f"body: the key {twin[:100]!r} appears twice; send it once")
+        raise Problem(
+            400, "invalid_json", f"body: the key {twin[:100]!r} appears twice; send it once"
+        )
     return plain

@@ -1,4 +1,7 @@
-"""Middleware in front of every HTTP service. It checks headers, limits bodies and keeps tracebacks out of answers."""
+"""Middleware in front of every HTTP service.
+
+It checks headers, limits bodies and keeps tracebacks out of answers.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,8 @@ TARGET_MAX = 8 * 1024
 HEADERS_MAX = 100
 #: All headers together, in bytes.
 HEAD_MAX = 32 * 1024
-#: The most bytes of all bodies together that are being received or served. It limits the memory of the process.
+#: The most bytes of all bodies together that are being received or served. It limits the memory of
+#: the process.
 HELD_MAX = 32 * 1024 * 1024
 #: Headers that may come only once: of two values, a proxy could use one and we the other.
 ONCE = (
@@ -36,7 +40,8 @@ ONCE = (
     *("idempotency-key", "last-event-id", "if-none-match"),
 )
 
-#: The key in the ASGI scope of the fields that a request's log line adds: the caller and the operation.
+#: The key in the ASGI scope of the fields that a request's log line adds: the caller and the
+#: operation.
 ABOUT = "lifecycle.about"
 _RUN_PATH = re.compile(r"/v1/runs/(\d{1,18})(?:/|$)")
 _REQUEST_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
@@ -44,11 +49,14 @@ _REQUEST_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 
 @dataclass(eq=False)
 class Guard:
-    """ASGI middleware around an app. It checks headers, gives each request a name, and answers crashes with a problem
-    document. One log line says how each request ended.
+    """ASGI middleware around an app.
 
-    A ``Problem`` that the app raises becomes the answer. The name of a request is the caller's ``X-Request-Id``, or a
-    new one. The answer contains it. Every log line of the request has it too, with method, path and run.
+    It checks headers, gives each request a name, and answers crashes with a problem document. One
+    log line says how each request ended.
+
+    A ``Problem`` that the app raises becomes the answer. The name of a request is the caller's
+    ``X-Request-Id``, or a new one. The answer contains it. Every log line of the request has it
+    too, with method, path and run.
     """
 
     app: ASGIApp
@@ -82,7 +90,9 @@ class Guard:
             about["run_id"] = int(named[1])
         with structlog.contextvars.bound_contextvars(**about):
             try:
-                problem = _check_head(scope, headers) or (self.check(scope, headers) if self.check else None)
+                problem = _check_head(scope, headers) or (
+                    self.check(scope, headers) if self.check else None
+                )
                 if problem is not None:
                     raise problem
                 await self.app(scope, receive, watched)
@@ -92,18 +102,36 @@ class Guard:
             except Exception:
                 logger.exception("%s %s failed", method, path)
                 if not status:
-                    detail = f"This is a bug in the service; its log has the details under http_request {name}"
+                    detail = (
+                        "This is a bug in the service; its log has the details under "
+                        f"http_request {name}"
+                    )
                     await Problem(500, "internal_error", detail).response()(scope, receive, watched)
                 else:
-                    # The status is sent already. Only a closed connection shows the client that the rest is missing.
+                    # The status is sent already. Only a closed connection shows the client that the
+                    # rest is missing.
                     raise
             finally:
-                extra = {**scope.get(ABOUT, {}), "status": status, "seconds": round(time.monotonic() - began, 4)}
-                logger.log(_level(method, status), "%s %s: %s", method, path, status or "no answer", extra=extra)
+                extra = {
+                    **scope.get(ABOUT, {}),
+                    "status": status,
+                    "seconds": round(time.monotonic() - began, 4),
+                }
+                logger.log(
+                    _level(method, status),
+                    "%s %s: %s",
+                    method,
+                    path,
+                    status or "no answer",
+                    extra=extra,
+                )
 
 
 def _level(method: str, status: int) -> int:
-    """Return the level of the log line. Successful reads are many and change nothing; failures need attention."""
+    """Return the level of the log line.
+
+    Successful reads are many and change nothing; failures need attention.
+    """
     if status >= 500:
         return logging.WARNING
     return logging.DEBUG if method in ("GET", "HEAD") and 0 < status < 400 else logging.INFO
@@ -120,32 +148,51 @@ def _mark(message: Message, name: str) -> None:
 def _check_head(scope: Scope, headers: Headers) -> Problem | None:
     target = len(scope.get("raw_path") or b"") + len(scope["query_string"])
     if target > TARGET_MAX:
-        return Problem(414, "uri_too_long", f"URL: {target} bytes are more than {TARGET_MAX}; send a shorter one")
+        return Problem(
+            414,
+            "uri_too_long",
+            f"URL: {target} bytes are more than {TARGET_MAX}; send a shorter one",
+        )
     if len(headers.raw) > HEADERS_MAX:
-        return Problem(431, "headers_too_large", f"headers: {len(headers.raw)} are more than {HEADERS_MAX}; send fewer")
-    # The server limits only a head that arrives in several pieces. A head in one piece is measured here.
+        return Problem(
+            431,
+            "headers_too_large",
+            f"headers: {len(headers.raw)} are more than {HEADERS_MAX}; send fewer",
+        )
+    # The server limits only a head that arrives in several pieces. A head in one piece is measured
+    # here.
     size = sum(len(name) + len(value) for name, value in headers.raw)
     if size > HEAD_MAX:
-        return Problem(431, "headers_too_large", f"headers: {size} bytes are more than {HEAD_MAX}; send fewer")
+        return Problem(
+            431, "headers_too_large", f"headers: {size} bytes are more than {HEAD_MAX}; send fewer"
+        )
     for name in ONCE:
         if len(headers.getlist(name)) > 1:
             return Problem(
-                400, "duplicate_header", f"{name.title()}: given {len(headers.getlist(name))} times; give it once"
+                400,
+                "duplicate_header",
+                f"{name.title()}: given {len(headers.getlist(name))} times; give it once",
             )
     if "transfer-encoding" in headers and "content-length" in headers:
-        # RFC 9112, section 6.1: a proxy that uses the other header could see a second request in the body.
-        return Problem(400, "bad_request", "Content-Length: given together with Transfer-Encoding; send only one")
+        # RFC 9112, section 6.1: a proxy that uses the other header could see a second request in
+        # the body.
+        return Problem(
+            400,
+            "bad_request",
+            "Content-Length: given together with Transfer-Encoding; send only one",
+        )
     return None
 
 
-# --- bodies -----------------------------------------------------------------------------------------------------------
+# --- bodies ---------------------------------------------------------------------------------------
 
 
 @dataclass(eq=False)
 class BodyLimit:
     """ASGI middleware that reads the whole body before it calls the app. Size and time are limited.
 
-    A slow sender therefore uses a coroutine but no thread. ``limit`` returns the most bytes that a request may have.
+    A slow sender therefore uses a coroutine but no thread. ``limit`` returns the most bytes that a
+    request may have.
     """
 
     app: ASGIApp
@@ -169,9 +216,17 @@ class BodyLimit:
             self._held.give_back(owners, len(body))
 
     async def _read(
-        self, body: bytearray, headers: Headers, limit: int, receive: Receive, owners: Mapping[Owner, int]
+        self,
+        body: bytearray,
+        headers: Headers,
+        limit: int,
+        receive: Receive,
+        owners: Mapping[Owner, int],
     ) -> bool:
-        """Fill ``body``. Return ``False`` if the client has disconnected. ``_held`` counts the bytes for the owners."""
+        """Fill ``body``.
+
+        Return ``False`` if the client has disconnected. ``_held`` counts the bytes for the owners.
+        """
         too_large = Problem(413, "too_large", f"body: more than {limit} bytes; send less at once")
         announced = headers.get("content-length", "0")
         if not announced.isdecimal() or int(announced[:20]) > limit:
@@ -186,7 +241,10 @@ class BodyLimit:
                     if len(body) + len(part) > limit:
                         raise too_large
                     if self._held.take(owners, len(part)) is not None:
-                        detail = "Too many large requests are being received; send this one again in a moment"
+                        detail = (
+                            "Too many large requests are being received; send this one again "
+                            "in a moment"
+                        )
                         raise Problem(503, "overloaded", detail, headers={"Retry-After": "2"})
                     body += part
                     if not message.get("more_body", False):
@@ -209,23 +267,28 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     return replayed
 
 
-# --- tokens -----------------------------------------------------------------------------------------------------------
+# --- tokens ---------------------------------------------------------------------------------------
 
 
 def bearer(headers: Headers) -> str | None:
-    """Return the token of ``Authorization: Bearer …``, or ``None`` without this header. Raises ``Problem`` 401."""
+    """Return the token of ``Authorization: Bearer …``, or ``None`` without this header.
+
+    Raises ``Problem`` 401.
+    """
     given = headers.get("authorization")
     if given is None:
         return None
     scheme, _, token = given.partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
-        raise unauthorised("unauthenticated", "Authorization: no bearer token; send Authorization: Bearer TOKEN")
+        raise unauthorised(
+            "unauthenticated", "Authorization: no bearer token; send Authorization: Bearer TOKEN"
+        )
     return token.strip()
 
 
 def password(headers: Headers) -> str | None:
-    """Return the password of ``Authorization: Basic …`` (with any name) or the token of ``Bearer …``. Return ``None``
-    without this header. Raises ``Problem`` 401."""
+    """Return the password of ``Authorization: Basic …`` (with any name) or the token of
+    ``Bearer …``. Return ``None`` without this header. Raises ``Problem`` 401."""
     scheme, _, given = headers.get("authorization", "bearer").partition(" ")
     if scheme.lower() == "bearer":
         return bearer(headers)
@@ -236,14 +299,23 @@ def password(headers: Headers) -> str | None:
     except ValueError:
         found = ""
     if not found:
-        detail = "Authorization: no name with a password; log in with any name, and the token as password"
+        detail = (
+            "Authorization: no name with a password; log in with any name, and the token as "
+            "password"
+        )
         raise unauthorised("unauthenticated", detail, basic=True)
     return found
 
 
-def unauthorised(code: str, detail: str, *, error: str | None = None, basic: bool = False) -> Problem:
-    """Return the problem 401, which says how to authenticate (RFC 6750, section 3; with ``basic``, RFC 7617)."""
+def unauthorised(
+    code: str, detail: str, *, error: str | None = None, basic: bool = False
+) -> Problem:
+    """Return the problem 401, which says how to authenticate (RFC 6750, section 3; with ``basic``,
+    RFC 7617).
+    """
     if basic:
-        return Problem(401, code, detail, headers={"WWW-Authenticate": 'Basic realm="crawler-lifecycle"'})
+        return Problem(
+            401, code, detail, headers={"WWW-Authenticate": 'Basic realm="crawler-lifecycle"'}
+        )
     challenge = 'Bearer realm="crawler-lifecycle"' + (f', error="{error}"' if error else "")
     return Problem(401, code, detail, headers={"WWW-Authenticate": challenge})

@@ -1,7 +1,7 @@
 """Shares of what a process has: requests and streams at once, bytes of bodies.
 
-Owners stand in levels: a login below its token, a token below its project, a project below the process. What one owner
-holds counts for all above it.
+Owners stand in levels: a login below its token, a token below its project, a project below the
+process. What one owner holds counts for all above it.
 """
 
 from __future__ import annotations

@@ -18,7 +18,10 @@ REMEMBERED = 10_000
 
 
 class Bucket:
-    """A token bucket. It holds ``size`` tokens, or else the tokens of ``BURST_S`` seconds and at least one."""
+    """A token bucket.
+
+    It holds ``size`` tokens, or else the tokens of ``BURST_S`` seconds and at least one.
+    """
 
     def __init__(self, rate: float, now: float, size: float | None = None) -> None:
         self._rate = rate
@@ -50,7 +53,9 @@ class Buckets:
         """Take one token. Return 0.0, or the seconds until a token is available."""
         now = self._clock()
         if key not in self._buckets and len(self._buckets) >= REMEMBERED:
-            self._buckets = {known: bucket for known, bucket in self._buckets.items() if not bucket.full(now)}
+            self._buckets = {
+                known: bucket for known, bucket in self._buckets.items() if not bucket.full(now)
+            }
             if len(self._buckets) >= REMEMBERED:
                 del self._buckets[next(iter(self._buckets))]
         return self._buckets.setdefault(key, Bucket(rate, now, size)).take(now)
@@ -59,7 +64,8 @@ class Buckets:
 class Tries:
     """A counter of wrong tokens for each address, in one process.
 
-    A right token is always accepted: nobody can guess it, and behind a proxy all callers have the same address.
+    A right token is always accepted: nobody can guess it, and behind a proxy all callers have the
+    same address.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -68,7 +74,10 @@ class Tries:
     def wrong(self, address: str) -> None:
         """Count a wrong token. Raises ``Problem`` 429 if too many came from this address before."""
         if wait := self._buckets.take(address, WRONG_PER_S, WRONG_MAX):
-            detail = f"Too many wrong tokens came from {address}; send a right one, or wait {math.ceil(wait)} s"
+            detail = (
+                f"Too many wrong tokens came from {address}; send a right one, or wait "
+                f"{math.ceil(wait)} s"
+            )
             raise too_many("rate_limited", detail, wait)
 
 

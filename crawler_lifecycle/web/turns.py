@@ -13,7 +13,8 @@ from crawler_lifecycle.domain.projects import only
 
 T = TypeVar("T")
 
-#: Bodies of up to this many bytes are read on the event loop: that takes less time than a change of threads.
+#: Bodies of up to this many bytes are read on the event loop: that takes less time than a change of
+#: threads.
 AT_ONCE_MAX = 8 * 1024
 _TURNS = WeakValueDictionary[object, asyncio.Lock]()
 
@@ -21,14 +22,16 @@ _TURNS = WeakValueDictionary[object, asyncio.Lock]()
 def turn() -> asyncio.Lock:
     """Return the lock of the caller's project. It is held while something large is read or stored.
 
-    Python computes in one thread at a time. So of many large requests of one project, only one competes with the event
-    loop and with other projects.
+    Python computes in one thread at a time. So of many large requests of one project, only one
+    competes with the event loop and with other projects.
     """
     return _TURNS.setdefault((asyncio.get_running_loop(), only()), asyncio.Lock())
 
 
 async def in_turn(size: float, work: Callable[..., T], *given: object) -> T:
-    """Return ``work(*given)``, which reads ``size`` bytes (``inf``: many). Raises what ``work`` raises.
+    """Return ``work(*given)``, which reads ``size`` bytes (``inf``: many).
+
+    Raises what ``work`` raises.
 
     What is large is read in a thread, in the turn of the caller's project.
     """

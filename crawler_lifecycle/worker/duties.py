@@ -50,7 +50,10 @@ class Service(Protocol):
 
 @dataclass(eq=False)
 class Duties:
-    """Starts the background services. Each is a task of the event loop that ends only with the process."""
+    """Starts the background services.
+
+    Each is a task of the event loop that ends only with the process.
+    """
 
     settings: Settings
     health: Health
@@ -65,9 +68,12 @@ class Duties:
         observing: Parts | None,
         store: Store,
     ) -> Recording | None:
-        """Start the services of the roles in ``parts``. Return what records the changes of runs, if it is started.
+        """Start the services of the roles in ``parts``.
 
-        ``observing`` are the parts with which ``observer`` works, or the role ``cluster`` without an observer.
+        Return what records the changes of runs, if it is started.
+
+        ``observing`` are the parts with which ``observer`` works, or the role ``cluster`` without
+        an observer.
         """
         same = SameSettings(store.notes, "worker", fingerprints(self.settings))
         self.health.beside["settings"] = lambda: {"problem": same.problem}
@@ -91,24 +97,35 @@ class Duties:
         return recording
 
     def _release(self, parts: Parts) -> None:
-        """Start the removal of finalizers from ended tasks that are recorded, if the cluster uses finalizers."""
+        """Start the removal of finalizers from ended tasks that are recorded, if the cluster uses
+        finalizers.
+        """
         keeper = kind_of(self.settings.cluster).keeper()
         if keeper is not None:
             self._begin("releases", Releaser(keeper, parts.store.tasks))
 
     def _call(self, parts: Parts) -> None:
-        """Start the calls of runs that wait for places, also of pools that were taken out of the settings."""
+        """Start the calls of runs that wait for places, also of pools that were taken out of the
+        settings.
+        """
         self._begin("pools", PoolCalls(parts.store.pools, self.workflows.place_free))
 
     async def _audit(self, client: Client, parts: Parts) -> None:
-        """Start the scheduled audits, the search for overdue looks and lost workflows, and the keepers of features."""
+        """Start the scheduled audits, the search for overdue looks and lost workflows, and the
+        keepers of features.
+        """
         await _keep_schedule(client, self.settings.audit)
         repair = self.settings.audit.repair
         audit = build_audit(parts)
         parents = build_parent_audit(parts)
         take_over = functools.partial(audit.take_over, repair=repair)
-        searches = [functools.partial(parents.search, what, repair=repair) for what in parents.kinds]
-        searches += [functools.partial(audit.take_over_ended, repair=repair), functools.partial(audit.end_forced)]
+        searches = [
+            functools.partial(parents.search, what, repair=repair) for what in parents.kinds
+        ]
+        searches += [
+            functools.partial(audit.take_over_ended, repair=repair),
+            functools.partial(audit.end_forced),
+        ]
         overdue = Overdue(
             *(parts.store.overdue, take_over, self.workflows.look_now, searches),
             note=parts.store.troubles.note_stale,
@@ -125,12 +142,17 @@ class Duties:
 
 
 async def _keep_schedule(client: Client, settings: AuditSettings) -> None:
-    """Update the schedule of audits from the settings. A worker without the right logs that and continues."""
+    """Update the schedule of audits from the settings.
+
+    A worker without the right logs that and continues.
+    """
     try:
         await keep_audit_schedule(client, settings.every_s, settings.repair)
     except RPCError as error:
         log.warning(
-            "audits are not scheduled (%s); allow this worker to do it, or call crawlctl audit from a timer", error
+            "audits are not scheduled (%s); allow this worker to do it, or call crawlctl audit "
+            "from a timer",
+            error,
         )
 
 
@@ -143,13 +165,24 @@ class Health:
     missing: dict[str, str] = field(default_factory=lambda: {"temporal": "not connected yet"})
 
     beside: dict[str, Callable[[], Mapping[str, object]]] = field(default_factory=dict)
-    """Name of each background service -> a function that returns its state. No state makes the worker unready."""
+    """Name of each background service -> a function that returns its state. No state makes the
+    worker unready.
+    """
 
     def app(self, listens: str) -> Starlette:
-        """Return the app with ``/healthz`` (alive) and ``/readyz`` (ready, or what is missing and the cure)."""
+        """Return the app with ``/healthz`` (alive) and ``/readyz`` (ready, or what is missing and
+        the cure).
+        """
 
         async def healthz(_: Request) -> JSONResponse:
-            return JSONResponse({"status": "alive", "roles": self.roles, "version": self.version, "pid": os.getpid()})
+            return JSONResponse(
+                {
+                    "status": "alive",
+                    "roles": self.roles,
+                    "version": self.version,
+                    "pid": os.getpid(),
+                }
+            )
 
         async def readyz(_: Request) -> JSONResponse:
             body = {"ready": not self.missing, "missing": self.missing}
@@ -157,4 +190,6 @@ class Health:
             return JSONResponse(body, status_code=503 if self.missing else 200)
 
         gate = Middleware(Gate, check=programs_only(listens))
-        return Starlette(routes=[Route("/healthz", healthz), Route("/readyz", readyz)], middleware=[gate])
+        return Starlette(
+            routes=[Route("/healthz", healthz), Route("/readyz", readyz)], middleware=[gate]
+        )

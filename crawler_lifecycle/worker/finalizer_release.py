@@ -1,8 +1,10 @@
-"""Removes our finalizer from pods whose end is committed. Until then the finalizer keeps them readable.
+"""Removes our finalizer from pods whose end is committed.
 
-Each turn asks the cluster which ended tasks it keeps, and the database which ends are committed. No decision depends on
-an earlier turn. Several workers may do this at once, and any of them may die in the middle. A task without a row in the
-database is kept and reported: an audit decides about it.
+Until then the finalizer keeps them readable.
+
+Each turn asks the cluster which ended tasks it keeps, and the database which ends are committed. No
+decision depends on an earlier turn. Several workers may do this at once, and any of them may die in
+the middle. A task without a row in the database is kept and reported: an audit decides about it.
 """
 
 from __future__ import annotations
@@ -28,14 +30,16 @@ from crawler_lifecycle.store.runs.tasks import TaskReader
 
 log = logging.getLogger(__name__)
 
-#: Seconds to the next turn after one that released something, and the longest pause after turns that did not.
+#: Seconds to the next turn after one that released something, and the longest pause after turns
+#: that did not.
 TURN_S = 3.0
 IDLE_S = 15.0
 #: Seconds to the next turn after an error: the first pause, and the longest.
 RETRY_S = (5.0, 60.0)
 #: The most ends that one turn releases. If there are more, the next turn follows at once.
 PAGE = 500
-#: Time that a pod is kept if its end was recorded without an exit code. An audit compares the two within this time.
+#: Time that a pod is kept if its end was recorded without an exit code. An audit compares the two
+#: within this time.
 UNPROVED_FOR = timedelta(hours=1)
 
 RELEASED = "released"
@@ -46,8 +50,9 @@ _ENDS = frozenset(str(status) for status in TERMINAL)
 def releasable(
     kept: Iterable[KeptEnd], rows: Mapping[tuple[int, int, int], RecordedTask], now: datetime
 ) -> list[KeptEnd]:
-    """Return the kept ends that the database has recorded, with their debugging information. Rows of earlier attempts
-    count too.
+    """Return the kept ends that the database has recorded, with their debugging information.
+
+    Rows of earlier attempts count too.
     """
     return [end for end in kept if _on_record(end, rows.get(end.key), now)]
 
@@ -60,22 +65,30 @@ def _on_record(end: KeptEnd, row: RecordedTask | None, now: datetime) -> bool:
 
 
 def _has_no_row(end: KeptEnd, row: RecordedTask | None) -> bool:
-    """Return whether ``row`` is not about this object. An object of the same name may be another installation's."""
+    """Return whether ``row`` is not about this object.
+
+    An object of the same name may be another installation's.
+    """
     if row is None:
         return True
     if end.uid is not None and end.uid == row.uid:
         return False
-    if end.run_uid != row.run_uid:  # another run had the same number before the database was restored
+    # Another run had the same number before the database was restored.
+    if end.run_uid != row.run_uid:
         return True
     if end.uid is None:
         return False
-    # An ended row without a uid never had an object. For an open row the uid may not be recorded yet.
+    # An ended row without a uid never had an object. For an open row the uid may not be recorded
+    # yet.
     return row.uid is not None or row.status in _ENDS
 
 
 @dataclass(eq=False)
 class Releaser:
-    """Releases ended tasks again and again, in the event loop of a worker. Blocking calls run in threads."""
+    """Releases ended tasks again and again, in the event loop of a worker.
+
+    Blocking calls run in threads.
+    """
 
     keeper: EvidenceKeeper
     tasks: TaskReader
@@ -85,14 +98,19 @@ class Releaser:
     def __post_init__(self) -> None:
         self._pause = self.turn_s
         self._loop = Loop(
-            "the release of ended tasks", self.turn_s, meanwhile="the cluster keeps them until then", retry_s=RETRY_S
+            "the release of ended tasks",
+            self.turn_s,
+            meanwhile="the cluster keeps them until then",
+            retry_s=RETRY_S,
         )
         self._kept = self._unknown = 0
         self._last: float | None = None
         self.counts: Counter[str] = Counter()
 
     def state(self) -> Mapping[str, object]:
-        """Return the state for a probe: numbers of ends that the cluster keeps, and of those without a row."""
+        """Return the state for a probe: numbers of ends that the cluster keeps, and of those
+        without a row.
+        """
         ago = None if self._last is None else round(time.monotonic() - self._last, 1)
         return {
             "kept": self._kept,
@@ -112,12 +130,18 @@ class Releaser:
         return 0.0 if left else self._pause
 
     def turn(self) -> tuple[int, int]:
-        """Release at most ``PAGE`` recorded ends. Return how many, and how many are left for the next turn.
+        """Release at most ``PAGE`` recorded ends.
+
+        Return how many, and how many are left for the next turn.
 
         Raises ``LifecycleError``.
         """
         kept = self.keeper.kept()
-        rows = {row.key: row for row in self.tasks.recorded_tasks([end.key for end in kept])} if kept else {}
+        rows = (
+            {row.key: row for row in self.tasks.recorded_tasks([end.key for end in kept])}
+            if kept
+            else {}
+        )
         ready = releasable(kept, rows, self.clock())
         self._kept = len(kept)
         self._last = time.monotonic()
@@ -140,8 +164,10 @@ class Releaser:
         if len(ends) > self._unknown:
             run_id, index, attempt = ends[0].key
             log.warning(
-                "the cluster keeps %s ended tasks that have no row in the database (one is task %s of run %s, attempt "
-                "%s); crawlctl audit lists these tasks, crawlctl cluster release releases their pods",
+                "the cluster keeps %s ended tasks that have no row in the database (one is task %s "
+                "of run %s, attempt "
+                "%s); crawlctl audit lists these tasks, crawlctl cluster release releases "
+                "their pods",
                 len(ends),
                 index,
                 run_id,

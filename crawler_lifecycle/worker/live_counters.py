@@ -1,7 +1,8 @@
 """Live counters: records the counters of running crawlers every few seconds, without a look.
 
-The observer reads the counters. The database keeps the higher value of each. Nothing else changes: no status, no event
-and no time of a look. After a failure here the counters are only older, because the next look reads them too.
+The observer reads the counters. The database keeps the higher value of each. Nothing else changes:
+no status, no event and no time of a look. After a failure here the counters are only older, because
+the next look reads them too.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ from crawler_lifecycle.ports.cluster import Observer
 from crawler_lifecycle.ports.looks import LiveCounters
 from crawler_lifecycle.store.runs.live_counters import LiveCounterStore
 
-#: Seconds between two turns. Together with the duration of a turn, a counter is recorded within 5 s.
+#: Seconds between two turns. Together with the duration of a turn, a counter is recorded within 5
+#: s.
 TURN_S = 2.0
 #: The most tasks of a run that are written in one transaction.
 PAGE = 500
-#: Seconds without a report until a task is forgotten. Among very many tasks, each is read only every few minutes.
+#: Seconds without a report until a task is forgotten. Among very many tasks, each is read only
+#: every few minutes.
 FORGET_S = 3600.0
 
 _Key = tuple[RunRef, int, int]
@@ -33,9 +36,12 @@ _Key = tuple[RunRef, int, int]
 
 @dataclass(eq=False)
 class Counting:
-    """Records counters again and again, in the event loop of a worker. Blocking calls run in threads.
+    """Records counters again and again, in the event loop of a worker.
 
-    If several observers watch one local cluster, only the first one counts. When it ends, the next one takes over.
+    Blocking calls run in threads.
+
+    If several observers watch one local cluster, only the first one counts. When it ends, the next
+    one takes over.
     """
 
     observer: Observer
@@ -46,11 +52,17 @@ class Counting:
     def __post_init__(self) -> None:
         self._written: dict[_Key, tuple[Counters, float]] = {}
         self._raised = 0
-        self._loop = Loop("recording live counters", self.turn_s, meanwhile="each look records the counters too")
+        self._loop = Loop(
+            "recording live counters", self.turn_s, meanwhile="each look records the counters too"
+        )
 
     def state(self) -> Mapping[str, object]:
         """Return the present state, for a probe."""
-        return {"tasks": len(self._written), "raised": self._raised, "problem": self._loop.failures.problem}
+        return {
+            "tasks": len(self._written),
+            "raised": self._raised,
+            "problem": self._loop.failures.problem,
+        }
 
     async def run(self) -> None:
         """Record counters until cancelled. Raises nothing."""
@@ -59,8 +71,8 @@ class Counting:
     def turn(self) -> None:
         """Read the counters, and write those that changed since the last write.
 
-        Raises the error of the read, or the last error of a write. A write that fails does not stop the writes for the
-        other runs.
+        Raises the error of the read, or the last error of a write. A write that fails does not stop
+        the writes for the other runs.
         """
         health = self.observer.health()
         if not health.up or health.place:
@@ -80,7 +92,9 @@ class Counting:
                 self._write(run, counted, now)
             except Exception as refused:  # the error is raised below
                 error = refused
-        self._written = {key: kept for key, kept in self._written.items() if now - kept[1] < FORGET_S}
+        self._written = {
+            key: kept for key, kept in self._written.items() if now - kept[1] < FORGET_S
+        }
         if error is not None:
             raise error
 

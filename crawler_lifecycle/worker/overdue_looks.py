@@ -1,11 +1,13 @@
 """Finds overdue looks and lost workflows every 15 s, and repairs them, whatever the cause.
 
-It asks Temporal about each run with an overdue look or with a workflow that was just ended from outside, and about each
-manager, graph, webhook and due time that needs a workflow. If it is missing, the repair of the audit starts one. If the
-workflow of a run is open, it is woken once for each due look, and the delay is reported. A look therefore comes at most
-60 s after it was due, unless the database, Temporal or all workers are unavailable.
+It asks Temporal about each run with an overdue look or with a workflow that was just ended from
+outside, and about each manager, graph, webhook and due time that needs a workflow. If it is
+missing, the repair of the audit starts one. If the workflow of a run is open, it is woken once for
+each due look, and the delay is reported. A look therefore comes at most 60 s after it was due,
+unless the database, Temporal or all workers are unavailable.
 
-No repair depends on an earlier turn. Several workers may do this at once, and any of them may die in the middle.
+No repair depends on an earlier turn. Several workers may do this at once, and any of them may die
+in the middle.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ PAGE = 500
 #: Failed runs after which a turn ends early. The next turn continues after them.
 FAILED_MAX = 3
 
-#: The most starts that one turn puts first: two a second. They delay no stop, and each start comes at last.
+#: The most starts that one turn puts first: two a second. They delay no stop, and each start comes
+#: at last.
 STARTS_MAX = 30
 
 TAKEN_OVER = "taken_over"
@@ -43,13 +46,16 @@ LEFT = "left"
 
 @dataclass(eq=False)
 class Overdue:
-    """Searches and repairs again and again, in the event loop of a worker. Blocking calls run in threads.
+    """Searches and repairs again and again, in the event loop of a worker.
 
-    ``take_over`` repairs a run without an open workflow, and returns ``None`` for a run whose workflow is open.
-    ``wake`` sends ``look_now`` to a workflow id. ``begin`` gives a workflow the highest priority, because an overloaded
-    machine may always have steps of begun runs, which come before starts. Each of ``searches`` repairs lost workflows
-    of one kind (such as those of managers), and returns how many are lost. ``note`` reports an overdue look; repeated
-    calls change nothing.
+    Blocking calls run in threads.
+
+    ``take_over`` repairs a run without an open workflow, and returns ``None`` for a run whose
+    workflow is open. ``wake`` sends ``look_now`` to a workflow id. ``begin`` gives a workflow the
+    highest priority, because an overloaded machine may always have steps of begun runs, which come
+    before starts. Each of ``searches`` repairs lost workflows of one kind (such as those of
+    managers), and returns how many are lost. ``note`` reports an overdue look; repeated calls
+    change nothing.
     """
 
     store: OverdueStore
@@ -69,8 +75,15 @@ class Overdue:
         self._loop = Loop("the search for overdue looks and lost workflows", self.every_s)
 
     def state(self) -> Mapping[str, object]:
-        """Return the state for a probe: overdue looks and lost workflows of the last turn, repairs since the start."""
-        return {"overdue": self._overdue, "lost": self._lost, "problem": self._loop.failures.problem, **self.counts}
+        """Return the state for a probe: overdue looks and lost workflows of the last turn, repairs
+        since the start.
+        """
+        return {
+            "overdue": self._overdue,
+            "lost": self._lost,
+            "problem": self._loop.failures.problem,
+            **self.counts,
+        }
 
     async def run(self) -> None:
         """Search until cancelled. Raises nothing."""
@@ -111,7 +124,9 @@ class Overdue:
                     starts += 1
                     await self.begin(workflow_id(run.crawler, run.request_id))
             except LifecycleError as error:  # one failing run does not delay the others
-                log.warning("the overdue look of run %d cannot be repaired now: %s", run.run_id, error)
+                log.warning(
+                    "the overdue look of run %d cannot be repaired now: %s", run.run_id, error
+                )
                 errors.append(error)
                 if len(errors) == FAILED_MAX:
                     self._after = (run.due_at or before, run.run_id)
@@ -129,8 +144,11 @@ class Overdue:
         if done is not None:
             self.counts[TAKEN_OVER if done.repaired else LEFT] += 1
         elif new and run.owner_workflow_id is not None:
-            # A workflow without a planned wait is busy; a signal would only make its history longer.
+            # A workflow without a planned wait is busy; a signal would only make its history
+            # longer.
             self._woken[run.run_id] = run.due_at
-            log.warning("the look of run %d was due at %s; waking its workflow", run.run_id, run.due_at)
+            log.warning(
+                "the look of run %d was due at %s; waking its workflow", run.run_id, run.due_at
+            )
             await self.wake(run.owner_workflow_id)
             self.counts[WOKEN] += 1

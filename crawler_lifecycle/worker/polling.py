@@ -1,4 +1,7 @@
-"""Pollers of the task queues of a worker process: one SDK worker for each queue. All shut down together."""
+"""Pollers of the task queues of a worker process: one SDK worker for each queue.
+
+All shut down together.
+"""
 
 from __future__ import annotations
 
@@ -33,19 +36,23 @@ from crawler_lifecycle.settings import Settings, WorkerSettings
 from crawler_lifecycle.temporal.interceptors import HeartbeatInterceptor
 from crawler_lifecycle.workflows.policies import DEAD_S, POLICIES
 
-#: Seconds that a workflow waits for the worker that has it in its cache. After them any worker may take it. A killed
-#: worker costs this time once for each step: after 10 s Temporal knows that nobody polls its own queue.
+#: Seconds that a workflow waits for the worker that has it in its cache. After them any worker may
+#: take it. A killed worker costs this time once for each step: after 10 s Temporal knows that
+#: nobody polls its own queue.
 STICKY_S = 2.0
-#: Polls for workflow tasks at once. ``TAKEN_UP`` of them poll the shared queue. With a single such poll, a new worker
-#: would take up only 20 workflows a second, and fewer on a busy server, where each poll takes half a second.
+#: Polls for workflow tasks at once. ``TAKEN_UP`` of them poll the shared queue. With a single such
+#: poll, a new worker would take up only 20 workflows a second, and fewer on a busy server, where
+#: each poll takes half a second.
 WORKFLOW_POLLS = 20
 
 
 def deployment_of(settings: WorkerSettings) -> WorkerDeploymentConfig | None:
-    """Return the SDK's versioning options for a worker with a build id; ``None`` for a worker without one.
+    """Return the SDK's versioning options for a worker with a build id; ``None`` for a worker
+    without one.
 
-    Every workflow moves to the current build with its next step (``AUTO_UPGRADE``). Runs live for days, and any build
-    must be able to stop them. Tests replay recorded histories to prove that a build continues the workflows of others.
+    Every workflow moves to the current build with its next step (``AUTO_UPGRADE``). Runs live for
+    days, and any build must be able to stop them. Tests replay recorded histories to prove that a
+    build continues the workflows of others.
     """
     version = settings.version()
     if version is None:
@@ -70,8 +77,8 @@ def worker(
 ) -> Worker:
     """Return the SDK worker that polls the queue of one role, or ``queue`` for the same activities.
 
-    ``most`` limits the activities at once. With ``functions`` it takes only calls of users' functions, at most this
-    many at once.
+    ``most`` limits the activities at once. With ``functions`` it takes only calls of users'
+    functions, at most this many at once.
     """
     beaten = [name for name, policy in POLICIES.items() if policy.beaten]
     lag = Lag()
@@ -88,16 +95,18 @@ def worker(
         max_concurrent_workflow_task_polls=WORKFLOW_POLLS,
         nonsticky_to_sticky_poll_ratio=TAKEN_UP / WORKFLOW_POLLS,
         interceptors=[HeartbeatInterceptor(beaten, lag.note)],
-        # By default the SDK delays a heartbeat by up to 80 % of the timeout. A slow machine would miss the timeout.
+        # By default the SDK delays a heartbeat by up to 80 % of the timeout. A slow machine would
+        # miss the timeout.
         max_heartbeat_throttle_interval=timedelta(seconds=DEAD_S / 3),
         deployment_config=deployment,
-        # Otherwise the SDK makes a name of the code of every module that is loaded, which takes 0.3 s.
+        # Otherwise the SDK makes a name of the code of every module that is loaded, which takes 0.3
+        # s.
         build_id=None if deployment else release(),
     )
 
 
-#: Seconds for which the queue of users' objects is still polled while managers are notified to use another worker. The
-#: grace time begins after these seconds, so the number is small.
+#: Seconds for which the queue of users' objects is still polled while managers are notified to use
+#: another worker. The grace time begins after these seconds, so the number is small.
 NOTIFIED_S = 2.0
 
 
@@ -117,33 +126,57 @@ class Polling:
     async def roles(self, parts: Mapping[str, Parts]) -> None:
         """Poll the queue of each role."""
         for role, its in parts.items():
-            most = self.settings.webhooks.at_once if role == WEBHOOKS else self.settings.worker.threads
+            most = (
+                self.settings.webhooks.at_once if role == WEBHOOKS else self.settings.worker.threads
+            )
             threads = self._threads(most, role)
-            await self._begin(worker(self.client, role, its, self.settings.worker, threads, self.deployment, most=most))
+            await self._begin(
+                worker(
+                    self.client,
+                    role,
+                    its,
+                    self.settings.worker,
+                    threads,
+                    self.deployment,
+                    most=most,
+                )
+            )
 
     async def plans(self, parts: Parts, plans: UsersCode) -> None:
-        """Poll the queue of the users' objects in this process, and the queue of users' functions."""
+        """Poll the queue of the users' objects in this process, and the queue of users'
+        functions.
+        """
         settings = self.settings.worker
         threads = self._threads(settings.threads, "plans-own")
         # Without a deployment version: the object is in this process, whichever build is current.
-        await self._begin(worker(self.client, PLANS, parts, settings, threads, None, plans.hosts.own_queue))
+        await self._begin(
+            worker(self.client, PLANS, parts, settings, threads, None, plans.hosts.own_queue)
+        )
         self._own = self._workers.pop()
         most = self.settings.plans.functions
         queue = functions_queue(self.settings.plans.queue)
         # As many calls at once as there may be processes: no call waits for a free process.
         threads = self._threads(most, "functions")
-        await self._begin(worker(self.client, PLANS, parts, settings, threads, self.deployment, queue, most))
+        await self._begin(
+            worker(self.client, PLANS, parts, settings, threads, self.deployment, queue, most)
+        )
 
     async def leave(self, moving: Awaitable[None] | None = None) -> None:
-        """Take no more work, and let running activities end within the grace time. ``moving`` notifies managers.
+        """Take no more work, and let running activities end within the grace time.
 
-        All workers shut down at the same time. One after the other, the last would still take work while the first
-        waits, and the grace times would add up.
+        ``moving`` notifies managers.
+
+        All workers shut down at the same time. One after the other, the last would still take work
+        while the first waits, and the grace times would add up.
         """
-        await asyncio.gather(*(worker.shutdown() for worker in self._workers), self._leave_own(moving))
+        await asyncio.gather(
+            *(worker.shutdown() for worker in self._workers), self._leave_own(moving)
+        )
 
     async def _leave_own(self, moving: Awaitable[None] | None) -> None:
-        """Shut down the queue of the users' objects here, after its managers are notified or ``NOTIFIED_S`` is over."""
+        """Shut down the queue of the users' objects here, after its managers are notified or
+        ``NOTIFIED_S`` is over.
+        """
         if self._own is None or moving is None:
             return
         notifying = asyncio.ensure_future(moving)
@@ -157,8 +190,8 @@ class Polling:
         self._workers.append(await self.stack.enter_async_context(polling))
 
 
-#: Seconds that activities wait in Temporal's queue before starts are paced, the longest pause before a start, and the
-#: time from one check to the next within it.
+#: Seconds that activities wait in Temporal's queue before starts are paced, the longest pause
+#: before a start, and the time from one check to the next within it.
 LAG_S = 0.1
 PACED_S = 1.0
 CHECK_S = 0.05
@@ -171,8 +204,8 @@ BEGINNING = "create_history_id"
 class Lag:
     """Seconds that activities of a worker waited in Temporal's queue lately, by the server's clock.
 
-    A server near its limit makes every step wait. Fewer starts at once do not take longer in all, because the server
-    is busy either way, but a stop then waits for fewer steps of others.
+    A server near its limit makes every step wait. Fewer starts at once do not take longer in all,
+    because the server is busy either way, but a stop then waits for fewer steps of others.
     """
 
     def __init__(self) -> None:
@@ -182,7 +215,10 @@ class Lag:
         """True if a run has begun since somebody set this to false."""
 
     def note(self, info: activity.Info) -> None:
-        """Count the wait of an activity that begins now. A long one counts as ``PACED_S``: an outage may be over."""
+        """Count the wait of an activity that begins now.
+
+        A long one counts as ``PACED_S``: an outage may be over.
+        """
         self.run_began |= info.activity_type == BEGINNING
         waited_s = (info.started_time - info.current_attempt_scheduled_time).total_seconds()
         if waited_s > EAGER_S:
@@ -190,20 +226,25 @@ class Lag:
             self._at = time.monotonic()
 
     async def over(self) -> None:
-        """Return when activities wait no longer than ``LAG_S``, if none began for ``PACED_S``, or after that time."""
+        """Return when activities wait no longer than ``LAG_S``, if none began for ``PACED_S``, or
+        after that time.
+        """
         for _ in range(round(PACED_S / CHECK_S)):
             if self._waited_s < LAG_S or time.monotonic() > self._at + PACED_S:
                 return
             await asyncio.sleep(CHECK_S)
 
 
-#: Workflow tasks at once: of cached workflows (from the worker's sticky queue), and of others (the shared queue).
+#: Workflow tasks at once: of cached workflows (from the worker's sticky queue), and of others (the
+#: shared queue).
 REMEMBERED = 32
 TAKEN_UP = 3
 
 
 def tuner(activities: int, lag: Lag) -> WorkerTuner:
-    """Return the slots of a worker: this many activities at once, and workflow tasks by ``WorkflowSlots``."""
+    """Return the slots of a worker: this many activities at once, and workflow tasks by
+    ``WorkflowSlots``.
+    """
     return WorkerTuner.create_composite(
         workflow_supplier=WorkflowSlots(lag),
         activity_supplier=FixedSizeSlotSupplier(activities),
@@ -213,13 +254,16 @@ def tuner(activities: int, lag: Lag) -> WorkerTuner:
 
 
 class WorkflowSlots(CustomSlotSupplier):
-    """Slots for the workflow tasks of one worker. Cached workflows have separate slots. Thread-safe.
+    """Slots for the workflow tasks of one worker.
 
-    All workflow tasks of a process share one interpreter. If a task takes 10 s, Temporal gives it to another worker,
-    behind all starts. With the SDK's hundred shared slots, a burst of starts fills them all, and a stop waits among
-    them. With few shared slots, the starts occupy them, and a stop does not get one. With separate slots, starts
-    without a slot wait in Temporal's queue and delay no stop. Temporal 1.32 also brings starts to polls for cached
-    workflows unless it is told not to (docs/deployment.md).
+    Cached workflows have separate slots. Thread-safe.
+
+    All workflow tasks of a process share one interpreter. If a task takes 10 s, Temporal gives it
+    to another worker, behind all starts. With the SDK's hundred shared slots, a burst of starts
+    fills them all, and a stop waits among them. With few shared slots, the starts occupy them, and
+    a stop does not get one. With separate slots, starts without a slot wait in Temporal's queue and
+    delay no stop. Temporal 1.32 also brings starts to polls for cached workflows unless it is told
+    not to (docs/deployment.md).
     """
 
     def __init__(self, lag: Lag, remembered: int = REMEMBERED, taken_up: int = TAKEN_UP) -> None:
@@ -227,7 +271,9 @@ class WorkflowSlots(CustomSlotSupplier):
         self._slots = {True: asyncio.Semaphore(remembered), False: asyncio.Semaphore(taken_up)}
 
     async def reserve_slot(self, ctx: SlotReserveContext) -> SlotPermit:
-        """Return a slot for the next poll, as soon as one is free. It may pause once for each run that has begun.
+        """Return a slot for the next poll, as soon as one is free.
+
+        It may pause once for each run that has begun.
 
         Further tasks of runs that have left the cache are not paced: they would wait behind starts.
         """
@@ -246,7 +292,10 @@ class WorkflowSlots(CustomSlotSupplier):
         """Do nothing: the kinds of slots are separate from the beginning."""
 
     def release_slot(self, ctx: SlotReleaseContext) -> None:
-        """Give the slot back. The SDK calls this in its own threads, the last time perhaps after the loop's end."""
+        """Give the slot back.
+
+        The SDK calls this in its own threads, the last time perhaps after the loop's end.
+        """
         if isinstance(ctx.permit, _Permit):
             with suppress(RuntimeError):  # the loop has ended: nobody waits for a slot
                 ctx.permit.loop.call_soon_threadsafe(ctx.permit.slots.release)

@@ -1,7 +1,8 @@
-"""Calls: when a pool has a free place, the run that is next in its line gets the signal ``place_free``.
+"""Calls: when a pool has a free place, the run that is next in its line gets the signal
+``place_free``.
 
-Every worker of the role ``cluster`` does this. One row lock of the database decides, so no place is called out twice. A
-failure only costs time: a run also asks for places after each of its looks.
+Every worker of the role ``cluster`` does this. One row lock of the database decides, so no place is
+called out twice. A failure only costs time: a run also asks for places after each of its looks.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from crawler_lifecycle.store.runs.pools import PoolStore
 
 #: Seconds between two turns. Without waiting runs a turn is one small query.
 EVERY_S = 0.5
-#: Turns between two adoptions: during a change of pools, workers with the old ones may still write tickets.
+#: Turns between two adoptions: during a change of pools, workers with the old ones may still write
+#: tickets.
 ADOPT_TURNS = 120
 #: Seconds to the next turn after an error: the first pause, and the longest.
 RETRY_S = (1.0, 30.0)
@@ -30,11 +32,15 @@ class PoolCalls:
     ``call`` sends ``place_free`` to a workflow id, and returns whether that workflow is open.
     """
 
-    def __init__(self, pools: PoolStore, call: Callable[[str], Awaitable[bool]], every_s: float = EVERY_S) -> None:
+    def __init__(
+        self, pools: PoolStore, call: Callable[[str], Awaitable[bool]], every_s: float = EVERY_S
+    ) -> None:
         self._pools = pools
         self._call = call
         self._turns = 0
-        self._loop = Loop("calling runs that wait for places of their pools", every_s, retry_s=RETRY_S)
+        self._loop = Loop(
+            "calling runs that wait for places of their pools", every_s, retry_s=RETRY_S
+        )
         self.counts: Counter[str] = Counter()
 
     def state(self) -> Mapping[str, object]:

@@ -37,7 +37,10 @@ from crawler_lifecycle.temporal.audit_schedule import keep_audit_schedule
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.codec import codec_of
 from crawler_lifecycle.temporal.directory import TemporalDirectory
-from crawler_lifecycle.temporal.operator.server import register_search_attributes, registration_command
+from crawler_lifecycle.temporal.operator.server import (
+    register_search_attributes,
+    registration_command,
+)
 from crawler_lifecycle.temporal.operator.task_queues import BEAT_S
 from crawler_lifecycle.temporal.plugin import connect, logging_of_core
 
@@ -58,14 +61,17 @@ EXIT_ERROR = 1
 RETRY_S = 2.0
 #: Seconds between two checks that database and Temporal are available.
 CHECK_S = 5.0
-#: Seconds between two checks that Temporal still knows our search attributes: it may have got another database.
+#: Seconds between two checks that Temporal still knows our search attributes: it may have got
+#: another database.
 REGISTER_S = 30.0
 #: Seconds that a worker has at its shutdown to notify the managers whose objects it holds.
 MOVED_S = 5.0
 
 
 def check_roles(roles: Sequence[str]) -> list[str]:
-    """Return the roles to serve, each once. ``all``, or no role, means every role with a task queue.
+    """Return the roles to serve, each once.
+
+    ``all``, or no role, means every role with a task queue.
 
     Raises ``InvalidRequest`` for an unknown role.
     """
@@ -73,13 +79,17 @@ def check_roles(roles: Sequence[str]) -> list[str]:
         return list(ROLES)
     for role in roles:
         if role not in (*ROLES, OBSERVER):
-            raise InvalidRequest(f"role: {role!r} is unknown; choose from all, {', '.join(ROLES)}, {OBSERVER}")
+            raise InvalidRequest(
+                f"role: {role!r} is unknown; choose from all, {', '.join(ROLES)}, {OBSERVER}"
+            )
     return list(dict.fromkeys(roles))
 
 
 def _listen(host: str, port: int) -> socket.socket:
     try:
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        return socket.create_server(
+            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
+        )
     except OSError as error:
         raise InvalidRequest(
             f"LIFECYCLE_WORKER__HEALTH_PORT: {host}:{port} cannot be used ({error.strerror}); "
@@ -91,7 +101,9 @@ def _listen(host: str, port: int) -> socket.socket:
 async def _serving_health(health: Health, settings: Settings) -> AsyncIterator[None]:
     listener = _listen(settings.worker.health_host, settings.worker.health_port)
     app = health.app(settings.worker.health_host)
-    config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", headers=settings.headers)
+    config = uvicorn.Config(
+        app, log_config=None, access_log=False, lifespan="off", headers=settings.headers
+    )
     server = uvicorn.Server(config)
     task = asyncio.create_task(server._serve([listener]))
     try:
@@ -102,7 +114,9 @@ async def _serving_health(health: Health, settings: Settings) -> AsyncIterator[N
 
 
 def _runtime(settings: WorkerSettings) -> Runtime:
-    """Return the SDK's runtime. If a port is set, it serves the SDK's metrics and ours for Prometheus.
+    """Return the SDK's runtime.
+
+    If a port is set, it serves the SDK's metrics and ours for Prometheus.
 
     Raises ``InvalidRequest`` if the address cannot be used.
     """
@@ -123,12 +137,15 @@ def _runtime(settings: WorkerSettings) -> Runtime:
         )
     except ValueError as error:
         raise InvalidRequest(
-            f"LIFECYCLE_WORKER__METRICS_PORT: {settings.metrics_host}:{settings.metrics_port}: {error}; "
+            f"LIFECYCLE_WORKER__METRICS_PORT: {settings.metrics_host}:{settings.metrics_port}: "
+            f"{error}; "
             "end the process that listens there, choose another port, or unset it"
         ) from None
     version = settings.version()
     labels = build() | ({"build": version[1]} if version else {})
-    runtime.metric_meter.create_gauge("lifecycle_build_info", "Always 1; version and build").set(1, labels)
+    runtime.metric_meter.create_gauge("lifecycle_build_info", "Always 1; version and build").set(
+        1, labels
+    )
     return runtime
 
 
@@ -142,19 +159,27 @@ async def _without_database(database: StoreHealth) -> Problems:
 
 
 async def _registered(client: Client) -> Problems:
-    """Register our missing search attributes. Return the problem and its cure, for readiness; empty if none."""
+    """Register our missing search attributes.
+
+    Return the problem and its cure, for readiness; empty if none.
+    """
     try:
         added = await register_search_attributes(client)
     except RPCError as error:
         cure = registration_command(client.namespace)
-        return {"search_attributes": f"cannot be registered ({error}); ask an operator to run: {cure}"}
+        return {
+            "search_attributes": f"cannot be registered ({error}); ask an operator to run: {cure}"
+        }
     if added:
         log.info("registered search attributes %s", ", ".join(added))
     return {}
 
 
 async def _registered_again(client: Client, audit: AuditSettings | None) -> Problems:
-    """Register our search attributes again if they are missing. With ``audit``, create the schedule of audits again."""
+    """Register our search attributes again if they are missing.
+
+    With ``audit``, create the schedule of audits again.
+    """
     if audit is not None:
         with contextlib.suppress(RPCError):  # a missing right was logged at the start
             await keep_audit_schedule(client, audit.every_s, audit.repair, only_missing=True)
@@ -162,16 +187,24 @@ async def _registered_again(client: Client, audit: AuditSettings | None) -> Prob
 
 
 async def _connected(
-    database: StoreHealth, workflows: Workflows, health: Health, connecting: Callable[[], Awaitable[Client]]
+    database: StoreHealth,
+    workflows: Workflows,
+    health: Health,
+    connecting: Callable[[], Awaitable[Client]],
 ) -> Client:
-    """Connect and check until nothing is missing. Raises ``LifecycleError`` for an error that waiting cannot cure."""
+    """Connect and check until nothing is missing.
+
+    Raises ``LifecycleError`` for an error that waiting cannot cure.
+    """
     while True:  # not a background ``Loop``, which would catch that error: it has to end the worker
         missing: Problems = {}
         if workflows.client is None:
             try:
                 workflows.client = await connecting()
             except (RuntimeError, RPCError, OSError) as error:
-                missing["temporal"] = f"no Temporal server answers ({error}); start one or set TEMPORAL_ADDRESS"
+                missing["temporal"] = (
+                    f"no Temporal server answers ({error}); start one or set TEMPORAL_ADDRESS"
+                )
         client = workflows.client
         if client is not None:
             missing |= await _registered(client)
@@ -186,7 +219,8 @@ async def _connected(
 
 
 def _observer_of(settings: Settings, roles: Sequence[str]) -> Observer | None:
-    """Return the observer for the role ``observer``, or for ``cluster`` if its wake-ups are on; otherwise ``None``.
+    """Return the observer for the role ``observer``, or for ``cluster`` if its wake-ups are on;
+    otherwise ``None``.
 
     Raises ``InvalidRequest`` for the role ``observer`` if this kind of cluster has no observer.
     """
@@ -195,13 +229,19 @@ def _observer_of(settings: Settings, roles: Sequence[str]) -> Observer | None:
     observer = kind_of(settings.cluster).observer()
     if observer is None and OBSERVER in roles:
         raise InvalidRequest(
-            f"role: {OBSERVER!r} has nothing to observe on a cluster of kind {settings.cluster.kind!r}; leave it out"
+            f"role: {OBSERVER!r} has nothing to observe on a cluster of kind "
+            f"{settings.cluster.kind!r}; leave it out"
         )
     return observer
 
 
-async def _unless(over: asyncio.Event, work: Coroutine[Any, Any, T], within_s: float | None = None) -> T | None:
-    """Return the result of ``work``. If ``over`` is set or ``within_s`` passes first, cancel it and return ``None``."""
+async def _unless(
+    over: asyncio.Event, work: Coroutine[Any, Any, T], within_s: float | None = None
+) -> T | None:
+    """Return the result of ``work``.
+
+    If ``over`` is set or ``within_s`` passes first, cancel it and return ``None``.
+    """
     working = asyncio.create_task(work)
     leaving = asyncio.create_task(over.wait())
     await asyncio.wait((working, leaving), timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
@@ -214,7 +254,9 @@ async def _unless(over: asyncio.Event, work: Coroutine[Any, Any, T], within_s: f
 
 
 def _sight(recording: Recording) -> Problems:
-    """Return the problem of a process that only observes, for readiness; empty if it sees the cluster."""
+    """Return the problem of a process that only observes, for readiness; empty if it sees the
+    cluster.
+    """
     health = recording.health()
     return {} if health.up else {"observer": health.problem or "it does not see the cluster"}
 
@@ -226,9 +268,11 @@ async def _check_readiness(
     registered: Callable[[], Awaitable[Problems]],
     also: Callable[[], Problems],
 ) -> None:
-    """Update ``health.missing`` until cancelled, with everything that the worker needs and does not have at present.
+    """Update ``health.missing`` until cancelled, with everything that the worker needs and does not
+    have at present.
 
-    ``registered`` registers search attributes and returns the problem of that; ``also`` returns further problems.
+    ``registered`` registers search attributes and returns the problem of that; ``also`` returns
+    further problems.
     """
     checked = time.monotonic()
 
@@ -255,7 +299,9 @@ async def _check_readiness(
 async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> None:
     """Serve until ``over`` is set, then let running activities end within the grace time."""
     deployment = deployment_of(settings.worker)
-    health = Health(check_roles(roles), deployment.version.to_canonical_string() if deployment else None)
+    health = Health(
+        check_roles(roles), deployment.version.to_canonical_string() if deployment else None
+    )
     async with _serving_health(health, settings), contextlib.AsyncExitStack() as stack:
         traces = tracing.start("worker")
         stack.callback(traces.close)
@@ -265,11 +311,19 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
         workflows = Workflows()
         directory = TemporalDirectory(asyncio.get_running_loop(), workflows)
         observer = _observer_of(settings, health.roles)
-        parts = {role: build_parts(settings, directory, role) for role in health.roles if role != OBSERVER}
-        observing = parts.get("cluster") or (build_parts(settings, directory, OBSERVER) if observer else None)
+        parts = {
+            role: build_parts(settings, directory, role)
+            for role in health.roles
+            if role != OBSERVER
+        }
+        observing = parts.get("cluster") or (
+            build_parts(settings, directory, OBSERVER) if observer else None
+        )
         store = next(one.store for one in (*parts.values(), observing) if one is not None)
         codec = codec_of(settings.payloads.keys)
-        connecting = functools.partial(connect, runtime=runtime, plugins=traces.plugins, codec=codec)
+        connecting = functools.partial(
+            connect, runtime=runtime, plugins=traces.plugins, codec=codec
+        )
         client = await _unless(over, _connected(store.health, workflows, health, connecting))
         if client is None:
             return
@@ -293,13 +347,18 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
         duties = Duties(settings, health, workflows, beside)
         recording = await duties.begin(client, parts, observer, observing, store)
         gc.collect()
-        gc.freeze()  # all modules are loaded: searching them for garbage is a tenth of the time of a long look
+        # All modules are loaded: searching them for garbage is a tenth of the time of a long look.
+        gc.freeze()
         also: Callable[[], Problems] = dict if plans is None else plans.registry.missing
         if recording is not None and not parts:
             also = functools.partial(_sight, recording)
         health.missing = also()
-        log.info("worker ready, roles %s, version %s", ", ".join(health.roles), health.version or "none")
-        registered = functools.partial(_registered_again, client, settings.audit if "audit" in parts else None)
+        log.info(
+            "worker ready, roles %s, version %s", ", ".join(health.roles), health.version or "none"
+        )
+        registered = functools.partial(
+            _registered_again, client, settings.audit if "audit" in parts else None
+        )
         await _unless(over, _check_readiness(client, store.health, health, registered, also))
         beside.leave()
         health.missing = {"worker": "is shutting down"}
@@ -308,11 +367,17 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
 
 
 async def _notify_managers(plans: UsersCode, workflows: Workflows) -> None:
-    """Notify managers to continue on another worker. Give up after ``MOVED_S``: they also notice it by themselves."""
+    """Notify managers to continue on another worker.
+
+    Give up after ``MOVED_S``: they also notice it by themselves.
+    """
     try:
         await asyncio.wait_for(plans.leave(workflows.moved), MOVED_S)
     except (LifecycleError, TimeoutError) as error:
-        log.warning("not every manager was notified that this worker shuts down: %s", error or "it takes too long")
+        log.warning(
+            "not every manager was notified that this worker shuts down: %s",
+            error or "it takes too long",
+        )
 
 
 def serve(settings: Settings, roles: Sequence[str] = ()) -> int:

@@ -1,11 +1,12 @@
 """Records at once what the observer notices, and looks at runs whose planned look does not come.
 
-A change is first recorded by a complete look in this process. The workflow of the run is notified afterwards, so that
-it counts the tasks and continues. So a status is true while Temporal is away or busy. Verdicts, deployments, retries
-and stops belong to the workflow, and wait for it.
+A change is first recorded by a complete look in this process. The workflow of the run is notified
+afterwards, so that it counts the tasks and continues. So a status is true while Temporal is away or
+busy. Verdicts, deployments, retries and stops belong to the workflow, and wait for it.
 
-The observer watches in its own thread, looks are done in a few threads, and signals are sent in the event loop. Nothing
-waits for the others. A failure here only costs time: the workflow looks as planned.
+The observer watches in its own thread, looks are done in a few threads, and signals are sent in the
+event loop. Nothing waits for the others. A failure here only costs time: the workflow looks as
+planned.
 """
 
 from __future__ import annotations
@@ -31,23 +32,26 @@ from crawler_lifecycle.ports.runs import Fence
 from crawler_lifecycle.store.runs.reads import WakeUpStore
 from crawler_lifecycle.temporal.errors import answering
 
-#: Seconds that an observer waits for each observer that started before it. By then the look is usually recorded.
+#: Seconds that an observer waits for each observer that started before it. By then the look is
+#: usually recorded.
 STAGGER_S = 0.5
 #: The most looks and signals at the same time.
 LOOKS_AT_ONCE = 4
 SIGNALS_AT_ONCE = 20
 #: Seconds between two readings of the observer's health.
 HEALTH_S = 1.0
-#: Seconds to the next turn after an error: the first pause, and the longest; and the seconds for one signal. Together
-#: they are shorter than the 10 s after Temporal's return within which a verdict comes.
+#: Seconds to the next turn after an error: the first pause, and the longest; and the seconds for
+#: one signal. Together they are shorter than the 10 s after Temporal's return within which a
+#: verdict comes.
 RETRY_S = (0.5, 1.0)
 SEND_S = 5.0
-#: Seconds between two searches for runs whose planned look did not come, and how late such a look may be.
+#: Seconds between two searches for runs whose planned look did not come, and how late such a look
+#: may be.
 SEARCH_S = 5.0
 LATE_S = 8.0
 
-#: Values of the metric label ``what``: noticed changes; changes that were joined with an earlier one or that a look had
-#: already seen; looks that were recorded; delivered signals; failed tries.
+#: Values of the metric label ``what``: noticed changes; changes that were joined with an earlier
+#: one or that a look had already seen; looks that were recorded; delivered signals; failed tries.
 NOTICED = "noticed"
 COALESCED = "coalesced"
 RECORDED = "recorded"
@@ -59,9 +63,9 @@ FAILED = "failed"
 class Recording:
     """Records the changes that one observer notices, and notifies the workflows.
 
-    Without an ``observer`` it only looks at runs whose planned look does not come. ``notify`` sends the signal to a
-    workflow id and returns whether that workflow is open. Its second argument is true if the workflow only has to count
-    the tasks, because a look was recorded.
+    Without an ``observer`` it only looks at runs whose planned look does not come. ``notify`` sends
+    the signal to a workflow id and returns whether that workflow is open. Its second argument is
+    true if the workflow only has to count the tasks, because a look was recorded.
     """
 
     observer: Observer | None
@@ -79,14 +83,20 @@ class Recording:
         self._noticed: list[tuple[int, Change]] = []
         self._looking: set[asyncio.Task[None]] = set()
         self._failures = Failures("recording noticed changes", "the workflows look as planned")
-        self._sending = Loop("notifying workflows", 0.0, meanwhile="verdicts and retries wait", retry_s=RETRY_S)
+        self._sending = Loop(
+            "notifying workflows", 0.0, meanwhile="verdicts and retries wait", retry_s=RETRY_S
+        )
         self._threads = ThreadPoolExecutor(LOOKS_AT_ONCE, thread_name_prefix="recorder")
         self._up = False
         self.counts: Counter[str] = Counter()
 
     def health(self) -> ObserverHealth:
         """Return the health of the observer."""
-        return ObserverHealth(False, "there is none") if self.observer is None else self.observer.health()
+        return (
+            ObserverHealth(False, "there is none")
+            if self.observer is None
+            else self.observer.health()
+        )
 
     def state(self) -> Mapping[str, object]:
         """Return the present state, for a probe."""
@@ -94,7 +104,13 @@ class Recording:
         unsent = len(self._signals)
         problem = self._failures.problem or self._sending.failures.problem
         up = "up" if health.up else f"down: {health.problem}"
-        return {"observer": up, "tasks": health.watched, "unsent": unsent, "problem": problem, **self.counts}
+        return {
+            "observer": up,
+            "tasks": health.watched,
+            "unsent": unsent,
+            "problem": problem,
+            **self.counts,
+        }
 
     async def run(self) -> None:
         """Observe, record and notify until cancelled. Raises nothing."""
@@ -108,7 +124,9 @@ class Recording:
             if first and not ended.is_set():
                 loop.call_soon_threadsafe(self._changed.set)
 
-        watching = threading.Thread(target=self._watch, args=(changed, ended), name="observer", daemon=True)
+        watching = threading.Thread(
+            target=self._watch, args=(changed, ended), name="observer", daemon=True
+        )
         watching.start()
         search = Loop("the search for looks that do not come", SEARCH_S, first_s=SEARCH_S)
         looking = Loop("handling noticed changes", 0.0, retry_s=(1.0, 30.0))
@@ -128,7 +146,9 @@ class Recording:
             self.observer.watch(changed, over)
 
     async def _look_due(self) -> None:
-        """Wait for a change or a due look, at most ``HEALTH_S`` seconds; then begin the looks that are due."""
+        """Wait for a change or a due look, at most ``HEALTH_S`` seconds; then begin the looks that
+        are due.
+        """
         full = len(self._looking) >= LOOKS_AT_ONCE  # the end of a look sets the event
         left = HEALTH_S if full else self._changes.next_at() - self.clock()
         with contextlib.suppress(TimeoutError):
@@ -150,7 +170,10 @@ class Recording:
             task.add_done_callback(self._looked)
 
     def _note_health(self, up: bool) -> None:
-        """Publish the health of the observer. When it is good again, looks that failed are tried again."""
+        """Publish the health of the observer.
+
+        When it is good again, looks that failed are tried again.
+        """
         meters.observer_up(up)
         if up and not self._up:
             self._changes.retry_now(self.clock())
@@ -186,10 +209,14 @@ class Recording:
             self._count(RECORDED, 1)
             self._changes.looked(run_id, self.clock(), recorded.seconds, recorded.again_s)
         if target is not None and (recorded is None or recorded.changed):
-            self._add(run_id, target.workflow_id, recorded=recorded is not None and recorded.spares_look)
+            self._add(
+                run_id, target.workflow_id, recorded=recorded is not None and recorded.spares_look
+            )
 
     def _target(self, run_id: int, at: datetime | None) -> WakeUpState | None:
-        """Return the row of a run that has to be looked at; ``None``: somebody has done it, or nobody owns the run."""
+        """Return the row of a run that has to be looked at; ``None``: somebody has done it, or
+        nobody owns the run.
+        """
         target = self.store.wake_target(run_id)
         if target is None or target.ended or target.workflow_id is None:
             return None
@@ -201,7 +228,8 @@ class Recording:
 
     async def _ask_to_look(self, run_id: int) -> None:
         """Let the workflow look, because this process cannot."""
-        with contextlib.suppress(Exception):  # the database may be the cause; the workflow looks as planned
+        # The database may be the cause; the workflow looks as planned.
+        with contextlib.suppress(Exception):
             target = await asyncio.to_thread(self.store.wake_target, run_id)
             if target is not None and not target.ended:
                 self._add(run_id, target.workflow_id, recorded=False)
@@ -212,14 +240,19 @@ class Recording:
             self._unsent.set()
 
     async def _send_due(self) -> None:
-        """Wait for signals, and send those that are due. Raises the error of a signal after all others."""
+        """Wait for signals, and send those that are due.
+
+        Raises the error of a signal after all others.
+        """
         left = self._signals.next_at() - self.clock()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(min(max(left, 0.0), HEALTH_S)):
                 await self._unsent.wait()
         self._unsent.clear()
         while due := self._signals.due(self.clock(), SIGNALS_AT_ONCE):
-            results = await asyncio.gather(*(self._send(signal) for signal in due), return_exceptions=True)
+            results = await asyncio.gather(
+                *(self._send(signal) for signal in due), return_exceptions=True
+            )
             errors = [found for found in results if isinstance(found, BaseException)]
             self._count(FAILED, len(errors))
             if errors:
@@ -232,7 +265,9 @@ class Recording:
         self._count(SENT, int(heard))
 
     async def _find_unverified(self) -> None:
-        """Notice the runs whose planned look did not come: Temporal is away, or its queues are full."""
+        """Notice the runs whose planned look did not come: Temporal is away, or its queues are
+        full.
+        """
         late = await asyncio.to_thread(self.store.unverified, utc_now() - timedelta(seconds=LATE_S))
         for target in late:
             self._changes.noticed(target.run.run_id, Change(tasks=None), self.clock())

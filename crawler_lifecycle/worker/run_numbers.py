@@ -1,9 +1,11 @@
-"""Run ids: raises the database's counter above every id that is still in use outside of the database.
+"""Run ids: raises the database's counter above every id that is still in use outside of the
+database.
 
-A database that was restored from a copy, or newly made, would use ids again. Uids still keep the runs apart. But people
-confuse two runs with one id, and the names of objects on the cluster are taken. Therefore each upgrade of the schema
-and each start of a worker asks the cluster and the other sources for their highest id, and raises the counter. The
-counter never goes down. Gaps between ids mean nothing.
+A database that was restored from a copy, or newly made, would use ids again. Uids still keep the
+runs apart. But people confuse two runs with one id, and the names of objects on the cluster are
+taken. Therefore each upgrade of the schema and each start of a worker asks the cluster and the
+other sources for their highest id, and raises the counter. The counter never goes down. Gaps
+between ids mean nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from crawler_lifecycle.store.retention.run_numbers import RunNumberStore
 
 log = logging.getLogger(__name__)
 
-#: The most seconds that a worker waits for the sources before it takes work and may assign a run id.
+#: The most seconds that a worker waits for the sources before it takes work and may assign a run
+#: id.
 FIRST_S = 10.0
 #: Seconds that a source may take if the caller sets no limit.
 FOR_EVER_S = 365 * 86_400.0
@@ -43,16 +46,26 @@ class KnownNumbers:
 
     def words(self, newest: int) -> list[str]:
         """Return a phrase for people for each source that knows a run id above ``newest``."""
-        return [f"{name} knows run {number}" for name, number in sorted(self.highest.items()) if number > newest]
+        return [
+            f"{name} knows run {number}"
+            for name, number in sorted(self.highest.items())
+            if number > newest
+        ]
 
 
-def ask(sources: Mapping[str, KnowsRuns], newest: int, limit_s: float | None = None) -> KnownNumbers:
+def ask(
+    sources: Mapping[str, KnowsRuns], newest: int, limit_s: float | None = None
+) -> KnownNumbers:
     """Ask all sources at once for run ids above ``newest``. Raises nothing.
 
     A source that does not answer within ``limit_s`` seconds is reported as unanswered.
     """
-    known = KnownNumbers(troubles=dict.fromkeys(sources, f"no answer within {limit_s or FOR_EVER_S:g} s"))
-    asking = Abreast[str, int](lambda name: sources[name].highest_run(newest), slow_s=limit_s or FOR_EVER_S)
+    known = KnownNumbers(
+        troubles=dict.fromkeys(sources, f"no answer within {limit_s or FOR_EVER_S:g} s")
+    )
+    asking = Abreast[str, int](
+        lambda name: sources[name].highest_run(newest), slow_s=limit_s or FOR_EVER_S
+    )
     for name, answer in asking.over(sources):
         if isinstance(answer, int):
             known.highest[name] = answer
@@ -68,12 +81,16 @@ def ask(sources: Mapping[str, KnowsRuns], newest: int, limit_s: float | None = N
 def bring_forward(
     store: RunNumberStore, sources: Mapping[str, KnowsRuns], limit_s: float | None = None
 ) -> KnownNumbers:
-    """Ask all sources, and raise the counter above their highest run id. Raises ``StoreUnavailable``."""
+    """Ask all sources, and raise the counter above their highest run id.
+
+    Raises ``StoreUnavailable``.
+    """
     newest = store.newest_run_id()
     known = ask(sources, newest, limit_s)
     if store.begin_run_ids_above(known.above):
         log.warning(
-            "new runs get numbers above %d: the newest run of the database is %d, and %s; was the database restored? "
+            "new runs get numbers above %d: the newest run of the database is %d, and %s; was the "
+            "database restored? "
             "docs/operations-database.md says what to do",
             known.above,
             newest,
@@ -83,9 +100,13 @@ def bring_forward(
 
 
 class Numbers:
-    """Raises the counter once after the start of a worker, and again while a source has not answered."""
+    """Raises the counter once after the start of a worker, and again while a source has not
+    answered.
+    """
 
-    def __init__(self, store: RunNumberStore, sources: Mapping[str, KnowsRuns], again_s: float = AGAIN_S) -> None:
+    def __init__(
+        self, store: RunNumberStore, sources: Mapping[str, KnowsRuns], again_s: float = AGAIN_S
+    ) -> None:
         self._store = store
         self._left = dict(sources)
         self._troubles: dict[str, str] = {}
@@ -100,7 +121,10 @@ class Numbers:
 
     def state(self) -> Mapping[str, object]:
         """Return the state for a probe: the sources that have not answered yet, and why."""
-        return {"complete": not self._left, "unanswered": {name: self._troubles.get(name) for name in self._left}}
+        return {
+            "complete": not self._left,
+            "unanswered": {name: self._troubles.get(name) for name in self._left},
+        }
 
     async def run(self) -> None:
         """Ask until every source has answered, or until cancelled. Raises nothing."""
@@ -114,7 +138,10 @@ class Numbers:
         return DONE
 
     def _turn(self) -> None:
-        """Ask the sources that have not answered yet. Raises ``LifecycleError`` if one still does not answer."""
+        """Ask the sources that have not answered yet.
+
+        Raises ``LifecycleError`` if one still does not answer.
+        """
         try:
             known = bring_forward(self._store, self._left)
         except LifecycleError as error:
@@ -122,4 +149,6 @@ class Numbers:
         self._troubles = known.troubles
         self._left = {name: source for name, source in self._left.items() if name in known.troubles}
         if self._left:
-            raise LifecycleError("; ".join(f"{name}: {text}" for name, text in known.troubles.items()))
+            raise LifecycleError(
+                "; ".join(f"{name}: {text}" for name, text in known.troubles.items())
+            )

@@ -1,8 +1,8 @@
 """Ends a process after SIGTERM or SIGINT, even if its threads hang.
 
-Python cannot end a thread that hangs, such as a call without a time limit or a workflow whose code never yields. The
-interpreter waits for the thread. Without the watchdog, SIGTERM would not end the process, and a new process could not
-replace it.
+Python cannot end a thread that hangs, such as a call without a time limit or a workflow whose code
+never yields. The interpreter waits for the thread. Without the watchdog, SIGTERM would not end the
+process, and a new process could not replace it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterable
 
 log = logging.getLogger(__name__)
 
-#: Seconds after the grace time for the rest of the shutdown: closing connections, the last log lines.
+#: Seconds after the grace time for the rest of the shutdown: closing connections, the last log
+#: lines.
 MORE_S = 4.0
 #: Seconds to write the last log line: a thread that hangs may hold the lock of the log.
 LAST_LINE_S = 0.5
@@ -24,7 +25,9 @@ EXIT_HUNG = 70
 
 
 class Watchdog:
-    """Ends this process at once, ``seconds`` after one of the signals, unless it has ended by then."""
+    """Ends this process at once, ``seconds`` after one of the signals, unless it has ended by
+    then.
+    """
 
     def __init__(self, seconds: float, *, leave: Callable[[int], object] = os._exit) -> None:
         self._seconds = seconds
@@ -33,13 +36,17 @@ class Watchdog:
         self._known: frozenset[int] = frozenset()
 
     def watch(self, signals: Iterable[signal.Signals] = (signal.SIGTERM, signal.SIGINT)) -> None:
-        """Begin to watch. Call it in the main thread, and after an event loop has set its own handlers.
+        """Begin to watch.
 
-        The event loop still receives the signals. The handler here only writes a byte, because it may interrupt the
-        main thread anywhere and must not wait for a lock.
+        Call it in the main thread, and after an event loop has set its own handlers.
+
+        The event loop still receives the signals. The handler here only writes a byte, because it
+        may interrupt the main thread anywhere and must not wait for a lock.
         """
         threading.Thread(target=self._wait, name="watchdog", daemon=True).start()
-        self._known = frozenset(t.ident or 0 for t in threading.enumerate() if t is not threading.main_thread())
+        self._known = frozenset(
+            t.ident or 0 for t in threading.enumerate() if t is not threading.main_thread()
+        )
         for number in signals:
             signal.signal(number, lambda *_: os.write(self._write, b"x"))
 
@@ -61,7 +68,10 @@ class Watchdog:
 
 
 def busy(known: Iterable[int] = ()) -> list[str]:
-    """Return each running thread, and its line of code. Threads in ``known`` and the calling one are left out."""
+    """Return each running thread, and its line of code.
+
+    Threads in ``known`` and the calling one are left out.
+    """
     frames = sys._current_frames()
     mine = {threading.get_ident(), *known}
     found = []
@@ -69,5 +79,8 @@ def busy(known: Iterable[int] = ()) -> list[str]:
         frame = frames.get(thread.ident or 0)
         if frame is not None and thread.ident not in mine:
             code = frame.f_code
-            found.append(f"{thread.name} in {code.co_name} ({os.path.basename(code.co_filename)}:{frame.f_lineno})")
+            found.append(
+                f"{thread.name} in {code.co_name} "
+                f"({os.path.basename(code.co_filename)}:{frame.f_lineno})"
+            )
     return found

@@ -1,16 +1,20 @@
 """``CrawlAuditWorkflow``: one audit, page by page.
 
 1. Tasks on the cluster are compared with their rows.
-2. Open runs are compared with their workflows, and with the records of the managers and graphs that began them.
+2. Open runs are compared with their workflows, and with the records of the managers and graphs that
+   began them.
 3. Open managers are compared with their workflows.
-4. Open graphs are compared with their workflows, and their steps with the runs and managers of these steps.
+4. Open graphs are compared with their workflows, and their steps with the runs and managers of
+   these steps.
 5. Schedules are compared with Temporal's copies, and their due times with the recorded firings.
 6. Due times that have not begun their target, and webhooks, are compared with their workflows.
 7. Open workflows are compared with the rows of runs, managers and graphs.
-8. For runs that ended lately, deliveries are checked, and recorded ends are compared with the evidence.
+8. For runs that ended lately, deliveries are checked, and recorded ends are compared with the
+   evidence.
 
-Each source is compared alone. If one cannot be read, the report says so, and the others are still compared. The
-workflow carries only counts and the most urgent findings. All findings are in the database.
+Each source is compared alone. If one cannot be read, the report says so, and the others are still
+compared. The workflow carries only counts and the most urgent findings. All findings are in the
+database.
 """
 
 from __future__ import annotations
@@ -26,19 +30,30 @@ from temporalio.exceptions import ActivityError, ApplicationError
 from crawler_lifecycle.activities.audits.audit import AuditActivities, CloseAudit
 from crawler_lifecycle.activities.audits.settling import AuditPage, AuditPart, Source
 from crawler_lifecycle.domain import names
-from crawler_lifecycle.domain.audits.audit import LOST, AuditReport, FindingKind, UnknownDecision, most_urgent
+from crawler_lifecycle.domain.audits.audit import (
+    LOST,
+    AuditReport,
+    FindingKind,
+    UnknownDecision,
+    most_urgent,
+)
 from crawler_lifecycle.features import FEATURES
 
 from .calls import MustLeave, WithoutSignals, call, may_leave, reason
 from .requests import read_carried, workflow_input
 
 _K = FindingKind
-#: The sources. If all sources of a kind were compared, all findings of that kind are known. Histories depend on their
-#: order, and so on the order of ``FEATURES``.
+#: The sources. If all sources of a kind were compared, all findings of that kind are known.
+#: Histories depend on their order, and so on the order of ``FEATURES``.
 _SOURCES: tuple[Source, ...] = (
     ("cluster_tasks", AuditActivities.audit_cluster, "", (_K.ORPHAN, _K.STILL_ALIVE)),
     ("open_runs", AuditActivities.audit_runs, "", (*LOST, _K.NOT_COUNTED, _K.UNREADABLE)),
-    *(source for feature in FEATURES if feature.audited for source in feature.load(feature.audited)),
+    *(
+        source
+        for feature in FEATURES
+        if feature.audited
+        for source in feature.load(feature.audited)
+    ),
     ("open_workflows", AuditActivities.audit_workflows, "", (_K.NO_ROW, _K.UNRECORDED)),
     ("ended_runs", AuditActivities.audit_ended, "", (_K.UNDELIVERED, _K.LATE_EVIDENCE)),
 )
@@ -48,7 +63,8 @@ _SOURCES: tuple[Source, ...] = (
 class AuditOrder:
     """The input of an audit. Without ``repair`` it only reports.
 
-    ``unknown``: a person's decision about runs, managers and graphs that the database does not know. It is carried out
+    ``unknown``: a person's decision about runs, managers and graphs that the database does not
+        know. It is carried out
     without ``repair`` and without a grace period.
     """
 
@@ -60,7 +76,10 @@ class AuditOrder:
 
 @dataclass
 class AuditState:
-    """The progress of an audit, which continue-as-new passes on. New fields need a default; none may be removed."""
+    """The progress of an audit, which continue-as-new passes on.
+
+    New fields need a default; none may be removed.
+    """
 
     report: AuditReport | None = None
     """The report so far."""
@@ -99,7 +118,9 @@ class CrawlAuditWorkflow(WithoutSignals):
 
     @workflow.run
     async def run(self, order: Any = None, carried: Any = None, *surplus: Any) -> AuditReport:
-        """Compare all sources, page by page. After continue-as-new, an interrupted page is compared again.
+        """Compare all sources, page by page.
+
+        After continue-as-new, an interrupted page is compared again.
 
         Starters send only ``order``: an ``AuditOrder``, or nothing.
         """
@@ -108,7 +129,9 @@ class CrawlAuditWorkflow(WithoutSignals):
         s = self._s
         now = workflow.now()
         order = workflow_input(AuditOrder, AuditOrder() if order is None else order)
-        s.report = s.report or AuditReport(workflow.info().first_execution_run_id, now, now, order.repair)
+        s.report = s.report or AuditReport(
+            workflow.info().first_execution_run_id, now, now, order.repair
+        )
         try:
             return await self._audit(order, s.report)
         except MustLeave:
@@ -121,7 +144,9 @@ class CrawlAuditWorkflow(WithoutSignals):
                 raise MustLeave
             report = await self._compare(order, report)
         report = replace(report, ended_at=workflow.now())
-        await call(AuditActivities.close_audit, CloseAudit(report, _complete(s.complete), s.noted_from))
+        await call(
+            AuditActivities.close_audit, CloseAudit(report, _complete(s.complete), s.noted_from)
+        )
         return report
 
     async def _compare(self, order: AuditOrder, report: AuditReport) -> AuditReport:

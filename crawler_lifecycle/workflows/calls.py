@@ -22,9 +22,11 @@ from crawler_lifecycle.domain.names import QUEUE_CONTROL
 from .policies import Options, config
 from .requests import read_answer
 
-#: The longest wait before an activity is called again because its answer could not be read, in seconds.
+#: The longest wait before an activity is called again because its answer could not be read, in
+#: seconds.
 ASK_AGAIN_MAX_S = 60.0
-#: The same for activities on the control queue. They are shorter because a stop needs these activities.
+#: The same for activities on the control queue. They are shorter because a stop needs these
+#: activities.
 ASK_AGAIN_STOPPING_S = 15.0
 A = TypeVar("A")
 R = TypeVar("R")
@@ -32,37 +34,51 @@ R = TypeVar("R")
 Condition = Callable[[], bool]
 
 
-#: The number of events after which a workflow continues as new at its next step. A worker without it in its cache
-#: replays all events, at 0.1 to 0.2 ms each. The current step may add some hundred events. The server suggests
-#: continue-as-new at 4,096 events by default.
+#: The number of events after which a workflow continues as new at its next step. A worker without
+#: it in its cache replays all events, at 0.1 to 0.2 ms each. The current step may add some hundred
+#: events. The server suggests continue-as-new at 4,096 events by default.
 HISTORY_MAX = 400
-#: The numbers of events and bytes after which a workflow continues as new at once. The next execution repeats the
-#: interrupted step. After 10,000 signals the server accepts no more signals, not even a stop. It ends an execution with
-#: a history of 50 MiB.
+#: The numbers of events and bytes after which a workflow continues as new at once. The next
+#: execution repeats the interrupted step. After 10,000 signals the server accepts no more signals,
+#: not even a stop. It ends an execution with a history of 50 MiB.
 HISTORY_MOST = 7_200
 HISTORY_BYTES_MOST = 16 * 2**20
 
 
 class StepInterrupted(Exception):
-    """Something more important came while a step waited for an activity. The step is repeated later."""
+    """Something more important came while a step waited for an activity.
+
+    The step is repeated later.
+    """
 
 
 class MustLeave(Exception):
-    """The history is close to a limit of the server. The next execution repeats the interrupted step."""
+    """The history is close to a limit of the server.
+
+    The next execution repeats the interrupted step.
+    """
 
 
 def history_full(most: int | None = None) -> bool:
-    """Return whether the workflow should continue as new at its next step: after ``most`` events (``HISTORY_MAX``)."""
+    """Return whether the workflow should continue as new at its next step: after ``most`` events
+    (``HISTORY_MAX``).
+    """
     info = workflow.info()
-    return info.is_continue_as_new_suggested() or info.get_current_history_length() >= (most or HISTORY_MAX)
+    return info.is_continue_as_new_suggested() or info.get_current_history_length() >= (
+        most or HISTORY_MAX
+    )
 
 
 def must_leave() -> bool:
-    """Return whether the workflow must continue as new at once. Every call and pause checks this, because somebody may
-    send very many signals.
+    """Return whether the workflow must continue as new at once.
+
+    Every call and pause checks this, because somebody may send very many signals.
     """
     info = workflow.info()
-    return info.get_current_history_length() >= HISTORY_MOST or info.get_current_history_size() >= HISTORY_BYTES_MOST
+    return (
+        info.get_current_history_length() >= HISTORY_MOST
+        or info.get_current_history_size() >= HISTORY_BYTES_MOST
+    )
 
 
 def may_leave(most: int | None = None) -> bool:
@@ -82,9 +98,12 @@ def never() -> bool:
     return False
 
 
-def start(method: Callable[[Any, A], R], arg: A, **options: Unpack[Options]) -> workflow.ActivityHandle[R]:
+def start(
+    method: Callable[[Any, A], R], arg: A, **options: Unpack[Options]
+) -> workflow.ActivityHandle[R]:
     """Start an activity with the options of the policy table."""
-    # The result stays raw: if the SDK could not read it, the workflow task would fail, and our code could not retry.
+    # The result stays raw: if the SDK could not read it, the workflow task would fail, and our code
+    # could not retry.
     handle: workflow.ActivityHandle[Any] = workflow.start_activity(
         method.__name__, arg, result_type=RawValue, **config(method.__name__, **options)
     )
@@ -101,13 +120,15 @@ async def call(
 ) -> R:
     """Call an activity and return its answer.
 
-    Raises ``StepInterrupted`` as soon as ``wake()`` returns true or ``seconds`` have passed. Raises ``MustLeave`` if
-    the workflow must continue as new at once. Raises ``NotTaken`` if no worker took the activity in ``taken_s``, or if
-    the worker of ``queue`` died or failed with it. An error of the domain keeps its type.
+    Raises ``StepInterrupted`` as soon as ``wake()`` returns true or ``seconds`` have passed. Raises
+    ``MustLeave`` if the workflow must continue as new at once. Raises ``NotTaken`` if no worker
+    took the activity in ``taken_s``, or if the worker of ``queue`` died or failed with it. An error
+    of the domain keeps its type.
 
-    An interrupted activity is asked to cancel, and nobody waits for it, because it may hang. It does no harm later,
-    because activities are idempotent and fenced. If an answer cannot be read (from another build or a foreign worker),
-    a note says so and the activity is called again, without a limit.
+    An interrupted activity is asked to cancel, and nobody waits for it, because it may hang. It
+    does no harm later, because activities are idempotent and fenced. If an answer cannot be read
+    (from another build or a foreign worker), a note says so and the activity is called again,
+    without a limit.
     """
     tries = 0
     left = seconds
@@ -128,7 +149,9 @@ async def call(
                 raise StepInterrupted
 
 
-async def _once(method: Callable[[Any, A], R], arg: A, wake: Condition, seconds: float | None, options: Options) -> R:
+async def _once(
+    method: Callable[[Any, A], R], arg: A, wake: Condition, seconds: float | None, options: Options
+) -> R:
     if wake():
         raise StepInterrupted
     if must_leave():
@@ -145,15 +168,20 @@ async def _once(method: Callable[[Any, A], R], arg: A, wake: Condition, seconds:
     return await _answer(method, handle, elsewhere=options.get("queue") is not None)
 
 
-async def _answer(method: Callable[[Any, A], R], handle: workflow.ActivityHandle[Any], elsewhere: bool) -> R:
-    """Return the answer of an activity. ``elsewhere``: for retryable errors raise ``NotTaken``; the caller then uses
-    another queue.
+async def _answer(
+    method: Callable[[Any, A], R], handle: workflow.ActivityHandle[Any], elsewhere: bool
+) -> R:
+    """Return the answer of an activity.
+
+    ``elsewhere``: for retryable errors raise ``NotTaken``; the caller then uses another queue.
     """
     try:
         raw: RawValue | None = await handle
     except ActivityError as error:
         cause = error.cause
-        if isinstance(cause, ServerTimeout) and (elsewhere or cause.type is TimeoutType.SCHEDULE_TO_START):
+        if isinstance(cause, ServerTimeout) and (
+            elsewhere or cause.type is TimeoutType.SCHEDULE_TO_START
+        ):
             raise NotTaken from error
         if elsewhere and isinstance(cause, ApplicationError) and cause.type not in not_retryable():
             raise NotTaken from error
@@ -161,7 +189,9 @@ async def _answer(method: Callable[[Any, A], R], handle: workflow.ActivityHandle
             raise ApplicationError(cause.message, type=cause.type, non_retryable=True) from error
         raise
     try:
-        answer: R = read_answer(method, raw.payload if raw is not None else Payload(), workflow.payload_converter())
+        answer: R = read_answer(
+            method, raw.payload if raw is not None else Payload(), workflow.payload_converter()
+        )
     except Exception as error:  # a decoder may raise any error for a foreign payload
         raise _Unreadable(" ".join(str(error).split())[:100] or type(error).__name__) from error
     return answer
@@ -172,8 +202,13 @@ class _Unreadable(Exception):
 
 
 def _report_unreadable(method: Callable[[Any, A], Any], error: _Unreadable, seconds: float) -> None:
-    """Write into the log that an answer could not be read, and also add a note if the workflow has notes."""
-    text = f"the answer of {method.__name__} could not be read; it is called again in {seconds:g} s: {error}"
+    """Write into the log that an answer could not be read, and also add a note if the workflow has
+    notes.
+    """
+    text = (
+        f"the answer of {method.__name__} could not be read; it is called again in {seconds:g} "
+        f"s: {error}"
+    )
     workflow.logger.error(text)
     note = getattr(workflow.instance(), "note", None)
     if note is not None:
@@ -186,7 +221,9 @@ async def pause(seconds: float | None, wake: Condition, summary: str | None = No
         return
     timeout = None if seconds is None else timedelta(seconds=seconds)
     try:
-        await workflow.wait_condition(lambda: wake() or must_leave(), timeout=timeout, timeout_summary=summary)
+        await workflow.wait_condition(
+            lambda: wake() or must_leave(), timeout=timeout, timeout_summary=summary
+        )
     except TimeoutError:
         return
     if not wake():
@@ -194,18 +231,25 @@ async def pause(seconds: float | None, wake: Condition, summary: str | None = No
 
 
 class WithoutSignals:
-    """The base class of workflows without signals. Signals are counted and ignored, and the first one is logged.
+    """The base class of workflows without signals.
 
-    Without a handler the SDK would keep every signal in memory, for a handler that might be added later.
+    Signals are counted and ignored, and the first one is logged.
+
+    Without a handler the SDK would keep every signal in memory, for a handler that might be added
+    later.
     """
 
     unknown_signals = 0
 
-    @workflow.signal(dynamic=True, description="this workflow has no signals: any signal is counted and ignored")
+    @workflow.signal(
+        dynamic=True, description="this workflow has no signals: any signal is counted and ignored"
+    )
     def _on_signal(self, name: str, args: Sequence[RawValue]) -> None:
         self.unknown_signals += 1
         if self.unknown_signals == 1:
-            workflow.logger.warning("unknown signal %s ignored, as all that follow: this workflow has no signals", name)
+            workflow.logger.warning(
+                "unknown signal %s ignored, as all that follow: this workflow has no signals", name
+            )
 
 
 def reason(error: FailureError) -> str:
@@ -234,7 +278,10 @@ def look_away(task: asyncio.Task[Any]) -> None:
 
 
 class Beside:
-    """Coroutines that run in parallel with the main loop of a workflow. Their results are ignored."""
+    """Coroutines that run in parallel with the main loop of a workflow.
+
+    Their results are ignored.
+    """
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()  # asyncio keeps only weak references to tasks
@@ -250,8 +297,8 @@ class Beside:
 class Alarm:
     """An alarm: ``rang`` becomes true at a given time. The workflow resets it.
 
-    If the time moves to later, the old timer still runs to its end. A new timer for each wait would add two events to
-    the history each time.
+    If the time moves to later, the old timer still runs to its end. A new timer for each wait would
+    add two events to the history each time.
     """
 
     def __init__(self, at: Callable[[], datetime | None], summary: str) -> None:
@@ -268,6 +315,8 @@ class Alarm:
                 continue
             left = (at - workflow.now()).total_seconds()
             if left > 0.002:  # the server's timers have whole milliseconds
-                await pause(left, lambda at=at: (now := self._at()) is None or now < at, self._summary)  # type: ignore[misc]
+                await pause(
+                    left, lambda at=at: (now := self._at()) is None or now < at, self._summary
+                )  # type: ignore[misc]
             else:
                 self.rang = True

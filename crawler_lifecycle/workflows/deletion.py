@@ -1,8 +1,10 @@
-"""``RunDeletionWorkflow``: deletes the data of a run. The run's row stays and keeps the report of the deletion.
+"""``RunDeletionWorkflow``: deletes the data of a run.
 
-Each step is tried until it succeeds. The order prevents new data: first the rows, which then accept no more data of the
-run; then files and archives; then the workflow executions, so that none of them continues; last the files of an export
-that was under way.
+The run's row stays and keeps the report of the deletion.
+
+Each step is tried until it succeeds. The order prevents new data: first the rows, which then accept
+no more data of the run; then files and archives; then the workflow executions, so that none of them
+continues; last the files of an export that was under way.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from crawler_lifecycle.domain.run_ref import RunRef
 from .calls import MustLeave, WithoutSignals, call, never, pause
 from .requests import workflow_input
 
-#: Seconds after which an export notices that its workflow is gone. An export sends a heartbeat every half minute.
+#: Seconds after which an export notices that its workflow is gone. An export sends a heartbeat
+#: every half minute.
 STRAY_S = 60.0
 #: The patch of executions that do not let files wait for the deletion of histories.
 FILES_FIRST = "files-first"

@@ -19,10 +19,12 @@ Wave = Callable[[DeploymentActivities, Deploy], DeployReport]
 
 
 class Deploying:
-    """The waves of a run, one at a time. A wave sends page after page of tasks while more tasks may be deployed.
+    """The waves of a run, one at a time.
 
-    In an outage of the scheduler service, the one unanswered call is retried, so the history does not grow. Tasks that
-    the cluster did not accept are sent again after the next look.
+    A wave sends page after page of tasks while more tasks may be deployed.
+
+    In an outage of the scheduler service, the one unanswered call is retried, so the history does
+    not grow. Tasks that the cluster did not accept are sent again after the next look.
     """
 
     def __init__(self, state: RunState) -> None:
@@ -40,16 +42,22 @@ class Deploying:
         return self._task is not None and self._task.done()
 
     def begin(self) -> None:
-        """Begin a wave if more tasks may be deployed. The previous wave must have ended, before a later look."""
+        """Begin a wave if more tasks may be deployed.
+
+        The previous wave must have ended, before a later look.
+        """
         s = self._s
         if self._task is None and self._may_begin and s.room:
             self._may_begin = False
-            # After the first call, tasks may be on the cluster even without an answer. So a look is planned now.
+            # After the first call, tasks may be on the cluster even without an answer. So a look is
+            # planned now.
             s.next_look_at = s.next_look_at or workflow.now() + timedelta(seconds=gap(s))
             self._task = asyncio.create_task(self._wave())
 
     def allow(self) -> None:
-        """Allow a new wave, after a look or when the pool has a place: the cluster may accept tasks now."""
+        """Allow a new wave, after a look or when the pool has a place: the cluster may accept tasks
+        now.
+        """
         self._may_begin = True
 
     def settle(self) -> None:
@@ -74,17 +82,23 @@ class Deploying:
     async def _wave(self) -> None:
         s = self._s
         acts = DeploymentActivities
-        first: Wave = acts.run_scheduled_crawler if s.trigger == "scheduled" else acts.run_onetime_crawler
+        first: Wave = (
+            acts.run_scheduled_crawler if s.trigger == "scheduled" else acts.run_onetime_crawler
+        )
         while s.room and not may_leave():
             looks = s.looks
             order = Deploy(s.fence, s.max_parallel, s.attempt > 1 and not s.rerun, s.next_look_at)
             try:
-                report = await call(acts.deploy_queued_tasks if s.deployed else first, order, wake=self._pointless)
+                report = await call(
+                    acts.deploy_queued_tasks if s.deployed else first, order, wake=self._pointless
+                )
                 s.deployed = True
                 s.counts = report.counts
                 s.pages_deployed += 1
                 if s.looks > looks:  # the counts of a look at the same time may be newer
-                    s.counts = await call(ReconciliationActivities.count_alive_tasks, s.run_id, wake=self._pointless)
+                    s.counts = await call(
+                        ReconciliationActivities.count_alive_tasks, s.run_id, wake=self._pointless
+                    )
             except StepInterrupted:
                 return
             s.in_line = report.in_line

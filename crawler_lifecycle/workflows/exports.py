@@ -1,7 +1,8 @@
 """``RunExportWorkflow``: delivers an ended run's event and archive again.
 
-A run's own workflow gives up its deliveries after 24 hours. A person may request the archive again months later. This
-workflow uses the same activities, keys and records, so the repeat of a successful delivery does no harm.
+A run's own workflow gives up its deliveries after 24 hours. A person may request the archive again
+months later. This workflow uses the same activities, keys and records, so the repeat of a
+successful delivery does no harm.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ from .state import RUN_ID, RUN_UID
 
 @dataclass(frozen=True, slots=True)
 class ExportReport:
-    """The result of the deliveries. ``failed`` has a sentence for each delivery that was given up."""
+    """The result of the deliveries.
+
+    ``failed`` has a sentence for each delivery that was given up.
+    """
 
     run_id: int
     attempt: int
@@ -37,7 +41,9 @@ class ExportReport:
 
 @dataclass(frozen=True, slots=True)
 class ExportOrder:
-    """The deliveries to repeat: ``event`` is the event ``run.ended`` with the failed pushes, ``files`` the archive."""
+    """The deliveries to repeat: ``event`` is the event ``run.ended`` with the failed pushes,
+    ``files`` the archive.
+    """
 
     fence: Fence
     event: bool = True
@@ -47,25 +53,32 @@ class ExportOrder:
     report: ExportReport | None = None
 
     def __post_init__(self) -> None:
-        """Check the numbers: a number that no search attribute accepts would fail the workflow task for ever."""
+        """Check the numbers: a number that no search attribute accepts would fail the workflow task
+        for ever.
+        """
         check_number("fence.run_id", self.fence.run_id, LIMITS["run_id"])
         check_number("fence.attempt", self.fence.attempt, LIMITS["attempt"])
 
 
 @workflow.defn(name=names.EXPORT_WORKFLOW)
 class RunExportWorkflow(WithoutSignals):
-    """The workflow of one repeated delivery of an attempt. It succeeds even if deliveries were given up."""
+    """The workflow of one repeated delivery of an attempt.
+
+    It succeeds even if deliveries were given up.
+    """
 
     @workflow.run
     async def run(self, order: Any = None, *surplus: Any) -> ExportReport:
         """Deliver the event, the pushes and the files, in this order.
 
-        ``order`` is an ``ExportOrder``; the workflow fails for any other input. Further arguments are ignored. After
-        continue-as-new, the unfinished delivery begins again.
+        ``order`` is an ``ExportOrder``; the workflow fails for any other input. Further arguments
+        are ignored. After continue-as-new, the unfinished delivery begins again.
         """
         order = workflow_input(ExportOrder, order)
         fence = order.fence
-        workflow.upsert_search_attributes([RUN_ID.value_set(fence.run_id), RUN_UID.value_set(fence.run_uid)])
+        workflow.upsert_search_attributes(
+            [RUN_ID.value_set(fence.run_id), RUN_UID.value_set(fence.run_uid)]
+        )
         acts = CompletionActivities
         steps: list[Callable[[Any, Fence], Any]] = []
         if order.event:
@@ -80,19 +93,28 @@ class RunExportWorkflow(WithoutSignals):
                 workflow.continue_as_new(replace(order, done=done, report=report))
         return report
 
-    async def _take(self, method: Callable[[Any, Fence], Any], fence: Fence, report: ExportReport) -> ExportReport:
+    async def _take(
+        self, method: Callable[[Any, Fence], Any], fence: Fence, report: ExportReport
+    ) -> ExportReport:
         try:
             answer = await call(method, fence)
         except (ActivityError, ApplicationError) as error:
             return replace(report, failed=[*report.failed, f"{method.__name__}: {reason(error)}"])
         if method is CompletionActivities.resend_pushes:
             return replace(report, pushes=answer)
-        return replace(report, export=answer) if method is CompletionActivities.export_supporting_files else report
+        return (
+            replace(report, export=answer)
+            if method is CompletionActivities.export_supporting_files
+            else report
+        )
 
 
 @workflow.defn(name=names.EVENT_WORKFLOW)
 class CrawlEventWorkflow(WithoutSignals):
-    """The workflow that delivers one event of a manager or a graph. It fails if the delivery is given up."""
+    """The workflow that delivers one event of a manager or a graph.
+
+    It fails if the delivery is given up.
+    """
 
     @workflow.run
     async def run(self, key: Any = None, *surplus: Any) -> None:

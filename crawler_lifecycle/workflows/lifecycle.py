@@ -1,12 +1,14 @@
 """``CrawlerLifecycleWorkflow``: a run from its request to its archive.
 
 1. Initiation: create or claim the run's row, and record the workflow id.
-2. Deployment: send the tasks to the scheduler service, and look at the run until a task has started.
+2. Deployment: send the tasks to the scheduler service, and look at the run until a task has
+   started.
 3. Reconciliation: look at the cluster after 1, 2, 3, 5, 8, 15 … minutes until no task is alive.
 4. Completion: record the verdict, send the event, and store the archive.
 
-A stop interrupts 2 and 3 at any point. It leads to 4 after the proof that nothing runs. Each step does one thing and
-returns. The next step depends only on the state, so continue-as-new is possible between any two steps.
+A stop interrupts 2 and 3 at any point. It leads to 4 after the proof that nothing runs. Each step
+does one thing and returns. The next step depends only on the state, so continue-as-new is possible
+between any two steps.
 """
 
 from __future__ import annotations
@@ -24,8 +26,18 @@ from temporalio.exceptions import ApplicationError
 
 from crawler_lifecycle.activities.cancellation import CancellationActivities, RecordStop
 from crawler_lifecycle.activities.completion import CompletionActivities
-from crawler_lifecycle.activities.deployment import DeploymentActivities, MainJob, Requeue, StartReport
-from crawler_lifecycle.activities.initiation import AddToRun, AddWorkflowId, CreateHistory, InitiationActivities
+from crawler_lifecycle.activities.deployment import (
+    DeploymentActivities,
+    MainJob,
+    Requeue,
+    StartReport,
+)
+from crawler_lifecycle.activities.initiation import (
+    AddToRun,
+    AddWorkflowId,
+    CreateHistory,
+    InitiationActivities,
+)
 from crawler_lifecycle.activities.reconciliation import ReconciliationActivities
 from crawler_lifecycle.activities.retries import RetryActivities
 from crawler_lifecycle.activities.shared import Counts
@@ -66,10 +78,12 @@ from .steps import (
     until_turn,
 )
 
-#: The longest wait between looks for the proof that an unanswered deployment call created no task, in seconds.
+#: The longest wait between looks for the proof that an unanswered deployment call created no task,
+#: in seconds.
 QUEUED_PROOF_S = 5.0
 
-#: How often repeated stops are recorded before the verdict. Later ones are logged in parallel with it.
+#: How often repeated stops are recorded before the verdict. Later ones are logged in parallel with
+#: it.
 LATE_ROUNDS = 10
 
 R = TypeVar("R")
@@ -79,7 +93,10 @@ _STATE = TypeAdapter(RunState)
 
 @workflow.defn(name=names.LIFECYCLE_WORKFLOW)
 class CrawlerLifecycleWorkflow:
-    """The workflow of one attempt of a run. It returns a ``RunResult``, also if the crawl failed."""
+    """The workflow of one attempt of a run.
+
+    It returns a ``RunResult``, also if the crawl failed.
+    """
 
     @workflow.init
     def __init__(self, request: Any = None, carried: Any = None, *surplus: Any) -> None:
@@ -90,8 +107,8 @@ class CrawlerLifecycleWorkflow:
     async def run(self, request: Any = None, carried: Any = None, *surplus: Any) -> RunResult:
         """Carry out the run to its end.
 
-        The workflow fails only for an invalid request, or for a run that it may not own. Starters send only
-        ``request``, a ``RunRequest``.
+        The workflow fails only for an invalid request, or for a run that it may not own. Starters
+        send only ``request``, a ``RunRequest``.
         """
         if self._refused is not None:
             raise self._refused
@@ -105,12 +122,17 @@ class CrawlerLifecycleWorkflow:
             workflow.continue_as_new(args=[again, self._s])
         return result
 
-    @workflow.signal(dynamic=True, description="stop, force_stop (StopRequest or nothing), look_now, place_free")
+    @workflow.signal(
+        dynamic=True, description="stop, force_stop (StopRequest or nothing), look_now, place_free"
+    )
     def _on_signal(self, name: str, args: Sequence[RawValue]) -> None:
-        self._s.inbox.signal(name, args, workflow.payload_converter(), workflow.now(), str(workflow.uuid4()))
+        self._s.inbox.signal(
+            name, args, workflow.payload_converter(), workflow.now(), str(workflow.uuid4())
+        )
 
     @workflow.update(
-        name=names.UPDATE_ADD_TASKS, description="A page of child tasks for this run ({tasks, request_id})"
+        name=names.UPDATE_ADD_TASKS,
+        description="A page of child tasks for this run ({tasks, request_id})",
     )
     async def add_tasks(self, page: Any = None) -> TasksAdded:
         """Append tasks to the live run. A look follows at once, and then their deployment."""
@@ -132,7 +154,8 @@ class CrawlerLifecycleWorkflow:
             raise refused(f"run {self._s.run_id} has ended; resume it or start another run")
         if self._s.stop_wanted():
             raise refused(
-                f"run {self._s.run_id} was asked to stop and accepts no more tasks; wait for its end and resume it"
+                f"run {self._s.run_id} was asked to stop and accepts no more tasks; wait for its "
+                "end and resume it"
             )
 
     @workflow.query(name=names.QUERY_STATUS, description="The run as its workflow sees it now")
@@ -140,7 +163,10 @@ class CrawlerLifecycleWorkflow:
         """Return the state of the run that its workflow knows."""
         return self._s.snapshot()
 
-    @workflow.query(name=names.QUERY_RECORD, description="The data of the run's row, for a database that lost it")
+    @workflow.query(
+        name=names.QUERY_RECORD,
+        description="The data of the run's row, for a database that lost it",
+    )
     def record(self) -> WorkflowRecord:
         """Return the data of the run's row that the workflow knows."""
         return self._s.record()
@@ -163,7 +189,8 @@ class CrawlerLifecycleWorkflow:
     async def _steps(self, request: RunRequest) -> RunResult | None:
         s = self._s
         while s.outcome is None:
-            if s.run_id and s.stage is not Stage.COMPLETION:  # COMPLETION is published with the verdict, which follows
+            # COMPLETION is published with the verdict, which follows.
+            if s.run_id and s.stage is not Stage.COMPLETION:
                 publish(s)
             try:
                 if s.stage is Stage.INITIATION:
@@ -186,13 +213,15 @@ class CrawlerLifecycleWorkflow:
         publish(s)
         return await self._complete()
 
-    # --- 1. initiation ---------------------------------------------------------------------------------------------
+    # --- 1. initiation ----------------------------------------------------------------------------
 
     async def _initiate(self, request: RunRequest) -> None:
         s = self._s
         info = workflow.info()
         owner = Owner(info.workflow_id, info.first_execution_run_id)
-        order = CreateHistory(request, request.request_id or info.first_execution_run_id, owner, s.repair)
+        order = CreateHistory(
+            request, request.request_id or info.first_execution_run_id, owner, s.repair
+        )
         s.adopt(await call(InitiationActivities.create_history_id, order), owner.first_run_id)
         registration = AddWorkflowId(s.run_id, s.attempt, info.workflow_id)
         await call(InitiationActivities.add_workflow_id, registration)
@@ -200,24 +229,30 @@ class CrawlerLifecycleWorkflow:
         s.since = workflow.now()
 
     async def _look_back(self) -> None:
-        """Begin a resume: record the ends of tasks, keep executing tasks, and queue the other tasks again."""
+        """Begin a resume: record the ends of tasks, keep executing tasks, and queue the other tasks
+        again.
+        """
         s = self._s
         found = await look_round(s, "sweep" if s.repair else "resume", gap(s), gap(s), resumed=True)
         if s.inbox.stop is not None:
             return
-        s.counts = await call(DeploymentActivities.requeue_ended_tasks, Requeue(s.fence, s.rerun), wake=s.stop_wanted)
+        s.counts = await call(
+            DeploymentActivities.requeue_ended_tasks, Requeue(s.fence, s.rerun), wake=s.stop_wanted
+        )
         s.looked_back = True
         if not s.counts.alive:
             s.stage = Stage.COMPLETION
         elif found.started:
             await self._has_started(found.started_at)
 
-    # --- 2. deployment and 3. reconciliation -----------------------------------------------------------------------
+    # --- 2. deployment and 3. reconciliation ------------------------------------------------------
 
     async def _attend(self) -> None:
-        """Do one turn of a live run: deploy tasks, wait for the first event, and look if it is time.
+        """Do one turn of a live run: deploy tasks, wait for the first event, and look if it is
+        time.
 
-        Deployment and reconciliation use the same turns: looks begin as soon as a task may be on the cluster.
+        Deployment and reconciliation use the same turns: looks begin as soon as a task may be on
+        the cluster.
         """
         s = self._s
         if s.undecided:
@@ -269,10 +304,19 @@ class CrawlerLifecycleWorkflow:
         """Return whether something else comes before the planned look."""
         inbox = self._s.inbox
         look = inbox.look_now or inbox.look_recorded
-        return self._s.stop_wanted() or look or inbox.place_free or self._deploying.over() or may_leave()
+        return (
+            self._s.stop_wanted()
+            or look
+            or inbox.place_free
+            or self._deploying.over()
+            or may_leave()
+        )
 
     async def _wait(self) -> bool:
-        """Wait for the next look, or for the start of the main task. Return whether it is time for a look."""
+        """Wait for the next look, or for the start of the main task.
+
+        Return whether it is time for a look.
+        """
         s = self._s
         if s.started_at is None and s.counts.active:
             ended = await self._watch_start()
@@ -285,9 +329,12 @@ class CrawlerLifecycleWorkflow:
         return is_time(s)
 
     async def _watch_start(self) -> bool:
-        """Check the main task until it executes or the next look is due. Return whether it has already ended.
+        """Check the main task until it executes or the next look is due.
 
-        One activity checks again and again by its retries. For a run with only one task, these checks replace looks.
+        Return whether it has already ended.
+
+        One activity checks again and again by its retries. For a run with only one task, these
+        checks replace looks.
         """
         s = self._s
         alone = not s.multi and not s.counts.queued
@@ -295,12 +342,19 @@ class CrawlerLifecycleWorkflow:
             s.next_look_at = None
         least = s.limits.start_check_s
         left = until_turn(s)
-        await pause(least if left is None else min(least, left), self._woken, "first check of the start")
+        await pause(
+            least if left is None else min(least, left), self._woken, "first check of the start"
+        )
         if self._woken() or is_time(s) or is_retry_time(s):
             return False
         order = MainJob(s.fence, s.limits.start_check_s, alone)
         try:
-            main = await call(DeploymentActivities.get_main_job_status, order, wake=self._woken, seconds=until_turn(s))
+            main = await call(
+                DeploymentActivities.get_main_job_status,
+                order,
+                wake=self._woken,
+                seconds=until_turn(s),
+            )
         except StepInterrupted:
             return False
         if not main.ended:
@@ -328,10 +382,16 @@ class CrawlerLifecycleWorkflow:
             await self._has_started(found.started_at)
 
     async def _has_started(self, at: datetime | None) -> None:
-        """Record that a task has started. The ladder of looks begins again, and ``run_timeout_s`` begins."""
+        """Record that a task has started.
+
+        The ladder of looks begins again, and ``run_timeout_s`` begins.
+        """
         s = self._s
         now = workflow.now()
-        s.rung, soon = 0, now + timedelta(seconds=ladder.poll_interval(0, s.poll_minutes, s.last_look_s))
+        s.rung, soon = (
+            0,
+            now + timedelta(seconds=ladder.poll_interval(0, s.poll_minutes, s.last_look_s)),
+        )
         s.next_look_at = min(s.next_look_at or soon, soon)
         started = StartReport(s.fence, at, s.next_look_at)
         s.status = await call(DeploymentActivities.update_run_started, started, wake=s.stop_wanted)
@@ -353,7 +413,7 @@ class CrawlerLifecycleWorkflow:
             if s.limit == limit:
                 s.inbox.want_stop(StopIntent(workflow.now(), limit=limit[1]), None)
 
-    # --- stop ------------------------------------------------------------------------------------------------------
+    # --- stop -------------------------------------------------------------------------------------
 
     async def _stop(self) -> None:
         """Do one turn of a stop: record it, ask all tasks to end, and look for the proof.
@@ -368,7 +428,9 @@ class CrawlerLifecycleWorkflow:
         heard = await self._record_stop()
         await self._logging(self._end_tasks())
         if s.stop_rung == 0 or heard:
-            await call(CancellationActivities.add_cancellation_log_to_db, RecordStop(s.fence, s.stop_log))
+            await call(
+                CancellationActivities.add_cancellation_log_to_db, RecordStop(s.fence, s.stop_log)
+            )
             s.stop_log = []
         if s.counts.alive:
             await self._prove(rested=news)
@@ -381,8 +443,11 @@ class CrawlerLifecycleWorkflow:
         with s.inbox.taken() as heard:
             if heard:
                 order = RecordStop(s.fence, heard)
-                # The activity is retried while the row is unreadable. A stronger stop interrupts it.
-                recorded = await call(CancellationActivities.record_stop, order, wake=lambda: s.inbox.changed)
+                # The activity is retried while the row is unreadable. A stronger stop interrupts
+                # it.
+                recorded = await call(
+                    CancellationActivities.record_stop, order, wake=lambda: s.inbox.changed
+                )
                 s.inbox.recorded_stop(recorded)
         s.stop_log += heard
         s.status = RunStatus.STOPPING
@@ -392,7 +457,8 @@ class CrawlerLifecycleWorkflow:
     async def _prove(self, *, rested: bool) -> None:
         """Look for the proof that no task is alive. Then wait until the next look.
 
-        Without ``rested`` it first waits for the shortest gap, because the previous execution may have just looked.
+        Without ``rested`` it first waits for the shortest gap, because the previous execution may
+        have just looked.
         """
         s = self._s
         changed = self._s.stop_changed
@@ -402,10 +468,13 @@ class CrawlerLifecycleWorkflow:
                 return
         wait = ladder.stop_interval(s.stop_rung, s.last_look_s)
         s.stop_rung += 1
-        await self._logging(look_round(s, "stop", wait, ladder.stop_interval(s.stop_rung, s.last_look_s)))
+        await self._logging(
+            look_round(s, "stop", wait, ladder.stop_interval(s.stop_rung, s.last_look_s))
+        )
         if not s.counts.alive:
             return
-        if s.counts.queued and not s.counts.active:  # only a deployment call is left, which expires soon
+        # Only a deployment call is left, which expires soon.
+        if s.counts.queued and not s.counts.active:
             wait = min(wait, QUEUED_PROOF_S)
         await self._logging(pause(s.until_force(wait), self._stop_news, "proof of the stop"))
         if s.inbox.look_recorded:
@@ -431,13 +500,15 @@ class CrawlerLifecycleWorkflow:
 
     async def _cancel_queued(self) -> None:
         s = self._s
-        s.counts = await call(CancellationActivities.cancel_queued_tasks, s.fence, wake=s.stop_changed)
+        s.counts = await call(
+            CancellationActivities.cancel_queued_tasks, s.fence, wake=s.stop_changed
+        )
 
     async def _logging(self, step: Coroutine[Any, Any, R], *, leave: bool = True) -> R:
         """Do a step of a stop, and log repeated stops in parallel.
 
-        Repeated stops never interrupt the step. If they fill the history and ``leave`` is true, this raises
-        ``StepInterrupted``, and the next execution does the step again.
+        Repeated stops never interrupt the step. If they fill the history and ``leave`` is true,
+        this raises ``StepInterrupted``, and the next execution does the step again.
         """
         s = self._s
         task = asyncio.create_task(step)
@@ -450,8 +521,13 @@ class CrawlerLifecycleWorkflow:
 
         try:
             while True:
-                # This wait ends when it is time for force, so that a step that hangs also ends then.
-                await pause(s.until_force(None), lambda: over() or full() or bool(s.inbox.heard), "until force")
+                # This wait ends when it is time for force, so that a step that hangs also ends
+                # then.
+                await pause(
+                    s.until_force(None),
+                    lambda: over() or full() or bool(s.inbox.heard),
+                    "until force",
+                )
                 if over() or not (full() or s.inbox.heard):
                     return await task
                 if full():
@@ -463,7 +539,7 @@ class CrawlerLifecycleWorkflow:
             task.add_done_callback(look_away)
             task.cancel()
 
-    # --- 4. completion ---------------------------------------------------------------------------------------------
+    # --- 4. completion ----------------------------------------------------------------------------
 
     async def _judge(self) -> None:
         s = self._s
@@ -471,20 +547,29 @@ class CrawlerLifecycleWorkflow:
         while s.inbox.changed or (s.inbox.heard and rounds < LATE_ROUNDS):
             rounds += 1
             await self._record_late_stop()
-        # A stop that comes before the verdict is recorded before it. The verdict decides which of them counts.
-        verdict = call(CompletionActivities.update_run_status, s.fence, control=s.stopped, wake=lambda: s.inbox.changed)
+        # A stop that comes before the verdict is recorded before it. The verdict decides which of
+        # them counts.
+        verdict = call(
+            CompletionActivities.update_run_status,
+            s.fence,
+            control=s.stopped,
+            wake=lambda: s.inbox.changed,
+        )
         try:
             ended = await self._logging(verdict, leave=False)
         except ApplicationError as error:
             if error.type != NotInThisState.code:
                 raise
             s.stage = Stage.DEPLOYMENT if s.started_at is None else Stage.RECONCILIATION
-            s.counts, s.next_look_at = Counts(), workflow.now()  # a task is alive again, so look again
+            # A task is alive again, so look again.
+            s.counts, s.next_look_at = Counts(), workflow.now()
             return
         s.judged(ended)
 
     async def _record_late_stop(self) -> None:
-        """Record stops that came after the last task ended, unless the verdict is already recorded."""
+        """Record stops that came after the last task ended, unless the verdict is already
+        recorded.
+        """
         s = self._s
         with s.inbox.taken() as heard:
             recorded = await call(CancellationActivities.record_stop, RecordStop(s.fence, heard))
@@ -493,7 +578,10 @@ class CrawlerLifecycleWorkflow:
         s.inbox.recorded_stop(recorded)
         s.stopped = True
         s.status = RunStatus.STOPPING
-        await call(CancellationActivities.add_cancellation_log_to_db, RecordStop(s.fence, s.stop_log + heard))
+        await call(
+            CancellationActivities.add_cancellation_log_to_db,
+            RecordStop(s.fence, s.stop_log + heard),
+        )
         s.stop_log = []
 
     async def _complete(self) -> RunResult:
@@ -510,7 +598,8 @@ class CrawlerLifecycleWorkflow:
             await best_effort(s, step)
             s.completed += 1
         export = await best_effort(s, CompletionActivities.export_supporting_files)
-        if s.parent is not None and names.graph_key_of(s.parent) is not None:  # a graph waits for the archive
+        # A graph waits for the archive.
+        if s.parent is not None and names.graph_key_of(s.parent) is not None:
             await tell(s.parent, names.SIGNAL_WAKE, None, s.inbox)
         # Updates that came late are answered (with a refusal) before the workflow ends.
         await workflow.wait_condition(workflow.all_handlers_finished)

@@ -1,7 +1,8 @@
 """The table of the queue, the timeouts and the retries of each activity.
 
-All retries are defined here. Activities that use the database or the cluster are retried for ever, because an outage of
-our infrastructure must not fail a run. Errors that are not retried have their own types (``domain.errors``).
+All retries are defined here. Activities that use the database or the cluster are retried for ever,
+because an outage of our infrastructure must not fail a run. Errors that are not retried have their
+own types (``domain.errors``).
 """
 
 from __future__ import annotations
@@ -37,19 +38,23 @@ def _retry(first_s: float, most_s: float, *, factor: float = 2.0, tries: int = 0
     )
 
 
-#: Priorities of activities on one task queue. Stops come first, then what a change of a run causes, then starts and
-#: planned polls. Workflow tasks of cached workflows have no priority.
+#: Priorities of activities on one task queue. Stops come first, then what a change of a run causes,
+#: then starts and planned polls. Workflow tasks of cached workflows have no priority.
 FIRST = 1
 TURN = 3
 LATER = 4
-#: The fairness key of planned polls. A server that knows these keys lets starts of a crawler take turns with all polls
-#: together; another server serves them as they come. So neither starves the other. No crawler has this name.
+#: The fairness key of planned polls. A server that knows these keys lets starts of a crawler take
+#: turns with all polls together; another server serves them as they come. So neither starves the
+#: other. No crawler has this name.
 POLLS = "(polls)"
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Options of one kind of activity. Times are in seconds: ``try_s`` for one try, ``total_s`` for all tries."""
+    """Options of one kind of activity.
+
+    Times are in seconds: ``try_s`` for one try, ``total_s`` for all tries.
+    """
 
     queue: str
     try_s: float
@@ -62,47 +67,57 @@ class Policy:
     """Its priority if more activities wait than a worker has slots for: 1 (first) to 5."""
 
 
-#: Seconds without a heartbeat after which a worker counts as dead. The activity is then retried on another worker.
+#: Seconds without a heartbeat after which a worker counts as dead. The activity is then retried on
+#: another worker.
 DEAD_S = 9.0
-#: Longer than the database's own timeouts (5 s to connect, 10 s to answer), so that those expire first.
+#: Longer than the database's own timeouts (5 s to connect, 10 s to answer), so that those expire
+#: first.
 DATABASE = Policy(QUEUE_MAIN, 16, _retry(1, 30), heartbeat_s=DEAD_S, beaten=True)
 CREATE = replace(DATABASE, turn=LATER)
 #: A deployment call expires after 25 s. A try should not take much longer.
 DEPLOY = Policy(QUEUE_CLUSTER, 40, _retry(5, 60), heartbeat_s=DEAD_S, turn=LATER)
 START_CHECK = Policy(QUEUE_CLUSTER, 60, _retry(6, 60, factor=1.5), heartbeat_s=DEAD_S, turn=LATER)
 LOOK = Policy(QUEUE_CLUSTER, 180, _retry(2, 60), heartbeat_s=DEAD_S)
-#: A push is optional, so the run continues after three tries. With the time limit of each (``PUSH_S``) they take less
-#: than 5 s. There is no limit for all tries: the restart of a worker must not lose the event in the outbox.
+#: A push is optional, so the run continues after three tries. With the time limit of each
+#: (``PUSH_S``) they take less than 5 s. There is no limit for all tries: the restart of a worker
+#: must not lose the event in the outbox.
 PUSH = Policy(QUEUE_MAIN, 5, _retry(0.25, 0.5, tries=3))
 PUSHES_AGAIN = Policy(QUEUE_MAIN, 60, _retry(1, 5, tries=3))
 EVENT = Policy(QUEUE_MAIN, 30, _retry(1, 900), total_s=DELIVERY_S)
 ARCHIVE = Policy(QUEUE_EXPORT, 6 * 3600, _retry(2, 900), heartbeat_s=30, total_s=DELIVERY_S)
-#: A deletion is tried until it is done. It may be large: the rows of 100,000 tasks, and many archives.
+#: A deletion is tried until it is done. It may be large: the rows of 100,000 tasks, and many
+#: archives.
 DELETE = Policy(QUEUE_MAIN, 3600, _retry(1, 300), heartbeat_s=30)
 DELETE_FILES = replace(DELETE, queue=QUEUE_EXPORT)
 STOP = Policy(QUEUE_CONTROL, 60, _retry(1, 15), heartbeat_s=DEAD_S, turn=FIRST)
-RECORD_STOP = Policy(QUEUE_CONTROL, 16, _retry(0.5, 15), heartbeat_s=DEAD_S, beaten=True, turn=FIRST)
+RECORD_STOP = Policy(
+    QUEUE_CONTROL, 16, _retry(0.5, 15), heartbeat_s=DEAD_S, beaten=True, turn=FIRST
+)
 
-#: The audit reports a page that could not be compared after five tries. The next audit compares it again.
+#: The audit reports a page that could not be compared after five tries. The next audit compares it
+#: again.
 AUDIT = Policy(QUEUE_AUDIT, 600, _retry(1, 30, tries=5), heartbeat_s=30)
 CLOSE_AUDIT = Policy(QUEUE_AUDIT, 16, _retry(1, 30))
 
-#: A few statements, and calls of Temporal and of the scheduler service. The retries also carry the wait for the verdict
-#: of a previous target, so this wait adds no events to the history.
+#: A few statements, and calls of Temporal and of the scheduler service. The retries also carry the
+#: wait for the verdict of a previous target, so this wait adds no events to the history.
 BEGIN_DUE = Policy(QUEUE_MAIN, 60, _retry(1, 30), heartbeat_s=DEAD_S, beaten=True, turn=FIRST)
-#: A pass of 20 s over the picked runs, and at its end a call of the database and of Temporal that may hang.
+#: A pass of 20 s over the picked runs, and at its end a call of the database and of Temporal that
+#: may hang.
 BEGIN_RUNS = Policy(QUEUE_MAIN, 60, _retry(1, 30), heartbeat_s=DEAD_S)
-#: Longer than users' code may take in one cycle: begin (a hook), read pages (30 s and one page), one cycle.
+#: Longer than users' code may take in one cycle: begin (a hook), read pages (30 s and one page),
+#: one cycle.
 CYCLE = Policy(QUEUE_PLANS, 1800, _retry(1, 30), heartbeat_s=DEAD_S, beaten=True)
-#: A batch begins functions for some seconds. The last function may take a minute (``SHORT_S``), and some time to end. A
-#: call that may take longer has its own limit (``features/graphs/workflows/graph.py``).
+#: A batch begins functions for some seconds. The last function may take a minute (``SHORT_S``), and
+#: some time to end. A call that may take longer has its own limit
+#: (``features/graphs/workflows/graph.py``).
 BATCH = Policy(QUEUE_FUNCTIONS, 180, _retry(1, 30), heartbeat_s=DEAD_S, beaten=True)
 #: Reading and writing a graph of 20,000 steps takes some seconds.
 GRAPH = Policy(QUEUE_MAIN, 60, _retry(1, 30), heartbeat_s=DEAD_S, beaten=True)
 STOP_GRAPH = Policy(QUEUE_CONTROL, 60, _retry(0.5, 15), heartbeat_s=DEAD_S, beaten=True, turn=FIRST)
 
-#: Longer than one shift (``activities.webhooks.SHIFT_S``) and its last delivery. A receiver that is down is tried once
-#: a minute.
+#: Longer than one shift (``activities.webhooks.SHIFT_S``) and its last delivery. A receiver that is
+#: down is tried once a minute.
 FOLLOW = Policy(QUEUE_WEBHOOKS, 960, _retry(1, 60), heartbeat_s=DEAD_S)
 
 #: The activities of each policy.
@@ -110,8 +125,10 @@ _USERS: tuple[tuple[Policy, str], ...] = (
     (CREATE, "create_history_id"),
     (
         DATABASE,
-        "add_workflow_id update_run_started add_tasks requeue_ended_tasks retry_ended_tasks get_active_running_tasks "
-        "reconcile_tasks sync_statuses count_alive_tasks update_run_status open_manager note_manager add_manager_jobs "
+        "add_workflow_id update_run_started add_tasks requeue_ended_tasks retry_ended_tasks "
+        "get_active_running_tasks "
+        "reconcile_tasks sync_statuses count_alive_tasks update_run_status open_manager "
+        "note_manager add_manager_jobs "
         "end_manager",
     ),
     (DEPLOY, "run_scheduled_crawler run_onetime_crawler deploy_queued_tasks"),
@@ -142,8 +159,8 @@ class Options(TypedDict, total=False):
     """Options of one call, in addition to the policy."""
 
     control: bool
-    """True: use the control queue. All activities from a stop to its proof use it, so that a stop never waits behind a
-    look that hangs."""
+    """True: use the control queue. All activities from a stop to its proof use it, so that a stop
+    never waits behind a look that hangs."""
     planned: bool
     """True: a part of a planned poll, which may wait."""
     summary: str | None

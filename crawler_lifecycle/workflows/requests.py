@@ -1,8 +1,9 @@
 """Readers of inputs of workflows, payloads of updates, and results of activities.
 
-The SDK applies type hints only if the number of payloads equals the number of parameters. If a payload does not fit, it
-fails the workflow task. Starters from outside send one payload, and a continued workflow sends two; anybody may send
-anything. So workflows accept any payloads, and these functions read them.
+The SDK applies type hints only if the number of payloads equals the number of parameters. If a
+payload does not fit, it fails the workflow task. Starters from outside send one payload, and a
+continued workflow sends two; anybody may send anything. So workflows accept any payloads, and these
+functions read them.
 """
 
 from __future__ import annotations
@@ -34,13 +35,18 @@ ERRORS_MAX = 20
 
 
 def _words(kind: type) -> tuple[str, str]:
-    """Return the name of an input in error messages, and the cure if it is missing (``ASKED`` of its class)."""
+    """Return the name of an input in error messages, and the cure if it is missing (``ASKED`` of
+    its class).
+    """
     ours = ("order", "only this service itself starts this workflow")
     return getattr(kind, "ASKED", ours)
 
 
 def workflow_input(kind: type[A], value: object) -> A:
-    """Read the input of the present workflow, which must be no execution of a cron chain. Raises as ``read_input``."""
+    """Read the input of the present workflow, which must be no execution of a cron chain.
+
+    Raises as ``read_input``.
+    """
     _refuse_cron(value)
     return read_input(kind, value)
 
@@ -48,7 +54,8 @@ def workflow_input(kind: type[A], value: object) -> A:
 def read_input(kind: type[A], value: object) -> A:
     """Read the input of a workflow.
 
-    Raises ``ApplicationError`` of type ``InvalidRequest``, not retryable, naming each field, its value and the cure.
+    Raises ``ApplicationError`` of type ``InvalidRequest``, not retryable, naming each field, its
+    value and the cure.
     """
     if isinstance(value, UndecodedPayload):
         raise undecoded(_words(kind)[0], value)
@@ -58,20 +65,26 @@ def read_input(kind: type[A], value: object) -> A:
 def _refuse_cron(value: object) -> None:
     """Refuse the execution of a cron chain, and end the chain.
 
-    All executions of a chain have one first execution, so all would claim the first one's row. The server begins a
-    failed execution again at the next due time. So the chain goes on as a new execution without cron, which fails.
+    All executions of a chain have one first execution, so all would claim the first one's row. The
+    server begins a failed execution again at the next due time. So the chain goes on as a new
+    execution without cron, which fails.
     """
     info = workflow.info()
     if info.cron_schedule and workflow.patched(NO_CRON):
         cron = shown(info.cron_schedule)
         cure = "create a schedule instead: crawlctl schedule create NAME --crawler CRAWLER --cron …"
-        workflow.continue_as_new(args=[f"cron_schedule: {cron} is not allowed; {cure} (docs/schedules.md)"])
+        workflow.continue_as_new(
+            args=[f"cron_schedule: {cron} is not allowed; {cure} (docs/schedules.md)"]
+        )
     if info.continued_run_id and isinstance(value, str):
         raise invalid(value)
 
 
 def read_update(kind: type[A], value: object) -> A:
-    """Read the payload of an update strictly. Raises ``ApplicationError`` as ``read_input`` does."""
+    """Read the payload of an update strictly.
+
+    Raises ``ApplicationError`` as ``read_input`` does.
+    """
     what, missing = _words(kind)
     if isinstance(value, UndecodedPayload):
         raise invalid(f"{what}: {value}")
@@ -97,10 +110,11 @@ def invalid(text: str) -> ApplicationError:
 def read_carried(
     kind: TypeAdapter[S], new: S, value: object, surplus: Sequence[object]
 ) -> tuple[S, ApplicationError | None]:
-    """Return the state from the previous execution, or ``new``, and the error if the input is invalid.
+    """Return the state from the previous execution, or ``new``, and the error if the input is
+    invalid.
 
-    In a continued workflow the state is our own. If it cannot be read, this raises ``RuntimeError``: the workflow task
-    is retried until a build comes that can read it.
+    In a continued workflow the state is our own. If it cannot be read, this raises
+    ``RuntimeError``: the workflow task is retried until a build comes that can read it.
     """
     try:
         return _carried(kind, new, value, surplus), None
@@ -118,7 +132,10 @@ def _carried(kind: TypeAdapter[S], new: S, value: object, surplus: Sequence[obje
     try:
         return new if value is None else kind.validate_python(value)
     except ValidationError as error:
-        text = f"the second payload: {in_words(error, {})}; leave it out: only a continued workflow has one"
+        text = (
+            f"the second payload: {in_words(error, {})}; leave it out: only a continued "
+            "workflow has one"
+        )
         raise invalid(text) from None
 
 
@@ -130,7 +147,8 @@ def refused(text: str) -> ApplicationError:
 def undecoded(what: str, value: UndecodedPayload) -> Exception:
     """Return the error for a payload that cannot be read.
 
-    If only the key is missing, the error is a ``RuntimeError``: the workflow waits until a worker has the key.
+    If only the key is missing, the error is a ``RuntimeError``: the workflow waits until a worker
+    has the key.
     """
     text = f"{what}: {value}"
     return RuntimeError(text) if value.locked else invalid(text)
@@ -143,15 +161,20 @@ def answer_type(method: Callable[..., Any]) -> Any:
 
 
 def read_answer(method: Callable[..., Any], payload: Payload, converter: PayloadConverter) -> Any:
-    """Read the result of an activity. Raises any error of the decoder or the validation if the type is wrong.
+    """Read the result of an activity.
 
-    Converters check the expected type only for JSON, not for bytes, empty payloads and protobuf messages. The strict
-    validation refuses these. In the workflow's code they would fail the workflow task for ever.
+    Raises any error of the decoder or the validation if the type is wrong.
+
+    Converters check the expected type only for JSON, not for bytes, empty payloads and protobuf
+    messages. The strict validation refuses these. In the workflow's code they would fail the
+    workflow task for ever.
     """
     expected = answer_type(method)
     if expected is type(None):
         return None
-    return _adapter(expected).validate_python(converter.from_payload(payload, expected), strict=True)
+    return _adapter(expected).validate_python(
+        converter.from_payload(payload, expected), strict=True
+    )
 
 
 @functools.cache
@@ -162,8 +185,9 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 def _strictly(adapter: TypeAdapter[A], value: object) -> A:
     """Read a value strictly, as the gateway reads a body: ``true`` and ``"5"`` are no numbers.
 
-    Raises ``ValidationError``, or ``InvalidRequest`` for more values than an input may have: a workflow that computes
-    for seconds counts as stuck. Only from JSON does the strict validation accept times and enums as texts.
+    Raises ``ValidationError``, or ``InvalidRequest`` for more values than an input may have: a
+    workflow that computes for seconds counts as stuck. Only from JSON does the strict validation
+    accept times and enums as texts.
     """
     try:
         text = json.dumps(value, ensure_ascii=False).encode()
@@ -174,13 +198,18 @@ def _strictly(adapter: TypeAdapter[A], value: object) -> A:
 
 
 def in_words(error: ValidationError, schema: Mapping[str, Any]) -> str:
-    """Return the first problems as ``field: value: message``, joined by semicolons. ``schema`` has the known fields."""
+    """Return the first problems as ``field: value: message``, joined by semicolons.
+
+    ``schema`` has the known fields.
+    """
     lines = []
     for item in error.errors(include_url=False, include_context=False)[:ERRORS_MAX]:
         field = ".".join(str(part) for part in item["loc"])
         message = item["msg"].removeprefix("Value error, ")
         if item["type"] == "unexpected_keyword_argument":
-            message = f"unknown field; {advise(item['loc'][-1], names_at(schema, item['loc'][:-1]))}"
+            message = (
+                f"unknown field; {advise(item['loc'][-1], names_at(schema, item['loc'][:-1]))}"
+            )
         elif item["type"] == "value_error":
             lines.append(message)  # messages of the domain already name field and value
             continue

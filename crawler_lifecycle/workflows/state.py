@@ -36,10 +36,12 @@ from crawler_lifecycle.ports.runs import Fence, Resting, RunHandle
 from .calls import MustLeave, StepInterrupted
 
 NOTES_MAX = 20
-#: The most stops that wait for their record. With the longest texts they still fit into one message of Temporal.
+#: The most stops that wait for their record. With the longest texts they still fit into one message
+#: of Temporal.
 HEARD_MAX = 300
 TOO_LATE = "a stop came after the verdict and changed nothing"
-#: The most characters that are kept of a stop's texts. The state must stay small, whatever a signal contains.
+#: The most characters that are kept of a stop's texts. The state must stay small, whatever a signal
+#: contains.
 REASON_MAX = 255
 
 RUN_ID = SearchAttributeKey.for_int("CrawlRunId")
@@ -63,7 +65,9 @@ class Inbox:
     heard: list[HeardStop] = field(default_factory=list)
     """Stops that are not in the database yet."""
     changed: bool = False
-    """True if one of these stops requests more than the stops before. The others are only logged."""
+    """True if one of these stops requests more than the stops before. The others are only
+    logged.
+    """
     look_now: bool = False
     look_recorded: bool = False
     """True if a look was recorded without the workflow, which has to count the tasks."""
@@ -95,7 +99,10 @@ class Inbox:
             self.heard = [*self.heard, HeardStop(intent, request_id)]
         if len(self.heard) > HEARD_MAX:
             self.heard = self.heard[-HEARD_MAX:]
-            text = f"more than {HEARD_MAX} stops came before one could be recorded; the oldest are not logged"
+            text = (
+                f"more than {HEARD_MAX} stops came before one could be recorded; the oldest are "
+                "not logged"
+            )
             if text not in self.notes:
                 self.note(text)
 
@@ -116,11 +123,19 @@ class Inbox:
         """Take over a stop that is already in the database. The gateway may have recorded it."""
         if intent is not None:
             before, self.stop = self.stop, intent if self.stop is None else intent.merged(self.stop)
-            # The signal of this stop comes later and then brings no change. So mark a new force as a change here.
-            self.changed = self.changed or (before is not None and self.stop.force and not before.force)
+            # The signal of this stop comes later and then brings no change. So mark a new force as
+            # a change here.
+            self.changed = self.changed or (
+                before is not None and self.stop.force and not before.force
+            )
 
     def signal(
-        self, name: str, args: Sequence[RawValue], converter: PayloadConverter, now: datetime, new_id: str
+        self,
+        name: str,
+        args: Sequence[RawValue],
+        converter: PayloadConverter,
+        now: datetime,
+        new_id: str,
     ) -> None:
         """Accept one signal with any payload. No signal is refused, so no stop is lost."""
         if name in (names.SIGNAL_STOP, names.SIGNAL_FORCE_STOP):
@@ -137,23 +152,41 @@ class Inbox:
             self.unheard(name, args, converter, names.SIGNAL_LOOK_NOW, names.SIGNAL_PLACE_FREE)
 
     def asked_to_stop(
-        self, name: str, args: Sequence[RawValue], converter: PayloadConverter, now: datetime, *more: str
+        self,
+        name: str,
+        args: Sequence[RawValue],
+        converter: PayloadConverter,
+        now: datetime,
+        *more: str,
     ) -> tuple[StopIntent, dict[str, object]]:
-        """Return the stop that a signal requests, and its fields. ``more``: further known fields."""
-        told = self.fields(name, args, converter, ("request_id", "requested_by", "reason", "force", *more))
+        """Return the stop that a signal requests, and its fields.
+
+        ``more``: further known fields.
+        """
+        told = self.fields(
+            name, args, converter, ("request_id", "requested_by", "reason", "force", *more)
+        )
         force = name == names.SIGNAL_FORCE_STOP or told.get("force") is True
         by = words(told.get("requested_by"), REASON_MAX)
         reason = words(told.get("reason"), REASON_MAX)
         return StopIntent(now, force, by, reason), told
 
-    def unheard(self, name: str, args: Sequence[RawValue], converter: PayloadConverter, *known: str) -> None:
-        """Count an unknown signal. A note names the first one. ``known``: the known signals other than stops."""
+    def unheard(
+        self, name: str, args: Sequence[RawValue], converter: PayloadConverter, *known: str
+    ) -> None:
+        """Count an unknown signal.
+
+        A note names the first one. ``known``: the known signals other than stops.
+        """
         if name == names.SIGNAL_MORE:
             self.unknown += converter.from_payload(args[0].payload)
             return
         self.unknown += 1
         if self.unknown == 1:
-            self.note(f"unknown signal {name!r} ignored; known are stop, force_stop and {', '.join(known)}")
+            self.note(
+                f"unknown signal {name!r} ignored; known are stop, force_stop and "
+                f"{', '.join(known)}"
+            )
 
     def told(self) -> list[str]:
         """Return the notes, with the number of unknown signals."""
@@ -170,7 +203,8 @@ class Inbox:
             return {}
         try:
             value = converter.from_payload(args[0].payload)
-        except Exception as error:  # a decoder may raise any error for a foreign payload; the stop still counts
+        # A decoder may raise any error for a foreign payload; the stop still counts.
+        except Exception as error:
             value = UndecodedPayload(f"{type(error).__name__}")
         if isinstance(value, UndecodedPayload):
             self.note(f"payload of signal {name!r} could not be read, the signal counts: {value}")
@@ -187,7 +221,10 @@ class Inbox:
 
 
 def _says_recorded(args: Sequence[RawValue], converter: PayloadConverter) -> bool:
-    """Return whether a signal says that a look was recorded. Any other payload asks for a look, and needs no note."""
+    """Return whether a signal says that a look was recorded.
+
+    Any other payload asks for a look, and needs no note.
+    """
     try:
         value = converter.from_payload(args[0].payload) if args else None
     except Exception:  # a decoder may raise any error for a foreign payload
@@ -237,13 +274,17 @@ class RunState:
     looks: int = 0
     last_look_at: datetime | None = None
     looked_at: datetime | None = None
-    """The time at which the last look ended, or began if it has not ended, by the clock of the Temporal server."""
+    """The time at which the last look ended, or began if it has not ended, by the clock of the
+    Temporal server.
+    """
     next_look_at: datetime | None = None
     last_look_s: float = 0.0
     since: datetime | None = None
     """The time at which this attempt began its deployment. ``start_timeout_s`` begins here."""
     started_at: datetime | None = None
-    """The time at which its first task executed, not before ``since``. ``run_timeout_s`` begins here."""
+    """The time at which its first task executed, not before ``since``. ``run_timeout_s`` begins
+    here.
+    """
     deployed: bool = False
     """True if a deployment call of this attempt has been answered."""
     pages_deployed: int = 0
@@ -260,7 +301,9 @@ class RunState:
     """The time at which the last task was asked to end; ``None``: some tasks were not asked yet."""
     stopped: bool = False
     stop_log: list[HeardStop] = field(default_factory=list)
-    """Recorded stops. The time at which we acted is still missing in their rows of the cancellation log."""
+    """Recorded stops. The time at which we acted is still missing in their rows of the cancellation
+    log.
+    """
     inbox: Inbox = field(default_factory=Inbox)
     parent_told: bool = False
     """True if the parent workflow was notified of the end."""
@@ -289,19 +332,32 @@ class RunState:
 
     @property
     def undecided(self) -> bool:
-        """Return whether tasks ended without success about which the policy of retries was not asked."""
-        return sum(self.counts.by_status.get(status, 0) for status in ("FAILED", "LOST")) > self.ended
+        """Return whether tasks ended without success about which the policy of retries was not
+        asked.
+        """
+        return (
+            sum(self.counts.by_status.get(status, 0) for status in ("FAILED", "LOST")) > self.ended
+        )
 
     def rest(self, resting: Resting, now: datetime) -> None:
-        """Note the tasks whose next try may not begin yet. The wait is at least a second, because clocks differ."""
+        """Note the tasks whose next try may not begin yet.
+
+        The wait is at least a second, because clocks differ.
+        """
         self.resting = resting.tasks
         wait_s = resting.wait_s
         self.retry_at = None if wait_s is None else now + timedelta(seconds=max(wait_s, 1.0))
 
     @property
     def limit(self) -> tuple[datetime, str] | None:
-        """The time at which a time limit stops the run, and the limit's outcome; ``None``: no limit applies now."""
-        if self.stop_wanted() or self.since is None or self.stage not in (Stage.DEPLOYMENT, Stage.RECONCILIATION):
+        """The time at which a time limit stops the run, and the limit's outcome; ``None``: no limit
+        applies now.
+        """
+        if (
+            self.stop_wanted()
+            or self.since is None
+            or self.stage not in (Stage.DEPLOYMENT, Stage.RECONCILIATION)
+        ):
             return None
         if self.started_at is None:
             seconds = self.limits.start_timeout_s
@@ -351,7 +407,9 @@ class RunState:
         self.next_look_at = None
         heard = self.inbox.stop
         inbox = self.inbox
-        if inbox.heard or (heard is not None and (ended.stop is None or (heard.force and not ended.stop.force))):
+        if inbox.heard or (
+            heard is not None and (ended.stop is None or (heard.force and not ended.stop.force))
+        ):
             inbox.note(TOO_LATE)
         inbox.stop = ended.stop
         inbox.heard = []
@@ -376,7 +434,9 @@ class RunState:
         )
 
     def snapshot(self) -> RunSnapshot:
-        """Return the answer of the query ``status``, without values that may be newer in the database."""
+        """Return the answer of the query ``status``, without values that may be newer in the
+        database.
+        """
         ended = self.outcome is not None
         return RunSnapshot(
             run_id=self.run_id or None,
@@ -404,7 +464,9 @@ class RunState:
         """Return the answer of the query ``record``."""
         known = sum(self.counts.by_status.values())
         stop = self.inbox.stop
-        return WorkflowRecord(self.run_id, self.run_uid, self.attempt, self.request, self.multi, known, stop)
+        return WorkflowRecord(
+            self.run_id, self.run_uid, self.attempt, self.request, self.multi, known, stop
+        )
 
     def waiting(self) -> str | None:
         """Return the reason why the run waits, as far as its workflow knows it."""
@@ -436,10 +498,12 @@ class RunState:
 
     def details(self) -> str:
         """Return a description of the run in Markdown, for the Temporal UI."""
+        tasks = ", ".join(f"{k} {v}" for k, v in sorted(self.counts.by_status.items()))
         rows = [
             f"### Run {self.run_id}: {self.crawler}, attempt {self.attempt}",
-            f"- **{self.status}** in {self.stage}" + (f", {self.outcome}: {self.cause}" if self.outcome else ""),
-            f"- tasks: {', '.join(f'{k} {v}' for k, v in sorted(self.counts.by_status.items())) or 'not deployed yet'}",
+            f"- **{self.status}** in {self.stage}"
+            + (f", {self.outcome}: {self.cause}" if self.outcome else ""),
+            f"- tasks: {tasks or 'not deployed yet'}",
         ]
         sentence = self.waiting()
         if sentence:
@@ -451,7 +515,10 @@ class RunState:
         if self.inbox.stop:
             stop = self.inbox.stop
             who = stop.limit or stop.requested_by or "somebody"
-            rows.append(f"- {'forced stop' if stop.force else 'stop'} at {stop.requested_at:%H:%M:%S} UTC by {who}")
+            rows.append(
+                f"- {'forced stop' if stop.force else 'stop'} at {stop.requested_at:%H:%M:%S} UTC "
+                f"by {who}"
+            )
         rows += [f"- note: {note}" for note in self.inbox.told()[-5:]]
         return "\n".join(rows)
 
@@ -465,11 +532,15 @@ class RunState:
         return any(self.counts.by_status.get(status) for status in ("PENDING", "RUNNING"))
 
     def stop_changed(self) -> bool:
-        """Return whether the current stop has changed: a stronger stop came, or it is time for force."""
+        """Return whether the current stop has changed: a stronger stop came, or it is time for
+        force.
+        """
         return self.inbox.changed or self.escalated(workflow.now()) is not None
 
     def until_force(self, seconds: float | None) -> float | None:
-        """Return ``seconds``, or less if a plain stop becomes a forced one before; ``None``: no limit."""
+        """Return ``seconds``, or less if a plain stop becomes a forced one before; ``None``: no
+        limit.
+        """
         left = self._force_in(workflow.now())
         if left is None:
             return seconds
@@ -484,7 +555,9 @@ class RunState:
         return HeardStop(replace(stop, force=True, escalated=True))
 
     def _force_in(self, now: datetime) -> float | None:
-        """Return the seconds until force; ``None``: never, or unknown because some tasks were not asked to end yet."""
+        """Return the seconds until force; ``None``: never, or unknown because some tasks were not
+        asked to end yet.
+        """
         stop = self.inbox.stop
         after = self.limits.force_stop_after_s
         asked = self.asked_at

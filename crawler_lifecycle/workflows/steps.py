@@ -1,4 +1,6 @@
-"""Steps that several stages and workflows share: looks, requests to end tasks, signals and search attributes."""
+"""Steps that several stages and workflows share: looks, requests to end tasks, signals and search
+attributes.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,17 @@ from crawler_lifecycle.domain.names import names_of_workflow
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.ports.runs import Fence
 
-from .calls import Condition, MustLeave, StepInterrupted, call, fire_and_forget, history_full, pause, reason, start
+from .calls import (
+    Condition,
+    MustLeave,
+    StepInterrupted,
+    call,
+    fire_and_forget,
+    history_full,
+    pause,
+    reason,
+    start,
+)
 from .requests import refused
 from .state import REASON_MAX, Attributes, Inbox, RunState
 
@@ -52,7 +64,8 @@ def gap_left(s: RunState) -> float:
 def until_look(s: RunState) -> float | None:
     """Return the seconds until the planned look; ``None``: no look is planned.
 
-    It is not before the shortest gap after the last look, which the previous execution may have begun.
+    It is not before the shortest gap after the last look, which the previous execution may have
+    begun.
     """
     if s.next_look_at is None:
         return None
@@ -73,7 +86,10 @@ def is_retry_time(s: RunState) -> bool:
 
 
 def is_time(s: RunState) -> bool:
-    """Return whether the planned look is due. The server's timers have whole milliseconds, so 2 ms are ignored."""
+    """Return whether the planned look is due.
+
+    The server's timers have whole milliseconds, so 2 ms are ignored.
+    """
     left = until_look(s)
     return left is not None and left < 0.002
 
@@ -81,14 +97,16 @@ def is_time(s: RunState) -> bool:
 def _after(at: datetime, ordered_at: datetime, seconds: float) -> datetime:
     """Return the worker's time ``at``, corrected if the worker's clock is wrong.
 
-    It should be ``seconds`` after a time between ``ordered_at`` and now. With a clock that is wrong by an hour, the
-    next look would otherwise come at once, or an hour late.
+    It should be ``seconds`` after a time between ``ordered_at`` and now. With a clock that is wrong
+    by an hour, the next look would otherwise come at once, or an hour late.
     """
     gap = timedelta(seconds=seconds)
     return min(max(at, ordered_at + gap), workflow.now() + gap)
 
 
-async def look_round(s: RunState, source: str, led_by: float, next_gap: float, *, resumed: bool = False) -> LookAnswer:
+async def look_round(
+    s: RunState, source: str, led_by: float, next_gap: float, *, resumed: bool = False
+) -> LookAnswer:
     """Do one look and apply its changes. Without changes it needs only two activities.
 
     Raises ``StepInterrupted`` when a stop comes, or when the current stop changes.
@@ -99,13 +117,22 @@ async def look_round(s: RunState, source: str, led_by: float, next_gap: float, *
     wake = s.stop_changed if control else s.stop_wanted
     rec = ReconciliationActivities
     fence = s.fence
-    believed = await call(rec.get_active_running_tasks, s.run_id, control=control, planned=planned, wake=wake)
+    believed = await call(
+        rec.get_active_running_tasks, s.run_id, control=control, planned=planned, wake=wake
+    )
     ordered_at = s.looked_at = workflow.now()
     late = ordered_at - s.next_look_at if planned and s.next_look_at else timedelta(0)
-    order = LookOrder(fence, led_by, next_gap, source, resumed, s.limits.stall_timeout_s, late.total_seconds())
+    order = LookOrder(
+        fence, led_by, next_gap, source, resumed, s.limits.stall_timeout_s, late.total_seconds()
+    )
     text = f"look {s.looks + 1} ({source}), {believed.counts.alive} tasks alive"
     found = await call(
-        rec.get_history_statuses_to_sync, order, control=control, planned=planned, wake=wake, summary=text
+        rec.get_history_statuses_to_sync,
+        order,
+        control=control,
+        planned=planned,
+        wake=wake,
+        summary=text,
     )
     s.looks, s.looked_at = s.looks + 1, workflow.now()
     s.last_look_at = found.observed_at
@@ -115,7 +142,9 @@ async def look_round(s: RunState, source: str, led_by: float, next_gap: float, *
     s.inbox.recorded_stop(found.stop)
     if found.changed:
         sync = Sync(fence, source, found.observed_at, details_follow=found.truth_first)
-        details = partial(fetch_details, s, f"{found.changed} tasks changed", control=control, wake=wake)
+        details = partial(
+            fetch_details, s, f"{found.changed} tasks changed", control=control, wake=wake
+        )
         if not found.truth_first:
             await details()
         synced = await call(rec.sync_statuses, sync, control=control, wake=wake)
@@ -138,7 +167,8 @@ async def fetch_details(s: RunState, text: str, *, control: bool, wake: Conditio
 
 
 async def catch_up(s: RunState) -> AliveTasks:
-    """Count the tasks after a look that was recorded without the workflow, which need not look again.
+    """Count the tasks after a look that was recorded without the workflow, which need not look
+    again.
 
     Raises ``StepInterrupted`` when a stop comes, or when the current stop changes.
     """
@@ -163,17 +193,20 @@ async def catch_up(s: RunState) -> AliveTasks:
 async def ask_to_end(s: RunState) -> None:
     """Ask each active task to end that was not asked yet; a forced stop kills every remaining task.
 
-    One activity handles as many tasks as it has time for, and records each. So a run of any size needs few events. If
-    the cluster does not answer, the next turn asks again. Raises ``StepInterrupted`` when the stop changes.
+    One activity handles as many tasks as it has time for, and records each. So a run of any size
+    needs few events. If the cluster does not answer, the next turn asks again. Raises
+    ``StepInterrupted`` when the stop changes.
     """
     forced = s.inbox.stop is not None and s.inbox.stop.force
     method = CancellationActivities.k8_stop_pod if forced else CancellationActivities.k8_stop_task
     while s.counts.active and (forced or s.unasked or s.asked_at is None):
-        # The tasks get the request after this moment. A worker with a wrong clock may report an earlier time. With that
-        # time the stop would be forced too soon.
+        # The tasks get the request after this moment. A worker with a wrong clock may report an
+        # earlier time. With that time the stop would be forced too soon.
         soonest = s.asked_at or (workflow.now() if s.unasked else None)
         try:
-            report = await call(method, s.fence, control=True, wake=s.stop_changed, seconds=ASK_WINDOW_S)
+            report = await call(
+                method, s.fence, control=True, wake=s.stop_changed, seconds=ASK_WINDOW_S
+            )
         except StepInterrupted:
             if s.stop_changed():
                 raise
@@ -186,7 +219,9 @@ async def ask_to_end(s: RunState) -> None:
 
 
 async def best_effort(s: RunState, method: Callable[[Any, Fence], R]) -> R | None:
-    """Call an activity whose failure does not change the run. Return ``None`` after a failure, and add a note.
+    """Call an activity whose failure does not change the run.
+
+    Return ``None`` after a failure, and add a note.
 
     A stop of a live run does not wait for this activity, because its queue may be blocked.
     """
@@ -206,21 +241,26 @@ async def best_effort(s: RunState, method: Callable[[Any, Fence], R]) -> R | Non
 async def tell_parent(s: RunState) -> None:
     """Send the signal ``run_ended`` to the parent workflow.
 
-    It is sent after the verdict and before the deliveries, because these may take days and a parent waits only for the
-    end.
+    It is sent after the verdict and before the deliveries, because these may take days and a parent
+    waits only for the end.
     """
     result = s.result(None)
     if s.parent and (names.graph_key_of(s.parent) or names_of_workflow(s.parent)):
-        # Our own workflows read the row. The crawler's texts would stay in their history after the run is deleted.
+        # Our own workflows read the row. The crawler's texts would stay in their history after the
+        # run is deleted.
         result = replace(result, outcome="", cause="")
     await tell(s.parent, names.SIGNAL_RUN_ENDED, result, s.inbox)
 
 
 async def tell(parent: str | None, signal: str, result: object, inbox: Inbox) -> None:
-    """Send a signal about the end to the parent workflow. A parent that is already closed is no error."""
+    """Send a signal about the end to the parent workflow.
+
+    A parent that is already closed is no error.
+    """
     if parent is None:
         return
-    if not travels(parent):  # after a manual edit of the row; the server would refuse the workflow task for ever
+    # After a manual edit of the row; the server would refuse the workflow task for ever.
+    if not travels(parent):
         inbox.note("the parent was not notified: its id is no valid workflow id")
         return
     try:
@@ -229,7 +269,9 @@ async def tell(parent: str | None, signal: str, result: object, inbox: Inbox) ->
         inbox.note(f"parent {parent} could not be notified: {error.message}")
 
 
-async def commanded(request_id: str | None, ready: Condition, carry_out: Callable[[str], Awaitable[R]]) -> R:
+async def commanded(
+    request_id: str | None, ready: Condition, carry_out: Callable[[str], Awaitable[R]]
+) -> R:
     """Carry out an update as soon as ``ready()`` returns true, and return its result.
 
     Without a ``request_id``, the id of the update identifies repeats.
@@ -240,12 +282,18 @@ async def commanded(request_id: str | None, ready: Condition, carry_out: Callabl
         await pause(None, ready)
         return await carry_out(key)
     except MustLeave:
-        text = f"the workflow continues with a new history; send the update again with request_id {key!r}"
+        text = (
+            "the workflow continues with a new history; send the update again with request_id "
+            f"{key!r}"
+        )
         raise refused(text) from None
 
 
 async def heeding(life: asyncio.Task[R], want: Callable[[StopIntent], None]) -> R:
-    """Return the result of the task. A cancel by Temporal becomes a stop, and cancels nothing by itself."""
+    """Return the result of the task.
+
+    A cancel by Temporal becomes a stop, and cancels nothing by itself.
+    """
     while not life.done():
         try:
             await workflow.wait([life])
@@ -268,9 +316,14 @@ class PublishedState(Protocol):
 def publish(s: PublishedState) -> None:
     """Update the Temporal UI: the changed search attributes, and the details."""
     known = [(key, value) for key, value in s.search_attributes() if value is not None]
-    # Texts of crawlers, classes and manual edits are cut: Temporal ends a workflow with too long a search attribute.
-    wanted = [(key, cut_to_travel(value) if isinstance(value, str) else value) for key, value in known]
-    changed = [key.value_set(value) for key, value in wanted if s.published.get(key.name) != str(value)]
+    # Texts of crawlers, classes and manual edits are cut: Temporal ends a workflow with too long a
+    # search attribute.
+    wanted = [
+        (key, cut_to_travel(value) if isinstance(value, str) else value) for key, value in known
+    ]
+    changed = [
+        key.value_set(value) for key, value in wanted if s.published.get(key.name) != str(value)
+    ]
     if changed:
         workflow.upsert_search_attributes(changed)
         s.published = {key.name: str(value) for key, value in wanted}

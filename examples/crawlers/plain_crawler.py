@@ -1,10 +1,13 @@
-"""A crawler without a framework: one file, standard library only, to show what a command needs to be a good crawler.
+"""A crawler without a framework: one file, standard library only, to show what a command needs to
+be a good crawler.
 
 It reads what it needs from its environment, every part of which may be missing:
 
-- ``CRAWL_ARGS``: JSON object with ``site``, ``max_pages``, ``delay`` and ``fail_after``; command-line options win
+- ``CRAWL_ARGS``: JSON object with ``site``, ``max_pages``, ``delay`` and ``fail_after``;
+  command-line options win
 - ``CRAWL_FILES_DIR``: folder for ``items.jsonl`` and ``summary.json``
-- ``CRAWL_STATE_DIR`` and ``CRAWL_RESUME=1``: where it keeps its place after a stop, and whether to go on from there
+- ``CRAWL_STATE_DIR`` and ``CRAWL_RESUME=1``: where it keeps its place after a stop, and whether to
+  go on from there
 - ``CRAWL_STATS_FILE``: counters, replaced about once a second
 
 Exit codes: 0 finished, 1 failed, 4 wrong arguments, 11 stopped in order by SIGTERM or SIGINT.
@@ -110,7 +113,10 @@ class Crawl:
         return FINISHED
 
     def _robots(self) -> RobotFileParser:
-        """The site's rules. Having none allows everything; not being able to say so ends the crawl."""
+        """The site's rules.
+
+        Having none allows everything; not being able to say so ends the crawl.
+        """
         robots = RobotFileParser()
         try:
             robots.parse(self._fetch(urljoin(self.site, "/robots.txt"))[1].splitlines())
@@ -138,7 +144,12 @@ class Crawl:
         print(f"200 {final}", flush=True)
         if self._files:
             with (self._files / "items.jsonl").open("a", encoding="utf-8") as stream:
-                item = {"url": final, "title": page.title, "words": page.words, "links": len(page.links)}
+                item = {
+                    "url": final,
+                    "title": page.title,
+                    "words": page.words,
+                    "links": len(page.links),
+                }
                 stream.write(json.dumps(item, ensure_ascii=False) + "\n")
         for href in page.links:
             target = urldefrag(urljoin(final, href)).url
@@ -151,13 +162,14 @@ class Crawl:
 
     @staticmethod
     def _fetch(url: str) -> tuple[str, str]:
-        request = Request(url, headers={"User-Agent": AGENT})  # noqa: S310 - the scheme was checked with the arguments
+        request = Request(url, headers={"User-Agent": AGENT})  # noqa: S310
         for tries_left in (2, 1, 0):
             try:
                 with urlopen(request, timeout=20) as response:  # noqa: S310
                     return response.url, response.read().decode("utf-8", errors="replace")
             except (URLError, TimeoutError) as error:
-                # A connection can be lost on its way. What the site answered is not asked for again.
+                # A connection can be lost on its way. What the site answered is not asked for
+                # again.
                 if isinstance(error, HTTPError) or not tries_left:
                     raise
         raise AssertionError("the last try returns or raises")
@@ -173,7 +185,8 @@ class Crawl:
         if not place or not place.is_file():
             return
         kept = json.loads(place.read_text(encoding="utf-8"))
-        place.unlink()  # good for one start: a crawl that is killed later has no place to go on from
+        # Good for one start: a crawl that is killed later has no place to go on from.
+        place.unlink()
         if os.environ.get("CRAWL_RESUME") == "1":
             self.resumed = True
             self.waiting = deque(kept["waiting"])
@@ -194,18 +207,32 @@ class Crawl:
         stats = os.environ.get("CRAWL_STATS_FILE")
         if stats and (end or time.monotonic() - self._told >= 1):
             self._told = time.monotonic()
-            counters = {"pages": self.pages, "items": self.items, "errors": self.errors, "bytes": self.bytes}
+            counters = {
+                "pages": self.pages,
+                "items": self.items,
+                "errors": self.errors,
+                "bytes": self.bytes,
+            }
             _replace(Path(stats), counters | {"resumed": self.resumed, "updated_at": _now()} | end)
 
     def _end(self, reason: str) -> None:
         resumable = reason == "shutdown" and self._state is not None
         self._tell(finish_reason=reason, finished_at=_now(), resumable=resumable)
         if self._files:
-            counters = {"pages": self.pages, "items": self.items, "errors": self.errors, "left": len(self.waiting)}
+            counters = {
+                "pages": self.pages,
+                "items": self.items,
+                "errors": self.errors,
+                "left": len(self.waiting),
+            }
             walk = {"site": self.site, "max_pages": self.max_pages, "finish_reason": reason}
             times = {"started_at": self.started_at, "finished_at": _now()}
             _replace(self._files / "summary.json", walk | counters | times)
-        print(f"{reason}: {self.pages} pages, {self.errors} errors, {len(self.waiting)} addresses left", flush=True)
+        print(
+            f"{reason}: {self.pages} pages, {self.errors} errors, {len(self.waiting)} "
+            "addresses left",
+            flush=True,
+        )
 
 
 class Arguments(argparse.ArgumentParser):
@@ -217,9 +244,15 @@ class Arguments(argparse.ArgumentParser):
 
 def main() -> int:
     """Read the arguments, crawl, and answer with the exit code."""
-    parser = Arguments(prog="plain_crawler.py", description="A small crawler that needs nothing but Python.")
-    parser.add_argument("--site", help="address of the site to crawl (required here or in CRAWL_ARGS)")
-    parser.add_argument("--max-pages", type=int, help="end as finished after so many pages (default: 25)")
+    parser = Arguments(
+        prog="plain_crawler.py", description="A small crawler that needs nothing but Python."
+    )
+    parser.add_argument(
+        "--site", help="address of the site to crawl (required here or in CRAWL_ARGS)"
+    )
+    parser.add_argument(
+        "--max-pages", type=int, help="end as finished after so many pages (default: 25)"
+    )
     parser.add_argument("--delay", type=float, help="seconds between two pages (default: 0.1)")
     parser.add_argument("--fail-after", type=int, metavar="N", help="fail on purpose after N pages")
     options = parser.parse_args()

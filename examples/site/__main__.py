@@ -1,4 +1,6 @@
-"""``python -m examples.site``: serve the demonstration site, on this machine only unless told otherwise."""
+"""``python -m examples.site``: serve the demonstration site, on this machine only unless told
+otherwise.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +22,27 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m examples.site", description="A website to crawl, without internet."
     )
-    parser.add_argument("--port", type=int, default=8400, help="port; 0 picks a free one (default: 8400)")
-    parser.add_argument("--host", default=LOOPBACK, help="address to listen on (default: loopback only)")
-    parser.add_argument("--services", type=int, default=0, metavar="N", help="size of the site; 0 means everything")
-    parser.add_argument("--slow-seconds", type=float, default=1.0, metavar="S", help="how slow the slow pages are")
+    parser.add_argument(
+        "--port", type=int, default=8400, help="port; 0 picks a free one (default: 8400)"
+    )
+    parser.add_argument(
+        "--host", default=LOOPBACK, help="address to listen on (default: loopback only)"
+    )
+    parser.add_argument(
+        "--services", type=int, default=0, metavar="N", help="size of the site; 0 means everything"
+    )
+    parser.add_argument(
+        "--slow-seconds", type=float, default=1.0, metavar="S", help="how slow the slow pages are"
+    )
     options = parser.parse_args()
 
-    # uvicorn puts its own handlers in front of these and raises the signal again when it has shut down.
+    # uvicorn puts its own handlers in front of these and raises the signal again when it has shut
+    # down.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
 
-    # The protocol is named because asyncio switches off Nagle's algorithm (40 ms a page) only if it can read it here.
+    # The protocol is named because asyncio switches off Nagle's algorithm (40 ms a page) only if it
+    # can read it here.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

@@ -10,7 +10,13 @@ from urllib.parse import quote
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.responses import (
+    HTMLResponse,
+    JSONResponse,
+    PlainTextResponse,
+    RedirectResponse,
+    Response,
+)
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -20,7 +26,9 @@ from examples.site.pages import NoSuchPage, Pages
 
 
 class Site:
-    """The endpoints of one site and what it remembers: how often a page was visited since it started."""
+    """The endpoints of one site and what it remembers: how often a page was visited since it
+    started.
+    """
 
     def __init__(self, catalogue: Catalogue, slow_seconds: float) -> None:
         self.catalogue = catalogue
@@ -43,7 +51,9 @@ class Site:
         return HTMLResponse(self.pages.service(request.path_params["service"], _page(request)))
 
     async def operation(self, request: Request) -> Response:
-        return HTMLResponse(self.pages.operation(request.path_params["service"], request.path_params["operation"]))
+        return HTMLResponse(
+            self.pages.operation(request.path_params["service"], request.path_params["operation"])
+        )
 
     async def sections(self, request: Request) -> Response:
         return HTMLResponse(self.pages.sections())
@@ -67,17 +77,25 @@ class Site:
         return HTMLResponse(self.pages.retired())
 
     async def unsteady_list(self, request: Request) -> Response:
-        return HTMLResponse(self.pages.numbered_list("/unsteady/", "Unsteady pages", pages.UNSTEADY_PAGES))
+        return HTMLResponse(
+            self.pages.numbered_list("/unsteady/", "Unsteady pages", pages.UNSTEADY_PAGES)
+        )
 
     async def unsteady(self, request: Request) -> Response:
-        """Every seventh page is down at each odd visit, so that trying again helps and a second crawl sees it again."""
+        """Every seventh page is down at each odd visit, so that trying again helps and a second
+        crawl sees it again.
+        """
         number = _numbered(request, pages.UNSTEADY_PAGES)
         self._unsteady[number] += 1
         if number % pages.UNSTEADY_EVERY == 0 and self._unsteady[number] % 2 == 1:
             text = "This page is down at every other visit. Please try again."
             body = self.pages.problem(request.url.path, "Out of order", text)
             return HTMLResponse(body, status_code=503, headers={"Retry-After": "1"})
-        return HTMLResponse(self.pages.numbered(request.url.path, f"Unsteady page {number}", "It works at the moment."))
+        return HTMLResponse(
+            self.pages.numbered(
+                request.url.path, f"Unsteady page {number}", "It works at the moment."
+            )
+        )
 
     async def slow_list(self, request: Request) -> Response:
         return HTMLResponse(self.pages.numbered_list("/slow/", "Slow pages", pages.SLOW_PAGES))
@@ -96,18 +114,27 @@ class Site:
         return Response(pages.STYLE, media_type="text/css")
 
     async def robots(self, request: Request) -> Response:
-        return PlainTextResponse(f"User-agent: *\nDisallow: /private/\n\nSitemap: {request.base_url}sitemap.xml\n")
+        return PlainTextResponse(
+            f"User-agent: *\nDisallow: /private/\n\nSitemap: {request.base_url}sitemap.xml\n"
+        )
 
     async def sitemap_index(self, request: Request) -> Response:
         """One sitemap for the sections and one per service: no request has to load every model."""
         base = str(request.base_url).rstrip("/")
         urls = [f"{base}/sitemap-sections.xml"]
-        urls += [f"{base}{pages.service_path(service_id)}sitemap.xml" for service_id in self.catalogue.services]
+        urls += [
+            f"{base}{pages.service_path(service_id)}sitemap.xml"
+            for service_id in self.catalogue.services
+        ]
         return Response(pages.sitemap_index(urls), media_type="application/xml")
 
     async def sitemap_sections(self, request: Request) -> Response:
         base = str(request.base_url).rstrip("/")
-        paths = ["/", "/categories/", *(f"/categories/{topic}/" for topic in sorted(self.catalogue.topics))]
+        paths = [
+            "/",
+            "/categories/",
+            *(f"/categories/{topic}/" for topic in sorted(self.catalogue.topics)),
+        ]
         paths += pages.section_paths()
         paths += [f"/go/{service_id}" for service_id in self.catalogue.services]
         return Response(pages.sitemap(base + path for path in paths), media_type="application/xml")
@@ -125,9 +152,15 @@ class Site:
         return Response(pages.sitemap(base + path for path in paths), media_type="application/xml")
 
     async def health(self, request: Request) -> Response:
-        """Alive, and how much was asked for: tests can see whether a crawler kept away from the private section."""
+        """Alive, and how much was asked for: tests can see whether a crawler kept away from the
+        private section.
+        """
         return JSONResponse(
-            {"status": "ok", "services": len(self.catalogue.services), "requests": dict(sorted(self.requests.items()))}
+            {
+                "status": "ok",
+                "services": len(self.catalogue.services),
+                "requests": dict(sorted(self.requests.items())),
+            }
         )
 
     async def missing(self, request: Request, error: Exception) -> Response:
@@ -149,7 +182,9 @@ class _Counting:
         await self._app(scope, receive, send)
 
 
-_SECTIONS = frozenset(("services", "categories", "go", "retired", "unsteady", "slow", "private", "healthz"))
+_SECTIONS = frozenset(
+    ("services", "categories", "go", "retired", "unsteady", "slow", "private", "healthz")
+)
 
 
 def create_app(services: int = 0, slow_seconds: float = 1.0) -> ASGIApp:
@@ -194,6 +229,12 @@ def _page(request: Request) -> int:
 
 def _numbered(request: Request, count: int) -> int:
     text: str = request.path_params["number"]
-    if text.isascii() and text.isdigit() and len(text) < 6 and 1 <= int(text) <= count and text == str(int(text)):
+    if (
+        text.isascii()
+        and text.isdigit()
+        and len(text) < 6
+        and 1 <= int(text) <= count
+        and text == str(int(text))
+    ):
         return int(text)
     raise HTTPException(404)

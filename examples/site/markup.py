@@ -10,14 +10,23 @@ from html.parser import HTMLParser
 Linker = Callable[[str], "str | None"]
 """Answers the address of the page about an operation, or None when there is no such page."""
 
-_INLINE = {"code": "code", "b": "b", "i": "i", "em": "em", "strong": "strong", "u": "em", "replaceable": "var"}
+_INLINE = {
+    "code": "code",
+    "b": "b",
+    "i": "i",
+    "em": "em",
+    "strong": "strong",
+    "u": "em",
+    "replaceable": "var",
+}
 _HEADINGS = {"h1", "h2", "h3", "h4", "h5", "h6"}
 _BLOCKS = {"p", "ul", "ol", "dl", "pre"} | _HEADINGS
 _BOXES = {"note": "note", "important": "important"}
 _TRANSPARENT = {"xhtml", "zonbook", "html", "body", "div", "span", "section", "para", "title"}
 _SKIPPED = {"fullname", "script", "style"}
 _FLOW = {"div", "li", "dd"}  # elements of ours in which blocks may stand
-_LISTS = {"ul": "li", "ol": "li", "dl": "dd"}  # what text that stands directly in a list has to be wrapped in
+# What text that stands directly in a list has to be wrapped in.
+_LISTS = {"ul": "li", "ol": "li", "dl": "dd"}
 _PARENTS = {"li": ("ul", "ol"), "dt": ("dl",), "dd": ("dl",)}
 _INLINE_OUT = {*_INLINE.values(), "a"}
 
@@ -28,7 +37,8 @@ _EMPTY = re.compile(r"<(p|li|b|i|em|strong|code)>\s*</\1>")
 class _Cleaner(HTMLParser):
     """Prints known elements in a valid nesting and everything else as text.
 
-    Links lead to pages of this site or are dropped: a demonstration must not send a crawler out into the internet.
+    Links lead to pages of this site or are dropped: a demonstration must not send a crawler out
+    into the internet.
     """
 
     def __init__(self, link: Linker) -> None:
@@ -37,7 +47,8 @@ class _Cleaner(HTMLParser):
         self._out: list[str] = []
         self._stack: list[str] = []
         self._skipping = 0
-        self._anchor: tuple[int, str] | None = None  # where the open link began, and where it wanted to go
+        # Where the open link began, and where it wanted to go.
+        self._anchor: tuple[int, str] | None = None
 
     def result(self) -> str:
         """Everything printed so far, with all elements closed."""
@@ -170,7 +181,9 @@ class _Text(HTMLParser):
 
 
 def clean(html: str, link: Linker) -> str:
-    """Valid HTML with the meaning of the given loose HTML; references to operations become links."""
+    """Valid HTML with the meaning of the given loose HTML; references to operations become
+    links.
+    """
     if not html:
         return ""
     cleaner = _Cleaner(link)

@@ -16,8 +16,9 @@ import botocore  # type: ignore[import-untyped]
 
 DATA = Path(botocore.__file__).parent / "data"
 
-# A small site should still be a good one: services many people know, of moderate size, spread over the alphabet so that
-# crawls by letter range (a-f, g-l, m-r, s-z) all find something to do. A site of N services takes the first N of these.
+# A small site should still be a good one: services many people know, of moderate size, spread over
+# the alphabet so that crawls by letter range (a-f, g-l, m-r, s-z) all find something to do. A site
+# of N services takes the first N of these.
 FIRST_CHOICE = (
     "sqs",
     "dax",
@@ -35,19 +36,30 @@ FIRST_CHOICE = (
 
 # Topics by words that occur in service ids; the first topic that matches gets the service.
 TOPICS = {
-    "machine-learning": "bedrock comprehend forecast frauddetector lex machinelearning personalize polly rekognition "
+    "machine-learning": "bedrock comprehend forecast frauddetector lex machinelearning personalize "
+    "polly rekognition "
     "sagemaker textract transcribe translate kendra lookout",
-    "databases": "dax db dynamo elasticache keyspaces memorydb neptune rds redshift simpledb timestream",
+    "databases": (
+        "dax db dynamo elasticache keyspaces memorydb neptune rds redshift simpledb timestream"
+    ),
     "storage": "backup ebs efs fsx glacier s3 snow storage datasync ecr",
     "messaging": "sns sqs ses mq event pinpoint connect chime notifications scheduler pipes",
-    "analytics": "athena emr firehose glue kafka kinesis lakeformation opensearch quicksight datazone",
-    "security": "acm cert detective guardduty iam inspector kms macie secret security shield signer sso sts waf",
-    "networking": "apigateway cloudfront directconnect elb globalaccelerator network route53 vpc appmesh",
+    "analytics": (
+        "athena emr firehose glue kafka kinesis lakeformation opensearch quicksight datazone"
+    ),
+    "security": (
+        "acm cert detective guardduty iam inspector kms macie secret security shield "
+        "signer sso sts waf"
+    ),
+    "networking": (
+        "apigateway cloudfront directconnect elb globalaccelerator network route53 vpc appmesh"
+    ),
     "compute": "batch ec2 ecs eks lambda lightsail apprunner elasticbeanstalk autoscaling",
     "devices": "iot greengrass robomaker panorama groundstation location",
     "media": "media ivs elastictranscoder",
     "developers": "code cloudformation xray amplify proton devops fis cloud9",
-    "management": "budgets cloudtrail cloudwatch config control cost health logs organizations resource service ssm "
+    "management": "budgets cloudtrail cloudwatch config control cost health logs organizations "
+    "resource service ssm "
     "support trustedadvisor marketplace billing",
 }
 OTHER_TOPIC = "other"
@@ -87,7 +99,9 @@ class Operation:
 
 
 class Service:
-    """One service, wrapped around its raw model; operations are worked out when somebody asks for them."""
+    """One service, wrapped around its raw model; operations are worked out when somebody asks for
+    them.
+    """
 
     def __init__(self, service_id: str, model: dict[str, Any]) -> None:
         self.id = service_id
@@ -106,14 +120,18 @@ class Service:
 
     @cached_property
     def families(self) -> dict[str, list[str]]:
-        """Operations by what they act upon: CreateQueue, DeleteQueue and ListQueues belong together."""
+        """Operations by what they act upon: CreateQueue, DeleteQueue and ListQueues belong
+        together.
+        """
         families: dict[str, list[str]] = {}
         for name in self.operations:
             families.setdefault(noun_of(name), []).append(name)
         return families
 
     def summary(self, operation: str) -> str:
-        """The documentation of an operation as it stands in the model, for lists that show its first sentence."""
+        """The documentation of an operation as it stands in the model, for lists that show its
+        first sentence.
+        """
         return str(self._model["operations"][operation].get("documentation") or "")
 
     def related(self, operation: str, limit: int = 8) -> list[str]:
@@ -166,7 +184,9 @@ def title_of(metadata: dict[str, Any], service_id: str) -> str:
 
 
 def noun_of(operation: str) -> str:
-    """The thing an operation acts upon: its name without the verb in front and the plural behind."""
+    """The thing an operation acts upon: its name without the verb in front and the plural
+    behind.
+    """
     words = re.findall(r"[A-Z][a-z0-9]*|[a-z0-9]+", operation)
     return "".join(words[1:] or words).removesuffix("s").lower()
 
@@ -190,17 +210,23 @@ def _model_file(service_id: str) -> Path | None:
 
 @lru_cache(maxsize=64)
 def load(service_id: str) -> Service:
-    """Read a whole model: between one and thirty milliseconds, so the recently used ones are kept."""
+    """Read a whole model: between one and thirty milliseconds, so the recently used ones are
+    kept.
+    """
     file = _model_file(service_id)
     if file is None:
         raise KeyError(service_id)
     content = file.read_bytes()
-    return Service(service_id, json.loads(gzip.decompress(content) if file.suffix == ".gz" else content))
+    return Service(
+        service_id, json.loads(gzip.decompress(content) if file.suffix == ".gz" else content)
+    )
 
 
 @cache
 def title(service_id: str) -> str:
-    """The title of a service, from the first kilobytes of its model: lists must not cost a complete load per line."""
+    """The title of a service, from the first kilobytes of its model: lists must not cost a complete
+    load per line.
+    """
     file = _model_file(service_id)
     if file is None:
         raise KeyError(service_id)
@@ -224,7 +250,9 @@ class Catalogue:
     """The services of one site: all that are installed, or a chosen number of them."""
 
     def __init__(self, limit: int = 0) -> None:
-        installed = sorted(entry.name for entry in DATA.iterdir() if entry.is_dir() and _model_file(entry.name))
+        installed = sorted(
+            entry.name for entry in DATA.iterdir() if entry.is_dir() and _model_file(entry.name)
+        )
         self.services: tuple[str, ...] = tuple(sorted(_choose(installed, limit)))
         self._known = frozenset(self.services)
         self.topics: dict[str, list[str]] = {}

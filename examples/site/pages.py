@@ -55,7 +55,8 @@ def operation_path(service_id: str, operation: str) -> str:
 def section_paths() -> list[str]:
     """The addresses of everything that is not about one service.
 
-    Some are gone and one is forbidden by robots.txt: sitemaps are seldom better, and crawlers have to cope.
+    Some are gone and one is forbidden by robots.txt: sitemaps are seldom better, and crawlers have
+    to cope.
     """
     return [
         "/sections/",
@@ -121,7 +122,9 @@ class Pages:
             raise NoSuchPage(topic)
         here = f"/categories/{topic}/"
         return _document(
-            here, _words(topic) + _part(page), self._service_list(here, self.catalogue.topics[topic], page)
+            here,
+            _words(topic) + _part(page),
+            self._service_list(here, self.catalogue.topics[topic], page),
         )
 
     def service(self, service_id: str, page: int) -> str:
@@ -135,7 +138,11 @@ class Pages:
             ("version", "API version", escape(service.api_version)),
             ("operations", "Operations", str(len(service.operations))),
             ("category", "Category", _link(here, f"/categories/{topic}/", _words(topic))),
-            ("short-link", "Short link", _link(here, f"/go/{quote(service_id)}", f"go/{service_id}")),
+            (
+                "short-link",
+                "Short link",
+                _link(here, f"/go/{quote(service_id)}", f"go/{service_id}"),
+            ),
         )
         operations = _slice(service.operations, page, OPERATIONS_PER_PAGE)
         entries = "".join(
@@ -164,18 +171,33 @@ class Pages:
         position = service.operations.index(name)
         facts = _facts(
             ("service", "Service", _link(here, service_path(service_id), service.title)),
-            ("request", "Request", f"<code>{escape(operation.method)} {escape(operation.uri)}</code>"),
+            (
+                "request",
+                "Request",
+                f"<code>{escape(operation.method)} {escape(operation.uri)}</code>",
+            ),
             ("state", "State", "deprecated" if operation.deprecated else "current"),
         )
 
-        parameters = _member_table("parameters", operation.inputs, linker) or "<p>It takes no parameters.</p>\n"
-        answer = _member_table("answer", operation.outputs, linker) or "<p>It answers with success and no data.</p>\n"
+        parameters = (
+            _member_table("parameters", operation.inputs, linker)
+            or "<p>It takes no parameters.</p>\n"
+        )
+        answer = (
+            _member_table("answer", operation.outputs, linker)
+            or "<p>It answers with success and no data.</p>\n"
+        )
         faults = _fault_table(operation.faults, linker) or "<p>It has no errors of its own.</p>\n"
         related = "".join(
-            f"<li>{_link(here, operation_path(service_id, other), other)}</li>\n" for other in service.related(name)
+            f"<li>{_link(here, operation_path(service_id, other), other)}</li>\n"
+            for other in service.related(name)
         )
         neighbours = [
-            _link(here, operation_path(service_id, service.operations[at]), f"{label}: {service.operations[at]}")
+            _link(
+                here,
+                operation_path(service_id, service.operations[at]),
+                f"{label}: {service.operations[at]}",
+            )
             for at, label in ((position - 1, "Before"), (position + 1, "After"))
             if 0 <= at < len(service.operations)
         ]
@@ -183,7 +205,11 @@ class Pages:
             f"{facts}\n"
             f'<div class="documentation">\n{clean(operation.documentation, linker)}\n</div>\n'
             + f"<h2>Parameters</h2>\n{parameters}<h2>Answer</h2>\n{answer}<h2>Errors</h2>\n{faults}"
-            + (f'<h2>Related operations</h2>\n<ul class="related">\n{related}</ul>\n' if related else "")
+            + (
+                f'<h2>Related operations</h2>\n<ul class="related">\n{related}</ul>\n'
+                if related
+                else ""
+            )
             + (f'<p class="pages">{" ".join(neighbours)}</p>\n' if neighbours else "")
         )
         return _document(here, name, body)
@@ -194,11 +220,18 @@ class Pages:
         entries = (
             ("/go/", "Short links", "redirects, some of them in two steps"),
             ("/retired/", "Retired pages", "a list of links to pages that are gone (404)"),
-            ("/unsteady/", "Unsteady pages", f"every {UNSTEADY_EVERY}th answers 503 every other time"),
+            (
+                "/unsteady/",
+                "Unsteady pages",
+                f"every {UNSTEADY_EVERY}th answers 503 every other time",
+            ),
             ("/slow/", "Slow pages", "each makes the visitor wait"),
             ("/private/", "Private pages", "robots.txt asks crawlers to stay away"),
         )
-        lines = "".join(f"<li>{_link(here, target, label)} – {escape(text)}</li>\n" for target, label, text in entries)
+        lines = "".join(
+            f"<li>{_link(here, target, label)} – {escape(text)}</li>\n"
+            for target, label, text in entries
+        )
         return _document(here, "Special sections", f"<ul>\n{lines}</ul>\n")
 
     def short_links(self) -> str:
@@ -214,20 +247,29 @@ class Pages:
     def retired(self) -> str:
         """The list of links that lead nowhere."""
         here = "/retired/"
-        lines = "".join(f"<li>{_link(here, f'/retired/{name}', _words(name))}</li>\n" for name in RETIRED)
-        return _document(here, "Retired pages", f"<p>None of these exists any longer.</p>\n<ul>\n{lines}</ul>\n")
+        lines = "".join(
+            f"<li>{_link(here, f'/retired/{name}', _words(name))}</li>\n" for name in RETIRED
+        )
+        return _document(
+            here, "Retired pages", f"<p>None of these exists any longer.</p>\n<ul>\n{lines}</ul>\n"
+        )
 
     def numbered_list(self, here: str, title: str, count: int) -> str:
         """The list of pages of a section whose pages only have numbers."""
         lines = "".join(
-            f"<li>{_link(here, f'{here}{number}', f'Page {number}')}</li>\n" for number in range(1, count + 1)
+            f"<li>{_link(here, f'{here}{number}', f'Page {number}')}</li>\n"
+            for number in range(1, count + 1)
         )
         return _document(here, title, f"<ul>\n{lines}</ul>\n")
 
     def numbered(self, here: str, title: str, text: str) -> str:
         """A page of such a section."""
         up = posixpath.dirname(here) + "/"
-        return _document(here, title, f"<p>{escape(text, quote=False)}</p>\n<p>{_link(here, up, 'All of them')}</p>\n")
+        return _document(
+            here,
+            title,
+            f"<p>{escape(text, quote=False)}</p>\n<p>{_link(here, up, 'All of them')}</p>\n",
+        )
 
     def problem(self, here: str, title: str, text: str) -> str:
         """The page that comes with an error status."""
@@ -245,7 +287,9 @@ class Pages:
             f"<code>{escape(service_id)}</code></li>\n"
             for service_id in _slice(services, page, SERVICES_PER_PAGE)
         )
-        return f'<ul class="services">\n{lines}</ul>\n' + _pager(page, len(services), SERVICES_PER_PAGE)
+        return f'<ul class="services">\n{lines}</ul>\n' + _pager(
+            page, len(services), SERVICES_PER_PAGE
+        )
 
     @staticmethod
     def _linker(here: str, service: Service) -> _OperationLinks:
@@ -296,7 +340,9 @@ def _link(here: str, target: str, text: str) -> str:
 
 def _facts(*facts: tuple[str, str, str]) -> str:
     """A definition list; the values are HTML already."""
-    lines = "".join(f'<dt>{escape(label)}</dt><dd class="{css}">{value}</dd>\n' for css, label, value in facts)
+    lines = "".join(
+        f'<dt>{escape(label)}</dt><dd class="{css}">{value}</dd>\n' for css, label, value in facts
+    )
     return f'<dl class="facts">\n{lines}</dl>'
 
 
@@ -320,12 +366,18 @@ def _fault_table(faults: tuple[Fault, ...], linker: Linker) -> str:
     return _table(
         "errors",
         ("Name", "Status", "Description"),
-        ((escape(row.name), str(row.status or "–"), clean(row.documentation, linker)) for row in faults),
+        (
+            (escape(row.name), str(row.status or "–"), clean(row.documentation, linker))
+            for row in faults
+        ),
     )
 
 
 def _table(css: str, columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    """A table whose first column names the row; the cells are HTML already. Nothing at all when there are no rows."""
+    """A table whose first column names the row; the cells are HTML already.
+
+    Nothing at all when there are no rows.
+    """
     lines = "".join(
         f'<tr><th scope="row"><code>{first}</code></th>{"".join(f"<td>{cell}</td>" for cell in rest)}</tr>\n'
         for first, *rest in rows
@@ -339,7 +391,11 @@ def _table(css: str, columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) 
 def _document(here: str, title: str, body: str) -> str:
     bar = " ".join(
         _link(here, target, label)
-        for target, label in (("/", "Services"), ("/categories/", "Categories"), ("/sections/", "Special sections"))
+        for target, label in (
+            ("/", "Services"),
+            ("/categories/", "Categories"),
+            ("/sections/", "Special sections"),
+        )
     )
     name = escape(title, quote=False)
     return (
@@ -348,7 +404,8 @@ def _document(here: str, title: str, body: str) -> str:
         f'<title>{name}</title>\n<link rel="icon" href="data:,">\n'
         f'<link rel="stylesheet" href="{relative(here, "/style.css")}">\n</head>\n<body>\n'
         f"<nav>{bar}</nav>\n<main>\n<h1>{name}</h1>\n{body}</main>\n"
-        "<footer>A demonstration site. Texts: the API models of botocore, Apache License 2.0.</footer>\n"
+        "<footer>A demonstration site. Texts: the API models of botocore, Apache License "
+        "2.0.</footer>\n"
         "</body>\n</html>\n"
     )
 

@@ -1,1 +1,3 @@
-"""A third kind of cluster, outside of the package: tasks are folders, and one small process keeps each of them."""
+"""A third kind of cluster, outside of the package: tasks are folders, and one small process keeps
+each of them.
+"""

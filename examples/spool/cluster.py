@@ -1,8 +1,8 @@
 """The spool as a cluster: ``tasks/RUN/INDEX/ATTEMPT`` holds all that is known about a task.
 
-Whoever looks reads folders and locks, and remembers nothing: any number of processes may use one spool at a time. It
-sets no limits of memory, and trusts its crawlers not to write into their own task's folder; ``clusters/local`` does
-better.
+Whoever looks reads folders and locks, and remembers nothing: any number of processes may use one
+spool at a time. It sets no limits of memory, and trusts its crawlers not to write into their own
+task's folder; ``clusters/local`` does better.
 """
 
 from __future__ import annotations
@@ -28,10 +28,23 @@ from crawler_lifecycle.clusters.kind import ClusterKind, TaskEnvironment
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.audits.audit import ClusterTask
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
-from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired, InvalidRequest, OtherPlace
+from crawler_lifecycle.domain.errors import (
+    ClusterUnavailable,
+    DeploymentExpired,
+    InvalidRequest,
+    OtherPlace,
+)
 from crawler_lifecycle.domain.names import files_prefix
 from crawler_lifecycle.domain.run_ref import RunRef
-from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Counters, End, Observation, Phase, log_tail, told_exit
+from crawler_lifecycle.domain.task import (
+    LOG_TAIL_BYTES,
+    Counters,
+    End,
+    Observation,
+    Phase,
+    log_tail,
+    told_exit,
+)
 from crawler_lifecycle.ports.cluster import Changed
 from crawler_lifecycle.ports.files import FileSource, LogPart
 from crawler_lifecycle.ports.looks import Details, LiveCounters, Look, ObserverHealth
@@ -42,12 +55,15 @@ from crawler_lifecycle.process_contract import contract_of
 from . import keeper
 
 _RUNNER = str(Path(runner.__file__).parent)
-#: Seconds that a kill may take, that its keeper has for it, and between two readings of an observer.
+#: Seconds that a kill may take, that its keeper has for it, and between two readings of an
+#: observer.
 KILL_S, KEEPER_S, WATCH_S = 10.0, 2.0, 0.1
 
 
 class SpoolKind(ClusterKind):
-    """``LIFECYCLE_CLUSTER__KIND=examples.spool.cluster:SpoolKind``, with the settings ``STATE_DIR`` and ``SLOTS``."""
+    """``LIFECYCLE_CLUSTER__KIND=examples.spool.cluster:SpoolKind``, with the settings ``STATE_DIR``
+    and ``SLOTS``.
+    """
 
     def deployer(self, task_environment: TaskEnvironment | None) -> Spool:
         return Spool(self.settings.state_dir, self.settings.slots, task_environment)
@@ -62,12 +78,16 @@ class SpoolKind(ClusterKind):
 
 
 class Spool:
-    """Implements ``Deployer``, ``Cluster``, ``TaskFiles``, ``TaskLogs``, ``Observer`` and ``KnowsRuns``."""
+    """Implements ``Deployer``, ``Cluster``, ``TaskFiles``, ``TaskLogs``, ``Observer`` and
+    ``KnowsRuns``.
+    """
 
     kind = "spool"
     log_fades = False
 
-    def __init__(self, root: Path, slots: int, task_environment: TaskEnvironment | None = None) -> None:
+    def __init__(
+        self, root: Path, slots: int, task_environment: TaskEnvironment | None = None
+    ) -> None:
         self._root, self._slots, self._task_environment = root.absolute(), slots, task_environment
         self._tasks = self._root / "tasks"
         self._health = ObserverHealth(False, "it does not watch")
@@ -81,10 +101,14 @@ class Spool:
         with self._reading():
             return [self._deploy(deployment, crawler, task) for task in deployment.tasks]
 
-    def _deploy(self, deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask) -> DeployedTask:
+    def _deploy(
+        self, deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask
+    ) -> DeployedTask:
         name = _name(deployment.run, task.index, deployment.attempt)
         folder = self._folder(deployment.run, task.index, deployment.attempt)
-        expired = DeploymentExpired(f"the deployment call expired at {deployment.expires_at.isoformat()}")
+        expired = DeploymentExpired(
+            f"the deployment call expired at {deployment.expires_at.isoformat()}"
+        )
         state = "existing"
         if not (folder / keeper.SPEC).exists():
             try:
@@ -95,15 +119,34 @@ class Spool:
                 raise expired
             (folder / "files").mkdir(parents=True, exist_ok=True)
             Path(spec["env"]["CRAWL_STATE_DIR"]).mkdir(parents=True, exist_ok=True)
-            state = "created" if _place_whole(folder / keeper.SPEC, json.dumps(spec)) else "existing"
+            state = (
+                "created" if _place_whole(folder / keeper.SPEC, json.dumps(spec)) else "existing"
+            )
         if not (folder / keeper.BEGUN).exists():
-            more = {} if self._task_environment is None else self._task_environment(deployment, task)
-            secrets = {key: os.environ[text.removeprefix("env:")] for key, text in crawler.secrets.items()}
+            more = (
+                {} if self._task_environment is None else self._task_environment(deployment, task)
+            )
+            secrets = {
+                key: os.environ[text.removeprefix("env:")] for key, text in crawler.secrets.items()
+            }
             passed = {key: os.environ[key] for key in {"PATH", "HOME", "LANG"} & set(os.environ)}
-            command = [sys.executable, keeper.__file__, str(folder), str(deployment.expires_at.timestamp())]
-            environment = {**passed, **crawler.env, **secrets, **more, "CRAWL_FILES_DIR": str(folder / "files")}
+            command = [
+                sys.executable,
+                keeper.__file__,
+                str(folder),
+                str(deployment.expires_at.timestamp()),
+            ]
+            environment = {
+                **passed,
+                **crawler.env,
+                **secrets,
+                **more,
+                "CRAWL_FILES_DIR": str(folder / "files"),
+            }
             nothing = subprocess.DEVNULL
-            code = subprocess.call(command, env=environment, stdin=nothing, stdout=nothing, stderr=nothing, timeout=30)
+            code = subprocess.call(
+                command, env=environment, stdin=nothing, stdout=nothing, stderr=nothing, timeout=30
+            )
             if code == keeper.EXPIRED:
                 raise expired
             if code:
@@ -117,12 +160,16 @@ class Spool:
         project = Path(crawler.project or ".").absolute()
         for key, text in crawler.secrets.items():
             if text.removeprefix("env:") not in os.environ:
-                raise InvalidRequest(f"secrets.{key}: {text!r} cannot be resolved here; give env:NAME")
+                raise InvalidRequest(
+                    f"secrets.{key}: {text!r} cannot be resolved here; give env:NAME"
+                )
         if crawler.kind is CrawlerKind.SCRAPY:
             argv = ["scrapy", "--project", str(project), "--spider", crawler.spider_name]
         else:
             if (program := shutil.which(crawler.command[0])) is None:
-                raise InvalidRequest(f"command: {crawler.command[0]!r} is not an executable that can be found")
+                raise InvalidRequest(
+                    f"command: {crawler.command[0]!r} is not an executable that can be found"
+                )
             argv = ["command", "--", program, *crawler.command[1:]]
         env = contract_of(deployment, crawler, task) | {
             "CRAWL_FILES_DIR": str(folder / "files"),
@@ -145,7 +192,10 @@ class Spool:
 
     def place(self, beside: Collection[str] = ()) -> None:
         for other in beside:
-            raise OtherPlace(f"this is a spool, and the place of the task is {other}: set LIFECYCLE_CLUSTER__KIND back")
+            raise OtherPlace(
+                f"this is a spool, and the place of the task is {other}: set "
+                "LIFECYCLE_CLUSTER__KIND back"
+            )
 
     def look(self, run: RunRef, tasks: Sequence[TaskRef]) -> Look:
         began, now = time.monotonic(), datetime.now(UTC)
@@ -155,7 +205,9 @@ class Spool:
             seen = [self._observe(run, task, now, alive) for task in tasks]
         return Look(now, time.monotonic() - began, seen)
 
-    def _observe(self, run: RunRef, task: TaskRef, now: datetime, alive: Collection[str]) -> Observation:
+    def _observe(
+        self, run: RunRef, task: TaskRef, now: datetime, alive: Collection[str]
+    ) -> Observation:
         folder = self._folder(run, task.index, task.attempt)
         spec = _read(folder / keeper.SPEC)
         if spec is None and str(folder) in alive:
@@ -164,7 +216,10 @@ class Spool:
             phase = Phase.ABSENT if task.uid is None else Phase.GONE
             return Observation(task.index, task.attempt, phase, now)
         phase, end = self._phase(folder, alive)
-        started, waiting = _read(folder / keeper.STARTED) or {}, _read(folder / keeper.WAITING) or {}
+        started, waiting = (
+            _read(folder / keeper.STARTED) or {},
+            _read(folder / keeper.WAITING) or {},
+        )
         counters, at = _counters(folder)
         changed = {Phase.ENDED: end, Phase.EXECUTING: started}.get(phase, waiting)
         return Observation(
@@ -180,7 +235,9 @@ class Spool:
             end=_end(end, _read(folder / "summary.json") or {}) if phase is Phase.ENDED else None,
         )
 
-    def _phase(self, folder: Path, alive: Collection[str], again: bool = True) -> tuple[Phase, dict[str, Any]]:
+    def _phase(
+        self, folder: Path, alive: Collection[str], again: bool = True
+    ) -> tuple[Phase, dict[str, Any]]:
         """How far a task has come, and its end where it has one; ``alive`` was asked before."""
         if (end := _read(folder / keeper.END)) is not None:
             return Phase.ENDED, end
@@ -201,7 +258,9 @@ class Spool:
                     part = self.read(run, task, None, LOG_TAIL_BYTES)
                     tail = log_tail(part.data) if part is not None else None
                     statistics = None if said is None else bounds.statistics(said)
-                    found.append(Details(task.task_id, tail, _counters(folder)[0], statistics=statistics))
+                    found.append(
+                        Details(task.task_id, tail, _counters(folder)[0], statistics=statistics)
+                    )
         return found
 
     def stop(self, run: RunRef, task: TaskRef) -> None:
@@ -216,13 +275,16 @@ class Spool:
         while pids := _processes().get(str(folder)):
             if time.monotonic() > began + KILL_S:
                 raise ClusterUnavailable(f"something of {folder} still runs after {KILL_S:g} s")
-            for pid in pids if time.monotonic() > began + KEEPER_S else ():  # its keeper is dead, or hangs
+            # Its keeper is dead, or hangs.
+            for pid in pids if time.monotonic() > began + KEEPER_S else ():
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.02)
 
     def _ours(self, run: RunRef, task: TaskRef) -> Path | None:
-        """The folder of a task that can still be ended; ``None`` when there is none, or another object is there."""
+        """The folder of a task that can still be ended; ``None`` when there is none, or another
+        object is there.
+        """
         self.place([task.place] if task.place is not None else [])
         with self._reading():
             folder = self._folder(run, task.index, task.attempt)
@@ -231,7 +293,11 @@ class Spool:
             return None if over or spec is None or task.uid not in (None, spec["uid"]) else folder
 
     def inventory(
-        self, *, run_id: int | None = None, after: tuple[int, int, int] | None = None, limit: int = 500
+        self,
+        *,
+        run_id: int | None = None,
+        after: tuple[int, int, int] | None = None,
+        limit: int = 500,
     ) -> list[ClusterTask]:
         found = []
         with self._reading():
@@ -239,16 +305,31 @@ class Spool:
             for run, *key, folder in self._all():
                 phase = self._phase(folder, alive)[0]
                 if run_id in (None, run.run_id) and phase in (Phase.WAITING, Phase.EXECUTING):
-                    spec, started = _read(folder / keeper.SPEC) or {}, _read(folder / keeper.STARTED) or {}
+                    spec, started = (
+                        _read(folder / keeper.SPEC) or {},
+                        _read(folder / keeper.STARTED) or {},
+                    )
                     env, at = spec["env"], bounds.moment(started.get("at"))
-                    task_id, node, executing = int(env["CRAWL_TASK_ID"]), os.uname().nodename, phase is Phase.EXECUTING
-                    found.append(ClusterTask(run.run_id, *key, executing, task_id, spec["uid"], at, node, run.uid))
+                    task_id, node, executing = (
+                        int(env["CRAWL_TASK_ID"]),
+                        os.uname().nodename,
+                        phase is Phase.EXECUTING,
+                    )
+                    found.append(
+                        ClusterTask(
+                            run.run_id, *key, executing, task_id, spec["uid"], at, node, run.uid
+                        )
+                    )
         return [task for task in found if after is None or task.key > after][:limit]
 
     def task_records(self, run: RunRef) -> list[TaskRecord]:
         with self._reading():
-            mine = ((index, attempt, at) for whose, index, attempt, at in self._all() if whose == run)
-            latest = {index: (attempt, _read(at / keeper.SPEC) or {}) for index, attempt, at in mine}
+            mine = (
+                (index, attempt, at) for whose, index, attempt, at in self._all() if whose == run
+            )
+            latest = {
+                index: (attempt, _read(at / keeper.SPEC) or {}) for index, attempt, at in mine
+            }
         return [_record(run, index, attempt, spec) for index, (attempt, spec) in latest.items()]
 
     # --- TaskFiles, TaskLogs, KnowsRuns
@@ -256,7 +337,11 @@ class Spool:
     def files(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[FileSource]:
         with self._reading():
             found = [(t, self._folder(run, t.index, t.attempt) / "files") for t in tasks]
-            return [FileSource(files_prefix(t.index, t.attempt), at, root=self._root) for t, at in found if at.is_dir()]
+            return [
+                FileSource(files_prefix(t.index, t.attempt), at, root=self._root)
+                for t, at in found
+                if at.is_dir()
+            ]
 
     def read(self, run: RunRef, task: TaskRef, after: int | None, limit: int) -> LogPart | None:
         folder = self._folder(run, task.index, task.attempt)
@@ -293,7 +378,9 @@ class Spool:
             except ClusterUnavailable as error:
                 self._health = ObserverHealth(False, str(error))
             else:
-                self._health = ObserverHealth(True, watched=sum(str(self._tasks) in one for one in found))
+                self._health = ObserverHealth(
+                    True, watched=sum(str(self._tasks) in one for one in found)
+                )
                 for key in {*before, *now}:
                     if before.get(key) is not now.get(key):
                         run, index, attempt = key
@@ -306,19 +393,31 @@ class Spool:
         return self._health
 
     def counted(self) -> list[LiveCounters]:
-        said = [(task, _counters(self._folder(task.run, task.index, task.attempt))) for task in self.inventory()]
-        return [LiveCounters(t.run, t.attempt, t.index, *counted) for t, counted in said if counted[0] != Counters()]
+        said = [
+            (task, _counters(self._folder(task.run, task.index, task.attempt)))
+            for task in self.inventory()
+        ]
+        return [
+            LiveCounters(t.run, t.attempt, t.index, *counted)
+            for t, counted in said
+            if counted[0] != Counters()
+        ]
 
     # --- folders
 
     def _folder(self, run: RunRef, index: int, attempt: int) -> Path:
-        """The folder of a task. A number may come again in a restored database, and never with the same uid."""
+        """The folder of a task.
+
+        A number may come again in a restored database, and never with the same uid.
+        """
         return self._tasks / str(run) / str(index) / str(attempt)
 
     def _all(self) -> list[tuple[RunRef, int, int, Path]]:
         """Every task, in the order of run, index and attempt."""
         found = [path.parent for path in self._tasks.glob(f"*/*/*/{keeper.SPEC}")]
-        named = [(RunRef.named(at.parts[-3]), int(at.parts[-2]), int(at.parts[-1]), at) for at in found]
+        named = [
+            (RunRef.named(at.parts[-3]), int(at.parts[-2]), int(at.parts[-1]), at) for at in found
+        ]
         ours = [(run, index, attempt, at) for run, index, attempt, at in named if run is not None]
         return sorted(ours, key=lambda one: (one[0].run_id, *one[1:3], one[0].uid))
 
@@ -354,11 +453,16 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def _processes() -> dict[str, list[int]]:
-    """Every process of a task, its keeper too, by the task's folder: all of them have it in their environment."""
+    """Every process of a task, its keeper too, by the task's folder: all of them have it in their
+    environment.
+    """
     found: dict[str, list[int]] = {}
     for entry in filter(str.isdecimal, os.listdir("/proc")):
         with suppress(OSError):
-            mine = re.search(rb"(?:^|\0)CRAWL_FILES_DIR=([^\0]*)/files\0", Path("/proc", entry, "environ").read_bytes())
+            mine = re.search(
+                rb"(?:^|\0)CRAWL_FILES_DIR=([^\0]*)/files\0",
+                Path("/proc", entry, "environ").read_bytes(),
+            )
             if mine is not None:
                 found.setdefault(os.fsdecode(mine[1]), []).append(int(entry))
     return found

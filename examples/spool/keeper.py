@@ -1,7 +1,10 @@
-"""The keeper of one task: it waits for a slot, starts the crawler, passes one stop on, and writes the end.
+"""The keeper of one task: it waits for a slot, starts the crawler, passes one stop on, and writes
+the end.
 
-``keeper.py FOLDER EXPIRES_AT``: it returns when the task was taken charge of, and goes on in the background. All that
-it knows stands in the folder. That it lives is seen by its environment, which names the folder. Standard library only.
+``keeper.py FOLDER EXPIRES_AT``: it returns when the task was taken charge of, and goes on in the
+    background. All that
+it knows stands in the folder. That it lives is seen by its environment, which names the folder.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -18,8 +21,15 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-#: Its files. ``SPEC`` is there before the keeper, ``BEGUN`` says that one took charge and none may do so again.
-SPEC, BEGUN, WAITING, STARTED, END = "task.json", "begun", "waiting.json", "started.json", "end.json"
+#: Its files. ``SPEC`` is there before the keeper, ``BEGUN`` says that one took charge and none may
+#: do so again.
+SPEC, BEGUN, WAITING, STARTED, END = (
+    "task.json",
+    "begun",
+    "waiting.json",
+    "started.json",
+    "end.json",
+)
 #: What others ask for by making these files.
 STOP, KILL = "stop", "kill"
 EXPIRED = 5
@@ -37,12 +47,17 @@ def create(path: str | Path) -> bool:
 
 def write(name: str, **said: Any) -> None:
     """Write a JSON file in one step, with the time."""
-    Path(f"{name}.new").write_text(json.dumps({"at": datetime.now(timezone.utc).isoformat(), **said}))  # noqa: UP017
+    Path(f"{name}.new").write_text(
+        json.dumps({"at": datetime.now(timezone.utc).isoformat(), **said})  # noqa: UP017
+    )
     os.replace(f"{name}.new", name)
 
 
 def _lock(path: str) -> int | None:
-    """The open, locked file; ``None`` while somebody else holds it. The lock ends with this process."""
+    """The open, locked file; ``None`` while somebody else holds it.
+
+    The lock ends with this process.
+    """
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -57,7 +72,8 @@ def main(folder: str, expires_at: float) -> int:
     os.chdir(folder)
     if not create(BEGUN):
         return 0  # another one has it, or had it
-    if time.time() >= expires_at:  # only now: whoever looked after that time and found no keeper is right for ever
+    # Only now: whoever looked after that time and found no keeper is right for ever.
+    if time.time() >= expires_at:
         os.unlink(BEGUN)
         return EXPIRED
     spec = json.loads(Path(SPEC).read_text())
@@ -92,9 +108,13 @@ def _execute(spec: dict[str, Any]) -> None:
     try:
         with open("log", "ab") as log:
             environment = {**os.environ, **spec["env"]}
-            child = subprocess.Popen(spec["argv"], cwd=spec["cwd"], env=environment, stdout=log, stderr=log)
+            child = subprocess.Popen(
+                spec["argv"], cwd=spec["cwd"], env=environment, stdout=log, stderr=log
+            )
     except OSError as error:
-        write(END, reason="ContainerCannotRun", message=f"The crawler could not be started: {error}")
+        write(
+            END, reason="ContainerCannotRun", message=f"The crawler could not be started: {error}"
+        )
         return
     write(STARTED)
     told = False

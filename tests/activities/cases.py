@@ -1,4 +1,6 @@
-"""For every activity the state it is called in, what it must have done afterwards, and what a repetition may renew."""
+"""For every activity the state it is called in, what it must have done afterwards, and what a
+repetition may renew.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,13 @@ from crawler_lifecycle.activities.cancellation import RecordStop
 from crawler_lifecycle.activities.deployment import Deploy, MainJob, Requeue, StartReport
 from crawler_lifecycle.activities.initiation import AddToRun, AddWorkflowId
 from crawler_lifecycle.activities.reconciliation import Sync
-from crawler_lifecycle.domain.audits.audit import AuditFinding, AuditReport, FindingKind, OpenWorkflow, UnknownDecision
+from crawler_lifecycle.domain.audits.audit import (
+    AuditFinding,
+    AuditReport,
+    FindingKind,
+    OpenWorkflow,
+    UnknownDecision,
+)
 from crawler_lifecycle.domain.coverage import Coverage
 from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.names import archive_key, event_key
@@ -33,7 +41,9 @@ FAILS = Behaviour(end=End(exit_code=1, reason="Error"))
 
 @dataclass(frozen=True)
 class Case:
-    """``prepare`` answers the activity's input; ``effect`` asserts what one execution did and answered."""
+    """``prepare`` answers the activity's input; ``effect`` asserts what one execution did and
+    answered.
+    """
 
     activity: str
     title: str
@@ -45,7 +55,9 @@ class Case:
     """The part of the answer that must be the same the second time."""
 
     void_s: float | None = None
-    """After so many seconds what a first execution, which crashed, asked of others is void: until then it waits."""
+    """After so many seconds what a first execution, which crashed, asked of others is void: until
+    then it waits.
+    """
 
     def __str__(self) -> str:
         return f"{self.activity}-{self.title}"
@@ -53,20 +65,35 @@ class Case:
 
 #: What a second look at a crawl that goes on sees of its counters.
 COUNTED_ON = frozenset(
-    f"{table}.{name}" for table in ("run_history", "task_history") for name in ("pages", "items", "last_progress_at")
+    f"{table}.{name}"
+    for table in ("run_history", "task_history")
+    for name in ("pages", "items", "last_progress_at")
 )
 #: A look that is taken again is a younger look.
 LOOKED_AGAIN = frozenset(
     f"run_history.{name}"
-    for name in ("verified_at", "next_look_at", "updated_at", "look_ordered_at", "look_revision", "look_gap_ms")
+    for name in (
+        "verified_at",
+        "next_look_at",
+        "updated_at",
+        "look_ordered_at",
+        "look_revision",
+        "look_gap_ms",
+    )
 )
 #: Every try of a delivery is on record; what was delivered stays so.
 DELIVERED_AGAIN = frozenset({"outbox_delivery.tries"})
 
 
-#: What shows that a deployment call waited until an earlier one was void, and looked for what that one made.
+#: What shows that a deployment call waited until an earlier one was void, and looked for what that
+#: one made.
 WAITED = LOOKED_AGAIN | {
-    *("run_history.waiting_for", "run_history.waiting_since", "task_history.status_since", "task_history.ended_at"),
+    *(
+        "run_history.waiting_for",
+        "run_history.waiting_since",
+        "task_history.status_since",
+        "task_history.ended_at",
+    ),
     *("outbox_event.body", "outbox_event.created_at"),
     *("status_transition.committed_at", "status_transition.lag_ms"),
 }
@@ -80,7 +107,7 @@ def _look_found(answer: Any) -> Any:
     return (answer.changed, answer.active, answer.queued, answer.stop)
 
 
-# --- 1. initiation ---------------------------------------------------------------------------------------------------
+# --- 1. initiation --------------------------------------------------------------------------------
 
 
 def _created(w: World, handle: Any) -> None:
@@ -89,14 +116,20 @@ def _created(w: World, handle: Any) -> None:
     assert (row.status, row.stage, row.request_id, row.owner_run_id) == (
         "INITIALIZING", "initiation", "r1", OWNER.first_run_id,
     )  # fmt: skip
-    assert [(t.status, t.args) for t in w.tasks()] == [("QUEUED", {"shelf": str(n)}) for n in range(3)]
+    assert [(t.status, t.args) for t in w.tasks()] == [
+        ("QUEUED", {"shelf": str(n)}) for n in range(3)
+    ]
     assert handle.request.limits.run_timeout_s == 7200, "the crawler's own limit"
     assert len(w.store.runs.transitions(1)) == 1
 
 
 def _claimed(w: World, handle: Any) -> None:
     assert (handle.run_id, handle.attempt, handle.resumed) == (1, 2, True)
-    assert (w.row().attempt, w.row().owner_run_id, w.row().status) == (2, OTHER.first_run_id, "INITIALIZING")
+    assert (w.row().attempt, w.row().owner_run_id, w.row().status) == (
+        2,
+        OTHER.first_run_id,
+        "INITIALIZING",
+    )
     assert w.statuses() == ["FAILED"], "new rows are another step"
     assert [(t.from_status, t.to_status, t.source) for t in w.store.runs.transitions(1)][-1] == (
         "FAILED", "INITIALIZING", "resume",
@@ -170,7 +203,7 @@ INITIATION = [
 ]
 
 
-# --- 2. deployment ---------------------------------------------------------------------------------------------------
+# --- 2. deployment --------------------------------------------------------------------------------
 
 
 def _first_wave(w: World, report: Any) -> None:
@@ -229,7 +262,9 @@ def _prepare_main(w: World) -> Any:
 def _main_runs(w: World, report: Any) -> None:
     assert report.ended is False
     assert report.started_at is not None
-    assert w.statuses() == ["RUNNING"] * 3, "no task that executes stays PENDING for the first minute"
+    assert w.statuses() == ["RUNNING"] * 3, (
+        "no task that executes stays PENDING for the first minute"
+    )
 
 
 def _started(w: World, status: Any) -> None:
@@ -289,7 +324,12 @@ def _prepare_retry(w: World) -> Any:
 def _retried(w: World, report: Any) -> None:
     assert (report.counts.by_status, report.ended, report.resting.tasks) == ({"QUEUED": 1}, 0, 1)
     first, second = [t for t in w.store.tasks.list_tasks(1, superseded=True) if t.task_index == 0]
-    assert (first.status, first.superseded_by, second.attempt, second.retry) == ("LOST", second.task_id, 2, 1)
+    assert (first.status, first.superseded_by, second.attempt, second.retry) == (
+        "LOST",
+        second.task_id,
+        2,
+        1,
+    )
     assert "retrying at " in (w.row().waiting_for or "")
 
 
@@ -314,13 +354,15 @@ DEPLOYMENT = [
 ]  # fmt: skip
 
 
-# --- 3. reconciliation -----------------------------------------------------------------------------------------------
+# --- 3. reconciliation ----------------------------------------------------------------------------
 
 
 def _prepare_look(w: World) -> Any:
     """Of three tasks one finished, one was killed behind our back, one goes on."""
     goes_on = Behaviour(executes=None, counts_for=20)
-    w.cluster.behaviour = lambda run, index, attempt: Behaviour(executes=20) if index == 0 else goes_on
+    w.cluster.behaviour = lambda run, index, attempt: (
+        Behaviour(executes=20) if index == 0 else goes_on
+    )
     fence = w.started(3)
     w.forward(30)
     w.cluster.end_now(1, 1, end=KILLED)
@@ -367,9 +409,9 @@ def _prepare_sync(w: World) -> Sync:
 def _synced(w: World, counts: Any) -> None:
     assert counts.by_status == {"SUCCEEDED": 1, "FAILED": 1, "RUNNING": 1}
     assert w.statuses() == ["SUCCEEDED", "FAILED", "RUNNING"]
-    assert [(c.kind, c.task_id, c.believed, c.truth) for c in w.store.corrections.list_corrections(1)] == [
-        ("killed", 2, "RUNNING", "FAILED")
-    ]
+    assert [
+        (c.kind, c.task_id, c.believed, c.truth) for c in w.store.corrections.list_corrections(1)
+    ] == [("killed", 2, "RUNNING", "FAILED")]
     assert [t.to_status for t in w.store.runs.transitions(1)][-2:] == ["SUCCEEDED", "FAILED"]
     assert w.tables()["task_observation"] == []
 
@@ -403,7 +445,7 @@ RECONCILIATION = [
 ]  # fmt: skip
 
 
-# --- stop ------------------------------------------------------------------------------------------------------------
+# --- stop -----------------------------------------------------------------------------------------
 
 
 def _stopping(w: World) -> Fence:
@@ -441,7 +483,10 @@ def _killed(w: World, _: Any) -> None:
 
 
 def _logged(w: World, _: Any) -> None:
-    assert [(c["request_id"], c["acted_at"]) for c in w.store.runs.cancellations(1)] == [("s1", w.now), ("s2", w.now)]
+    assert [(c["request_id"], c["acted_at"]) for c in w.store.runs.cancellations(1)] == [
+        ("s1", w.now),
+        ("s2", w.now),
+    ]
 
 
 def _prepare_log(w: World) -> RecordStop:
@@ -463,7 +508,11 @@ def _prepare_told(w: World) -> Fence:
 
 def _told_stopped(w: World, _: Any) -> None:
     (event,) = w.notifier.pushed
-    assert (event.type, event.body["status"], event.body["outcome"]) == ("run.stopped", "FAILED", "cancelled")
+    assert (event.type, event.body["status"], event.body["outcome"]) == (
+        "run.stopped",
+        "FAILED",
+        "cancelled",
+    )
 
 
 CANCELLATION = [
@@ -476,7 +525,7 @@ CANCELLATION = [
 ]
 
 
-# --- 4. completion ---------------------------------------------------------------------------------------------------
+# --- 4. completion --------------------------------------------------------------------------------
 
 
 def _prepare_verdict(w: World) -> Fence:
@@ -485,16 +534,28 @@ def _prepare_verdict(w: World) -> Fence:
 
 
 def _verdict(w: World, ended: Any) -> None:
-    assert (ended.status, ended.outcome, ended.tasks) == ("COMPLETED", "partial", {"SUCCEEDED": 2, "FAILED": 1})
-    assert (w.row().status, w.row().stage, w.row().outcome) == ("COMPLETED", "completion", "partial")
+    assert (ended.status, ended.outcome, ended.tasks) == (
+        "COMPLETED",
+        "partial",
+        {"SUCCEEDED": 2, "FAILED": 1},
+    )
+    assert (w.row().status, w.row().stage, w.row().outcome) == (
+        "COMPLETED",
+        "completion",
+        "partial",
+    )
     assert ended.items == w.row().items is not None
     assert w.row().ended_at is not None
 
 
 def _prepare_less(w: World) -> Fence:
-    """A run after three others, whose items have fewer prices; another workflow took it over, as an audit lets one."""
+    """A run after three others, whose items have fewer prices; another workflow took it over, as an
+    audit lets one.
+    """
     shares = [0.98, 1.0, 0.96, 0.41]
-    w.cluster.behaviour = lambda run, index, attempt: Behaviour(fields=Coverage(600, {"price": shares[run - 1]}))
+    w.cluster.behaviour = lambda run, index, attempt: Behaviour(
+        fields=Coverage(600, {"price": shares[run - 1]})
+    )
     for n in range(3):
         w.judged(request_id=f"before-{n}", crawler="prices")
     w.ended(2, crawler="prices")
@@ -504,7 +565,11 @@ def _prepare_less(w: World) -> Fence:
 def _less(w: World, ended: Any) -> None:
     said = "price: 41 % of 1,200 items have it, the usual share is 98 % (median of 3 runs), expected at least 93 %"
     assert (ended.status, ended.outcome, ended.cause) == ("FAILED", "coverage", said)
-    assert (w.row(4).status, w.row(4).cause, w.row(4).fields) == ("FAILED", said, Coverage(1200, {"price": 0.41}))
+    assert (w.row(4).status, w.row(4).cause, w.row(4).fields) == (
+        "FAILED",
+        said,
+        Coverage(1200, {"price": 0.41}),
+    )
     event = w.store.events.find_event(event_key(w.row(4).ref, w.row(4).attempt, "run.ended"))
     assert event is not None
     assert (event.body["outcome"], event.body["cause"]) == ("coverage", said)
@@ -548,7 +613,9 @@ def _prepare_untold(w: World) -> Fence:
 def _told_at_last(w: World, sent: Any) -> None:
     assert sent in (0, 1)
     assert [e.type for e in w.notifier.pushed] == ["run.started"]
-    assert [d["status"] for d in w.store.events.deliveries(1) if d["sink"] == w.notifier.name] == ["delivered"]
+    assert [d["status"] for d in w.store.events.deliveries(1) if d["sink"] == w.notifier.name] == [
+        "delivered"
+    ]
 
 
 COMPLETION = [
@@ -567,14 +634,18 @@ COMPLETION = [
 ]  # fmt: skip
 
 
-# --- the audit -------------------------------------------------------------------------------------------------------
+# --- the audit ------------------------------------------------------------------------------------
 
 #: Far beyond every grace.
 LATER_S = 1000
 #: What is found again is seen again, and what is repaired again says so.
-SEEN_AGAIN = frozenset(f"audit_finding.{name}" for name in ("first_seen", "last_seen", "repaired_at"))
+SEEN_AGAIN = frozenset(
+    f"audit_finding.{name}" for name in ("first_seen", "last_seen", "repaired_at")
+)
 #: What was ended by a try that died is gone for the next one; nobody says that it was us.
-GONE = frozenset(f"audit_finding.{name}" for name in ("status", "repair", "repaired_at", "first_seen"))
+GONE = frozenset(
+    f"audit_finding.{name}" for name in ("status", "repair", "repaired_at", "first_seen")
+)
 REPAIR = AuditPage(repair=True)
 
 
@@ -590,7 +661,10 @@ def _prepare_ghost(w: World) -> AuditPage:
     w.cluster.behaviour = UNTIL_STOPPED
     task = QueuedTask(7, 0, {})
     soon = w.now + timedelta(minutes=1)
-    w.cluster.deploy(Deployment(run_ref(77), 1, "books", {}, {}, [task], Resources(), Limits(), soon), CRAWLERS[0])
+    w.cluster.deploy(
+        Deployment(run_ref(77), 1, "books", {}, {}, [task], Resources(), Limits(), soon),
+        CRAWLERS[0],
+    )
     return replace(_after_grace(w, "audit_cluster"), unknown=UnknownDecision.END)
 
 
@@ -610,7 +684,11 @@ def _prepare_undead(w: World) -> AuditPage:
 def _undead_ended(w: World, part: Any) -> None:
     assert part.repaired == {"still_alive": 1}
     (correction,) = w.store.corrections.list_corrections(1)
-    assert (correction.kind, correction.believed, correction.truth) == ("still_alive", "SUCCEEDED", "RUNNING")
+    assert (correction.kind, correction.believed, correction.truth) == (
+        "still_alive",
+        "SUCCEEDED",
+        "RUNNING",
+    )
     assert w.statuses() == ["SUCCEEDED"]
     assert w.cluster.alive() == []
 
@@ -624,7 +702,9 @@ def _prepare_lost(w: World) -> AuditPage:
 def _taken_over(w: World, part: Any) -> None:
     assert part.repaired == {"no_workflow": 1}
     assert w.directory.begun == {"crawl/books/r1/2": (RunRequest(crawler="books", run_id=1), True)}
-    assert [(c.kind, c.truth) for c in w.store.corrections.list_corrections(1)] == [("repair", "no workflow")]
+    assert [(c.kind, c.truth) for c in w.store.corrections.list_corrections(1)] == [
+        ("repair", "no workflow")
+    ]
 
 
 def _prepare_reserved(w: World) -> AuditPage:
@@ -681,7 +761,9 @@ def _evidence_kept(w: World, part: Any) -> None:
 def _prepare_close(w: World) -> CloseAudit:
     w.store.findings.note_findings([AuditFinding("orphan/1", FindingKind.ORPHAN, "it executed", 1)])
     w.forward(60)
-    return CloseAudit(AuditReport("a1", w.now, w.now, repair=True, found={"no_row": 1}), [FindingKind.ORPHAN])
+    return CloseAudit(
+        AuditReport("a1", w.now, w.now, repair=True, found={"no_row": 1}), [FindingKind.ORPHAN]
+    )
 
 
 def _closed(w: World, gone: Any) -> None:
@@ -698,16 +780,41 @@ def _nothing(_: Any) -> None:
 
 AUDIT = [
     Case("audit_cluster", "orphan", _prepare_ghost, _ghost_ended, renews=GONE, same=_nothing),
-    Case("audit_cluster", "still alive", _prepare_undead, _undead_ended, renews=GONE, same=_nothing),
-    Case("audit_runs", "no workflow", _prepare_lost, _taken_over, renews=SEEN_AGAIN | GONE, same=_nothing),
-    Case("audit_runs", "reserved", _prepare_reserved, _begun, renews=SEEN_AGAIN | GONE, same=_nothing),
-    Case("audit_runs", "late evidence", _prepare_evidence, _evidence_kept, renews=SEEN_AGAIN, same=_nothing),
+    Case(
+        "audit_cluster", "still alive", _prepare_undead, _undead_ended, renews=GONE, same=_nothing
+    ),
+    Case(
+        "audit_runs",
+        "no workflow",
+        _prepare_lost,
+        _taken_over,
+        renews=SEEN_AGAIN | GONE,
+        same=_nothing,
+    ),
+    Case(
+        "audit_runs", "reserved", _prepare_reserved, _begun, renews=SEEN_AGAIN | GONE, same=_nothing
+    ),
+    Case(
+        "audit_runs",
+        "late evidence",
+        _prepare_evidence,
+        _evidence_kept,
+        renews=SEEN_AGAIN,
+        same=_nothing,
+    ),
     Case("audit_workflows", "no row", _prepare_rowless, _terminated, renews=GONE, same=_nothing),
-    Case("audit_ended", "undelivered", _prepare_undelivered, _ordered_again, renews=SEEN_AGAIN | GONE, same=_nothing),
+    Case(
+        "audit_ended",
+        "undelivered",
+        _prepare_undelivered,
+        _ordered_again,
+        renews=SEEN_AGAIN | GONE,
+        same=_nothing,
+    ),
     Case("close_audit", "one gone", _prepare_close, _closed, same=_nothing),
 ]
 
-# --- managers --------------------------------------------------------------------------------------------------------
+# --- managers -------------------------------------------------------------------------------------
 
 
 def _cycled(w: World, answer: CycleAnswer) -> None:

@@ -11,7 +11,9 @@ from tests.activities.world import START, World
 
 
 def asked(w: World) -> RunRef:
-    """A run that has ended and was exported, of which a workflow is open, and which is to be deleted."""
+    """A run that has ended and was exported, of which a workflow is open, and which is to be
+    deleted.
+    """
     w.files(0)
     fence = w.judged()
     w.call("export_supporting_files", fence)
@@ -27,7 +29,11 @@ def _report(w: World) -> dict[str, Any]:
 
 
 def _texts(w: World, _: Any) -> None:
-    assert (w.row().cause, [task.args for task in w.tasks()], w.row().status) == (None, [{}], "COMPLETED")
+    assert (w.row().cause, [task.args for task in w.tasks()], w.row().status) == (
+        None,
+        [{}],
+        "COMPLETED",
+    )
     assert _report(w)["texts in task_history"] == 1
 
 

@@ -60,7 +60,12 @@ def _waiting(w: World) -> DueOrder:
 
 
 def _waits(w: World, answer: Any) -> None:
-    assert (answer.decision, answer.begin, answer.stop, answer.begun) == (Decision.QUEUED, True, True, None)
+    assert (answer.decision, answer.begin, answer.stop, answer.begun) == (
+        Decision.QUEUED,
+        True,
+        True,
+        None,
+    )
     assert len(w.store.runs.list_runs()) == 1
 
 
@@ -71,7 +76,11 @@ def _never(w: World, answer: Any) -> None:
 
 def _begun(w: World, answer: Any) -> None:
     [run] = w.store.runs.list_runs()
-    assert (run.request_id, run.trigger, run.parent) == (due_request_id("nightly", START), "scheduled", None)
+    assert (run.request_id, run.trigger, run.parent) == (
+        due_request_id("nightly", START),
+        "scheduled",
+        None,
+    )
     assert (run.request["args"], run.project) == ({"shelf": "b"}, "shop-a")
     assert list(w.directory.begun) == [f"crawl/books/{run.request_id}"]
     assert (answer, answer.id) == (_line(w).target, run.run_id)
@@ -80,14 +89,22 @@ def _begun(w: World, answer: Any) -> None:
 def _graph_begun(w: World, answer: Any) -> None:
     row = w.store.graphs.get_graph(answer.id)
     assert row is not None
-    assert (row.key, row.state, row.project) == ("schedule.nightly.2026-03-01T12:00:00Z", "executing", "shop-a")
+    assert (row.key, row.state, row.project) == (
+        "schedule.nightly.2026-03-01T12:00:00Z",
+        "executing",
+        "shop-a",
+    )
     assert _line(w).target == answer
 
 
 def _manager_begun(w: World, answer: Any) -> None:
     row = w.store.managers.get_manager(answer.id)
     assert row is not None
-    assert (row.name, row.flow_id, row.project) == ("stream", "nightly.2026-03-01T12:00:00Z", "shop-a")
+    assert (row.name, row.flow_id, row.project) == (
+        "stream",
+        "nightly.2026-03-01T12:00:00Z",
+        "shop-a",
+    )
     assert list(w.directory.managers_begun) == ["manager/stream/nightly.2026-03-01T12:00:00Z"]
     assert _line(w).target == answer
 
@@ -103,7 +120,9 @@ def _refused(w: World, answer: Any) -> None:
 def _second(w: World, **fields: Any) -> int:
     """A due time whose previous one began something that goes on."""
     w.call("begin_due", _decided(w, overlap="stop_previous", **fields))
-    w.directory.open |= {Owner(id, "chain") for id in (*w.directory.begun, *w.directory.managers_begun)}
+    w.directory.open |= {
+        Owner(id, "chain") for id in (*w.directory.begun, *w.directory.managers_begun)
+    }
     w.now = START.replace(minute=1)
     line = w.store.schedules.decide_due("nightly", w.now)
     assert line is not None
@@ -112,7 +131,9 @@ def _second(w: World, **fields: Any) -> int:
 
 
 def _of_another(w: World) -> int:
-    """A database that was put back: under the number of a line that stopped others is one that does not."""
+    """A database that was put back: under the number of a line that stopped others is one that does
+    not.
+    """
     w.call("begin_due", _decided(w, overlap="queue"))
     w.now = START.replace(minute=1)
     line = w.store.schedules.decide_due("nightly", w.now)
@@ -128,7 +149,10 @@ def _not_stopped(w: World, answer: Any) -> None:
 def _run_stopped(w: World, answer: Any) -> None:
     assert answer is False
     [run] = w.store.runs.list_runs()
-    assert (run.status, run.stop.requested_by if run.stop else None) == ("STOPPING", "schedule nightly")
+    assert (run.status, run.stop.requested_by if run.stop else None) == (
+        "STOPPING",
+        "schedule nightly",
+    )
     assert list(w.directory.stopped) == [f"crawl/books/{run.request_id}"]
 
 
@@ -187,7 +211,9 @@ def _begun_and_deleted(w: World) -> DueOrder:
 
 
 def _graph_begun_and_deleted(w: World) -> int:
-    """It waited, began a graph, and died before it could say so; then its schedule was deleted and made anew."""
+    """It waited, began a graph, and died before it could say so; then its schedule was deleted and
+    made anew.
+    """
     due_id = _decided(w, graph=GRAPH)
     w.call("begin_due", due_id)
     with w.store.database.writing() as conn:
@@ -221,15 +247,24 @@ def _superseded(w: World) -> int:
 
 
 def _given_way(w: World) -> int:
-    """It gave way before. A manager of another project has the flow id that its target would have."""
+    """It gave way before.
+
+    A manager of another project has the flow id that its target would have.
+    """
     due_id = _superseded(w)
     w.call("begin_due", due_id)
-    w.store.managers.reserve_manager(NewManager("stream", "nightly.2026-03-01T12:01:00Z", "x:Y", project="shop-b"))
+    w.store.managers.reserve_manager(
+        NewManager("stream", "nightly.2026-03-01T12:01:00Z", "x:Y", project="shop-b")
+    )
     return due_id
 
 
 def _gave_way(w: World, answer: Any) -> None:
-    assert (answer, _line(w, 2).decision, len(w.store.runs.list_runs())) == (None, Decision.SKIPPED_OVERLAP, 1)
+    assert (answer, _line(w, 2).decision, len(w.store.runs.list_runs())) == (
+        None,
+        Decision.SKIPPED_OVERLAP,
+        1,
+    )
     assert "it was due again, at 2026-03-01T12:02:00Z" in str(_line(w, 2).reason)
 
 
@@ -274,7 +309,9 @@ def _asked_and_deleted(w: World) -> DueOrder:
 
 def _begun_all_the_same(w: World, answer: Any) -> None:
     assert (answer.decision, answer.begun) == (Decision.STARTED, _line(w).target)
-    assert [run.request_id for run in w.store.runs.list_runs()] == [due_request_id("nightly", START)]
+    assert [run.request_id for run in w.store.runs.list_runs()] == [
+        due_request_id("nightly", START)
+    ]
 
 
 def _started_and_deleted(w: World) -> DueOrder:
@@ -295,7 +332,14 @@ DUE = [
     Case("begin_due", "superseded", _superseded, _gave_way),
     Case("begin_due", "given way", _given_way, _gave_way),
     Case("audit_schedules", "not fired", _unfired, _noted, renews=SEEN_AGAIN | GONE, same=_nothing),
-    Case("audit_parents", "due time: not begun", _not_begun, _begun_again, renews=SEEN_AGAIN | GONE, same=_nothing),
+    Case(
+        "audit_parents",
+        "due time: not begun",
+        _not_begun,
+        _begun_again,
+        renews=SEEN_AGAIN | GONE,
+        same=_nothing,
+    ),
     Case("decide_due", "first", _decide, _started),
     Case("decide_due", "waits", _waiting, _waits),
     Case("decide_due", "refused", lambda w: _decide(w, run={"crawler": "gone"}), _never),

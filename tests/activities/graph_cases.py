@@ -14,7 +14,12 @@ from crawler_lifecycle.domain.audits.audit import OpenWorkflow, UnknownDecision
 from crawler_lifecycle.domain.names import ended_key, graph_batch_workflow_id, graph_workflow_id
 from crawler_lifecycle.domain.run import RunRequest, StopIntent
 from crawler_lifecycle.features.graphs.activities.batches import BatchOrder
-from crawler_lifecycle.features.graphs.activities.graphs import AdvanceGraph, ClosedBatches, CommandGraph, EndGraph
+from crawler_lifecycle.features.graphs.activities.graphs import (
+    AdvanceGraph,
+    ClosedBatches,
+    CommandGraph,
+    EndGraph,
+)
 from crawler_lifecycle.features.graphs.domain.commands import ApproveStep, CancelSteps, RetrySteps
 from crawler_lifecycle.features.graphs.domain.pages import encode_pages, fingerprint
 from crawler_lifecycle.features.graphs.domain.spec import GraphSpec, StepKind, StepSpec
@@ -82,15 +87,27 @@ def _states(w: World) -> dict[str, str]:
 
 
 def _opened(w: World, answer: Any) -> None:
-    assert (answer.key, answer.attempt, answer.state, answer.stop) == ("nightly", 1, "executing", None)
+    assert (answer.key, answer.attempt, answer.state, answer.stop) == (
+        "nightly",
+        1,
+        "executing",
+        None,
+    )
     row = w.store.graphs.get_graph(1)
     assert row is not None
     assert row.owner_run_id == GRAPH.first_run_id
 
 
 def _advanced(w: World, answer: Any) -> None:
-    assert [(one.number, one.queue, one.long) for one in answer.batches] == [(1, None, False), (2, "gpu", False)]
-    assert (answer.state, answer.begin, answer.counts) == ("executing", False, {"available": 2, "suspended": 1})
+    assert [(one.number, one.queue, one.long) for one in answer.batches] == [
+        (1, None, False),
+        (2, "gpu", False),
+    ]
+    assert (answer.state, answer.begin, answer.counts) == (
+        "executing",
+        False,
+        {"available": 2, "suspended": 1},
+    )
 
 
 def _what_counts(answer: Any) -> Any:
@@ -140,7 +157,11 @@ def _begun(w: World, answer: Any) -> None:
     assert list(w.directory.begun) == [f"crawl/books/{CRAWL}"]
     assert w.directory.managers_begun == {"manager/stream/uid-of-the-graph.2": 1}
     found = {one.path: one for one in w.store.graphs.list_steps(1)}
-    assert (found["books"].run_id, found["stream"].run_id, found["nobody"].outcome) == (1, 1, "deploy_failed")
+    assert (found["books"].run_id, found["stream"].run_id, found["nobody"].outcome) == (
+        1,
+        1,
+        "deploy_failed",
+    )
     assert "'nobody' is unknown" in str(found["nobody"].reason)
     assert "; line 3 of crawlers.yaml is not read" in str(found["nobody"].reason)
 
@@ -148,7 +169,9 @@ def _begun(w: World, answer: Any) -> None:
 def _resumed(w: World) -> GraphFence:
     """The crawl has failed, and somebody wants it to be tried again."""
     w.cluster.behaviour = FAILS
-    fence = _claimed(w, _crawl("books"), _function("far", "later", ignore_discarded=True), _function("later"))
+    fence = _claimed(
+        w, _crawl("books"), _function("far", "later", ignore_discarded=True), _function("later")
+    )
     _advance(w, fence)
     w.call("begin_graph_runs", fence)
     w.call("export_supporting_files", w.judged(crawler=None, run_id=1))
@@ -261,11 +284,20 @@ def _ends_it(w: World, part: Any) -> None:
 
 
 def _uncounted(w: World) -> AuditPage:
-    """The worker died between the run's row and the step's; others only say that they are of a graph."""
+    """The worker died between the run's row and the step's; others only say that they are of a
+    graph.
+    """
     fence = _picked(w)
-    parents = {"graph/nightly/books/1": "nightly", "graph/nightly/gone/1": "nightly", "graph/x/books/1": "x", "r1": "x"}
+    parents = {
+        "graph/nightly/books/1": "nightly",
+        "graph/nightly/gone/1": "nightly",
+        "graph/x/books/1": "x",
+        "r1": "x",
+    }
     for request_id, key in parents.items():
-        w.store.initiation.reserve_run(RunRequest(crawler="books", parent=graph_workflow_id(key)), request_id)
+        w.store.initiation.reserve_run(
+            RunRequest(crawler="books", parent=graph_workflow_id(key)), request_id
+        )
         w.directory.open.add(Owner(f"crawl/books/{request_id}", "chain-9"))
     w.directory.open.add(GRAPH)
     assert w.store.graphs.to_begin(fence)
@@ -280,12 +312,17 @@ def _woken(w: World, part: Any) -> None:
         "its graph was woken", *(f"not changed: Stop ends the run (crawlctl stop {run})" for run in (2, 3)),
     ]  # fmt: skip
     assert "graph 'nightly', which began it, has no such step" in part.findings[1].detail
-    assert "graph 'x' (not in the database), which began it, has no such step" in part.findings[2].detail
+    assert (
+        "graph 'x' (not in the database), which began it, has no such step"
+        in part.findings[2].detail
+    )
 
 
 def _rowless(w: World) -> AuditPage:
     _made(w)
-    w.directory.workflows = [OpenWorkflow(f"graph/{key}", "chain-9", w.now, of_parent=True) for key in ("x", "nightly")]
+    w.directory.workflows = [
+        OpenWorkflow(f"graph/{key}", "chain-9", w.now, of_parent=True) for key in ("x", "nightly")
+    ]
     return replace(_after_grace(w, "audit_workflows"), unknown=UnknownDecision.END)
 
 
@@ -295,10 +332,38 @@ def _terminated(w: World, part: Any) -> None:
 
 
 AUDITED = [
-    Case("audit_parents", "graph: reserved", _unowned, _started, renews=SEEN_AGAIN | GONE, same=_nothing),
-    Case("audit_parents", "graph: no workflow", _lost, _taken_over, renews=SEEN_AGAIN | GONE, same=_nothing),
-    Case("audit_parents", "graph: strange runs", _strange, _ends_it, renews=SEEN_AGAIN | GONE, same=_nothing),
-    Case("audit_runs", "not counted by a graph", _uncounted, _woken, renews=SEEN_AGAIN | GONE, same=_nothing),
+    Case(
+        "audit_parents",
+        "graph: reserved",
+        _unowned,
+        _started,
+        renews=SEEN_AGAIN | GONE,
+        same=_nothing,
+    ),
+    Case(
+        "audit_parents",
+        "graph: no workflow",
+        _lost,
+        _taken_over,
+        renews=SEEN_AGAIN | GONE,
+        same=_nothing,
+    ),
+    Case(
+        "audit_parents",
+        "graph: strange runs",
+        _strange,
+        _ends_it,
+        renews=SEEN_AGAIN | GONE,
+        same=_nothing,
+    ),
+    Case(
+        "audit_runs",
+        "not counted by a graph",
+        _uncounted,
+        _woken,
+        renews=SEEN_AGAIN | GONE,
+        same=_nothing,
+    ),
     Case("audit_workflows", "no graph", _rowless, _terminated, renews=GONE, same=_nothing),
 ]
 
@@ -332,13 +397,21 @@ def _called(w: World, answer: Any) -> None:
 
 
 #: What was begun and did not end begins again.
-BEGUN_AGAIN = ANOTHER_PROCESS & frozenset(f"graph_step.{name}" for name in ("attempt", "tries", "errors"))
+BEGUN_AGAIN = ANOTHER_PROCESS & frozenset(
+    f"graph_step.{name}" for name in ("attempt", "tries", "errors")
+)
 
 GRAPHS = [
     *AUDITED,
     Case("run_graph_batch", "chain", _batch, _called, renews=BEGUN_AGAIN),
     Case("open_graph", "made", lambda w: Claim(_made(w), GRAPH), _opened),
-    Case("advance_graph", "first", lambda w: AdvanceGraph(_claimed(w), room=9), _advanced, same=_what_counts),
+    Case(
+        "advance_graph",
+        "first",
+        lambda w: AdvanceGraph(_claimed(w), room=9),
+        _advanced,
+        same=_what_counts,
+    ),
     Case("command_graph", "cancel", _cancel, _cancelled),
     Case("command_graph", "approve", _approve, _approved),
     Case("closed_graph_batches", "two", _closed, _one_is_open),
@@ -348,7 +421,9 @@ GRAPHS = [
     Case("stop_graph_runs", "live", _stop, _told, same=_live),
     Case("stop_graph_runs", "lost", lambda w: _stop(w, lost=True), _told, same=_live),
     Case("stop_graph_runs", "steps", lambda w: _stop(w, step=True), _told, same=_live),
-    Case("stop_graph_runs", "untold", lambda w: _stop(w, step=True, untold=True), _told, same=_live),
+    Case(
+        "stop_graph_runs", "untold", lambda w: _stop(w, step=True, untold=True), _told, same=_live
+    ),
     Case("record_graph_stop", "first", _record, _recorded),
     Case("end_graph", "over", _over, _ended),
 ]

@@ -11,11 +11,24 @@ from crawler_lifecycle.activities.child_runs import Claim, RecordParentStop, Sto
 from crawler_lifecycle.domain.audits.audit import OpenWorkflow, UnknownDecision
 from crawler_lifecycle.domain.names import ended_key, manager_workflow_id
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent
-from crawler_lifecycle.features.managers.activities.managing import AddManagerJobs, EndManager, NoteManager
+from crawler_lifecycle.features.managers.activities.managing import (
+    AddManagerJobs,
+    EndManager,
+    NoteManager,
+)
 from crawler_lifecycle.features.managers.domain.manager import AddedJob, Decision, Job, PickedJob
 from crawler_lifecycle.features.managers.ports import ManagerFence, ManagerRow, NewManager
 from crawler_lifecycle.ports.runs import Owner
-from tests.activities.cases import DELIVERED_AGAIN, GONE, LATER_S, REPAIR, SEEN_AGAIN, Case, _after_grace, _nothing
+from tests.activities.cases import (
+    DELIVERED_AGAIN,
+    GONE,
+    LATER_S,
+    REPAIR,
+    SEEN_AGAIN,
+    Case,
+    _after_grace,
+    _nothing,
+)
 from tests.activities.world import World
 
 MANAGER = Owner(manager_workflow_id("stream", "f1"), "chain-of-the-manager")
@@ -69,7 +82,9 @@ def _opened(w: World, answer: Any) -> None:
 def _runs_begun(w: World, answer: Any) -> None:
     runs = sorted(w.store.runs.list_runs(), key=lambda run: run.run_id)
     assert [run.request_id for run in runs] == ["manager/1/1", "manager/1/2"]
-    assert {(run.parent, run.flow_id, run.project) for run in runs} == {("manager/stream/f1", "f1", "shop-a")}
+    assert {(run.parent, run.flow_id, run.project) for run in runs} == {
+        ("manager/stream/f1", "f1", "shop-a")
+    }
     assert sorted(w.directory.begun) == ["crawl/books/manager/1/1", "crawl/books/manager/1/2"]
     jobs = w.store.managers.list_jobs(1)
     assert [job.run_id for job in jobs] == [1, 2, None]
@@ -123,7 +138,9 @@ def _add(w: World) -> AddManagerJobs:
 
 def _record(w: World) -> RecordParentStop:
     _claimed(w)
-    return RecordParentStop(1, StopIntent(w.now + timedelta(seconds=1), requested_by="ada"), leave=True)
+    return RecordParentStop(
+        1, StopIntent(w.now + timedelta(seconds=1), requested_by="ada"), leave=True
+    )
 
 
 def _stop_recorded(w: World, answer: Any) -> None:
@@ -146,7 +163,11 @@ def _over(w: World) -> str:
 
 def _told(w: World, answer: None) -> None:
     (event,) = w.sink.sent
-    assert (event.type, event.subject, event.body["outcome"]) == ("manager.ended", "managers/1", "finished")
+    assert (event.type, event.subject, event.body["outcome"]) == (
+        "manager.ended",
+        "managers/1",
+        "finished",
+    )
 
 
 def _lost(w: World) -> AuditPage:
@@ -181,10 +202,14 @@ def _terminated(w: World, part: Any) -> None:
 
 
 def _uncounted(w: World) -> AuditPage:
-    """The worker died between the run's row and the job's; and another run only says that it is the manager's."""
+    """The worker died between the run's row and the job's; and another run only says that it is the
+    manager's.
+    """
     _picked(w)
     for request_id in ("manager/1/1", "manager/1/77"):
-        w.store.initiation.reserve_run(RunRequest(crawler="books", parent=MANAGER.workflow_id), request_id)
+        w.store.initiation.reserve_run(
+            RunRequest(crawler="books", parent=MANAGER.workflow_id), request_id
+        )
         w.directory.open.add(Owner(f"crawl/books/{request_id}", "chain-9"))
     w.directory.open.add(MANAGER)
     w.forward(LATER_S)
@@ -200,8 +225,22 @@ def _woken(w: World, part: Any) -> None:
 
 
 AUDITED = [
-    Case("audit_parents", "manager: no workflow", _lost, _taken_over, renews=SEEN_AGAIN | GONE, same=_nothing),
-    Case("audit_parents", "manager: reserved", _not_begun, _begun, renews=SEEN_AGAIN | GONE, same=_nothing),
+    Case(
+        "audit_parents",
+        "manager: no workflow",
+        _lost,
+        _taken_over,
+        renews=SEEN_AGAIN | GONE,
+        same=_nothing,
+    ),
+    Case(
+        "audit_parents",
+        "manager: reserved",
+        _not_begun,
+        _begun,
+        renews=SEEN_AGAIN | GONE,
+        same=_nothing,
+    ),
     Case("audit_workflows", "no manager", _rowless, _terminated, renews=GONE, same=_nothing),
     Case("audit_runs", "not counted", _uncounted, _woken, renews=SEEN_AGAIN | GONE, same=_nothing),
 ]
@@ -211,11 +250,23 @@ MANAGING = [
     Case("open_manager", "reserved", _order, _opened),
     Case("begin_manager_runs", "picked", _picked, _runs_begun, same=lambda answer: answer.more),
     Case("begin_manager_runs", "stopped", _begin_after_stop, _none_begun),
-    Case("note_manager", "waiting", lambda w: NoteManager(_claimed(w), "a worker", "it raised"), _noted, CHANGED),
+    Case(
+        "note_manager",
+        "waiting",
+        lambda w: NoteManager(_claimed(w), "a worker", "it raised"),
+        _noted,
+        CHANGED,
+    ),
     Case("add_manager_jobs", "page", _add, _jobs_added),
     Case("record_manager_stop", "leave", _record, _stop_recorded),
     Case("stop_manager_runs", "live", _stop, _runs_told, same=lambda answer: answer.live),
-    Case("stop_manager_runs", "lost", lambda w: _stop(w, lost=True), _runs_told, same=lambda answer: answer.live),
+    Case(
+        "stop_manager_runs",
+        "lost",
+        lambda w: _stop(w, lost=True),
+        _runs_told,
+        same=lambda answer: answer.live,
+    ),
     Case(
         "end_manager",
         "over",

@@ -19,7 +19,9 @@ from tests.support.lab import PATIENCE_S
 
 @dataclass
 class Clock:
-    """Time passes while nothing but calls that hang is on its way: no call is slow because the machine is."""
+    """Time passes while nothing but calls that hang is on its way: no call is slow because the
+    machine is.
+    """
 
     on_its_way: Callable[[], bool]
     now: float = 0.0

@@ -1,4 +1,6 @@
-"""A run that ``crawlctl db prune`` was at: every activity that may still come does what it always did."""
+"""A run that ``crawlctl db prune`` was at: every activity that may still come does what it always
+did.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ def test_its_verdict_is_the_one_that_it_had(world: World, fence: Fence) -> None:
     world.call("signal_pusher_changed", fence)
 
 
-def test_it_is_delivered_and_exported_again_under_the_same_names(world: World, fence: Fence) -> None:
+def test_it_is_delivered_and_exported_again_under_the_same_names(
+    world: World, fence: Fence
+) -> None:
     sent, stored = world.sink.sent[-1], dict(world.archive.stored)
     assert world.call("initiate_export_signal", fence) == sent.seq
     assert world.sink.sent[-2:] == [sent, sent]
@@ -66,7 +70,9 @@ def test_an_audit_finds_nothing_wrong_with_it(world: World, fence: Fence, what: 
 
 
 def test_a_correction_is_still_written(world: World, fence: Fence) -> None:
-    found = Correction(CorrectionKind.LATE_EVIDENCE, "SUCCEEDED", "FAILED", world.tasks()[0].task_id)
+    found = Correction(
+        CorrectionKind.LATE_EVIDENCE, "SUCCEEDED", "FAILED", world.tasks()[0].task_id
+    )
     assert len(world.store.corrections.record_corrections(1, [found])) == 1
     assert [row.kind for row in world.store.corrections.list_corrections(1)] == ["late_evidence"]
 
@@ -77,7 +83,9 @@ def test_it_is_resumed_to_its_end_and_pruned_again(world: World, fence: Fence) -
     world.call("run_onetime_crawler", Deploy(second, None))
     world.forward(0.5)
     world.call("get_main_job_status", MainJob(second, 6))
-    world.call("update_run_started", StartReport(second, world.now, world.now + timedelta(minutes=1)))
+    world.call(
+        "update_run_started", StartReport(second, world.now, world.now + timedelta(minutes=1))
+    )
     assert prune(world) == 0, "it is live"
     world.forward(30)
     world.round(second)

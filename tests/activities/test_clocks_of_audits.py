@@ -1,4 +1,6 @@
-"""An audit's times come from two clocks: Temporal's says when it began, a worker's when a finding was seen."""
+"""An audit's times come from two clocks: Temporal's says when it began, a worker's when a finding
+was seen.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +20,28 @@ GRACE_S = 300.0
 
 
 def audited(world: World, audit_id: str, ahead_s: float) -> AuditPart:
-    """An audit that only tells, by a Temporal whose clock is so many seconds ahead of the worker's."""
-    audit = AuditActivities(world.store, world.cluster, world.directory, AuditRules(start_grace_s=GRACE_S), world.clock)
+    """An audit that only tells, by a Temporal whose clock is so many seconds ahead of the
+    worker's.
+    """
+    audit = AuditActivities(
+        world.store, world.cluster, world.directory, AuditRules(start_grace_s=GRACE_S), world.clock
+    )
     started_at = world.now + timedelta(seconds=ahead_s)
     state, report = AuditState(), AuditReport(audit_id, started_at, started_at, repair=False)
     part: AuditPart = ActivityEnvironment().run(audit.audit_runs, AuditPage())
     world.forward(1)
     state.add(report, "open_runs", part)
-    ActivityEnvironment().run(audit.close_audit, CloseAudit(report, [FindingKind.NOT_STARTED], state.noted_from))
+    ActivityEnvironment().run(
+        audit.close_audit, CloseAudit(report, [FindingKind.NOT_STARTED], state.noted_from)
+    )
     return part
 
 
 @pytest.mark.parametrize("ahead_s", [-30.0, 0.0, 30.0])
 def test_what_an_audit_saw_a_moment_ago_is_not_gone(world: World, ahead_s: float) -> None:
-    """If it were, its grace would begin anew with each audit, and nothing would ever be repaired."""
+    """If it were, its grace would begin anew with each audit, and nothing would ever be
+    repaired.
+    """
     world.store.initiation.reserve_run(RunRequest(crawler="books"), "nobody took it up")
     world.forward(GRACE_S + 1)
     assert audited(world, "a1", ahead_s).found == {"not_started": 1}

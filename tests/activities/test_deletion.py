@@ -1,4 +1,6 @@
-"""The deletion of a run under attack: odd folders, a read-only volume, bundles, restored databases, two at once."""
+"""The deletion of a run under attack: odd folders, a read-only volume, bundles, restored databases,
+two at once.
+"""
 
 from __future__ import annotations
 
@@ -54,9 +56,13 @@ def volume(tmp_path: Path, fence: Fence) -> Path:
     return root
 
 
-def deletion(world: World, places: Sequence[FilesPlace] = (), archive: Any = None) -> DeletionActivities:
+def deletion(
+    world: World, places: Sequence[FilesPlace] = (), archive: Any = None
+) -> DeletionActivities:
     store = world.store
-    return DeletionActivities(store.deletion, store.runs, FakeDirectory(), archive or FakeArchive(), places)
+    return DeletionActivities(
+        store.deletion, store.runs, FakeDirectory(), archive or FakeArchive(), places
+    )
 
 
 def report(world: World, fence: Fence) -> dict[str, Any]:
@@ -71,7 +77,9 @@ def remove(doing: DeletionActivities, run: RunRef) -> object:
     return ActivityEnvironment().run(doing.delete_run_files, run)
 
 
-def test_folders_with_anything_in_them(world: World, fence: Fence, volume: Path, tmp_path: Path) -> None:
+def test_folders_with_anything_in_them(
+    world: World, fence: Fence, volume: Path, tmp_path: Path
+) -> None:
     """Links are not followed, nothing is opened, and what a crawler closed to itself goes."""
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -112,7 +120,10 @@ def test_a_read_only_volume_is_told_and_keeps_nothing_else(
             remove(doing, fence.run)
     told = report(world, fence)
     assert "run it where the volume is mounted writable" in told["left"][f"files in {volume}"]
-    assert (told["gone"].keys(), told["ended"]) == ({"archives", "rows", "Temporal histories"}, False)
+    assert (told["gone"].keys(), told["ended"]) == (
+        {"archives", "rows", "Temporal histories"},
+        False,
+    )
     assert archive.stored == {}
     remove(doing, fence.run)
     told = report(world, fence)
@@ -125,7 +136,11 @@ def test_bundles_go(world: World, fence: Fence, monkeypatch: pytest.MonkeyPatch)
         use_aws(monkeypatch, server.url)
         bucket = server.bucket()
         others = bundle_key(RunRef(99, "f" * 32), 0, 1, "part-00000")
-        for key in (bundle_key(fence.run, 0, 1, "part-00000"), bundle_key(fence.run, 1, 1, "bundle.json"), others):
+        for key in (
+            bundle_key(fence.run, 0, 1, "part-00000"),
+            bundle_key(fence.run, 1, 1, "bundle.json"),
+            others,
+        ):
             bucket.client.put_object(Bucket=bucket.name, Key=f"files/{key}", Body=b"x")
         world.store.deletion.ask_deletion(fence.run_id, "ada")
         place = BundlesPlace(f"s3://{bucket.name}/files/")
@@ -147,7 +162,9 @@ def test_a_row_of_another_run_is_left_alone(world: World, fence: Fence, volume: 
     assert len(list((volume / "tasks").iterdir())) == 2
 
 
-def test_a_copy_from_before_the_deletion_is_deleted_again(world: World, fence: Fence, volume: Path) -> None:
+def test_a_copy_from_before_the_deletion_is_deleted_again(
+    world: World, fence: Fence, volume: Path
+) -> None:
     """The row is back, and nothing else: it is asked for anew, and finds everything gone."""
     VolumePlace(volume).put_aside(fence.run)
     doing = deletion(world, [VolumePlace(volume)])
@@ -160,29 +177,39 @@ def test_a_copy_from_before_the_deletion_is_deleted_again(world: World, fence: F
 def test_two_ask_and_two_delete_at_once(world: World, fence: Fence, volume: Path) -> None:
     doing = deletion(world, [VolumePlace(volume)])
     with ThreadPoolExecutor(4) as threads:
-        asked = list(threads.map(lambda who: world.store.deletion.ask_deletion(fence.run_id, who), "abcd"))
+        asked = list(
+            threads.map(lambda who: world.store.deletion.ask_deletion(fence.run_id, who), "abcd")
+        )
         list(threads.map(lambda _: remove(doing, fence.run), range(4)))
     assert sorted(fresh for _, fresh in asked) == [False, False, False, True]
     told = report(world, fence)
     assert (told["left"], told["ended"]) == ({}, True)
 
 
-def test_an_export_in_the_middle_leaves_no_archive_behind(world: World, fence: Fence, tmp_path: Path) -> None:
+def test_an_export_in_the_middle_leaves_no_archive_behind(
+    world: World, fence: Fence, tmp_path: Path
+) -> None:
     """It is asked for while an export writes: this one is not recorded, and what it stored goes."""
     folder, archive = tmp_path / "files", open_archive((tmp_path / "archive").as_uri())
     folder.mkdir()
     (folder / "items.jsonl").write_text("{}")
     world.store.exports.begin_export(fence)
     world.store.deletion.ask_deletion(fence.run_id, "ada")
-    stored = archive.store(f"{fence.run}/1.zip", [FileSource("task-0", folder)], {}, lambda *_: None)
+    stored = archive.store(
+        f"{fence.run}/1.zip", [FileSource("task-0", folder)], {}, lambda *_: None
+    )
     with pytest.raises(RunDeleted):
         world.store.exports.record_export(fence, "exported", stored, None)
     remove(deletion(world, (), archive), fence.run)
     assert list((tmp_path / "archive").iterdir()) == []
 
 
-@pytest.mark.parametrize("workflow_id", [OWNER.workflow_id, export_workflow_id(RunRef(1, "0" * 32), 1)])
-def test_files_go_before_histories_and_an_open_export_is_told(world: World, fence: Fence, workflow_id: str) -> None:
+@pytest.mark.parametrize(
+    "workflow_id", [OWNER.workflow_id, export_workflow_id(RunRef(1, "0" * 32), 1)]
+)
+def test_files_go_before_histories_and_an_open_export_is_told(
+    world: World, fence: Fence, workflow_id: str
+) -> None:
     """The step is played twice. Only after the histories it ends the deletion."""
     doing, files = deletion(world), DeletionActivities.delete_run_files
     workflow_id = workflow_id.replace("0" * 32, fence.run_uid)

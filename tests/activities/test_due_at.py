@@ -1,4 +1,6 @@
-"""The due time in everything that a schedule starts: in its arguments, and in the environment of each task."""
+"""The due time in everything that a schedule starts: in its arguments, and in the environment of
+each task.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,12 @@ MANAGER = {"name": "stream", "plan": "shop:Stream", "options": {"argv": ["{due:%
 
 
 def due(w: World, days: int = 0, **target: Any) -> None:
-    """The schedule is due some days after the beginning; a catch-up or a backfill gives the same orders."""
-    spec = ScheduleSpec(every_s=24 * 3600, offset_s=12 * 3600, catch_up_s=9 * 24 * 3600, overlap="allow", **target)
+    """The schedule is due some days after the beginning; a catch-up or a backfill gives the same
+    orders.
+    """
+    spec = ScheduleSpec(
+        every_s=24 * 3600, offset_s=12 * 3600, catch_up_s=9 * 24 * 3600, overlap="allow", **target
+    )
     w.store.schedules.put("nightly", spec.document(), "ann", "shop-a")
     w.call("decide_due", DueOrder("nightly", START - timedelta(days=days)))
 
@@ -33,7 +39,10 @@ def environment(w: World, run: RunRow) -> dict[str, str]:
     """What the task of a run gets, after it was deployed."""
     owner = Owner(f"crawl/books/{run.request_id}", f"chain-{run.run_id}")
     handle = w.call("create_history_id", w.order(crawler="books", run_id=run.run_id, owner=owner))
-    w.call("run_onetime_crawler", Deploy(Fence(handle.run_id, handle.attempt, owner.first_run_id, handle.run_uid)))
+    w.call(
+        "run_onetime_crawler",
+        Deploy(Fence(handle.run_id, handle.attempt, owner.first_run_id, handle.run_uid)),
+    )
     deployment: Deployment = w.scheduler.calls[-1]
     return contract_of(deployment, CRAWLERS[0], deployment.tasks[0])
 
@@ -42,7 +51,11 @@ def test_three_due_times_that_are_caught_up_are_three_different_crawls(world: Wo
     for days in (3, 2, 1):
         due(world, days, run=RUN)
     runs = sorted(world.store.runs.list_runs(), key=lambda run: run.run_id)
-    assert [run.request["args"]["shelf"] for run in runs] == ["2026-02-26", "2026-02-27", "2026-02-28"]
+    assert [run.request["args"]["shelf"] for run in runs] == [
+        "2026-02-26",
+        "2026-02-27",
+        "2026-02-28",
+    ]
     found = [environment(world, run)["CRAWL_DUE_AT"] for run in runs]
     assert found == ["2026-02-26T12:00:00Z", "2026-02-27T12:00:00Z", "2026-02-28T12:00:00Z"]
 
@@ -66,12 +79,17 @@ def manage(w: World) -> None:
     fence = ManagerFence(1, 1, owner.first_run_id)
     w.store.managers.new_generation(fence, "print", 0)
     job = Job("books")
-    w.store.managers.commit_decision(fence, Decision(added=[AddedJob(-1, job)], picked=[PickedJob(-1, 1, job)]))
+    w.store.managers.commit_decision(
+        fence, Decision(added=[AddedJob(-1, job)], picked=[PickedJob(-1, 1, job)])
+    )
     w.call("begin_manager_runs", fence)
 
 
 def test_the_runs_of_a_graph_and_of_its_managers_have_its_due_time(world: World) -> None:
-    steps = [{"path": "one", "kind": "crawl", "job": RUN}, {"path": "two", "kind": "manager", "job": MANAGER}]
+    steps = [
+        {"path": "one", "kind": "crawl", "job": RUN},
+        {"path": "two", "kind": "manager", "job": MANAGER},
+    ]
     due(world, graph={"steps": steps})
     owner = Owner(graph_workflow_id("schedule.nightly.2026-03-01T12:00:00Z"), "chain-g")
     world.call("open_graph", Claim(1, owner))

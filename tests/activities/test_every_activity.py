@@ -1,4 +1,6 @@
-"""Each activity alone: what it does, done twice, after a crash at any of its calls, and by one who lost the run."""
+"""Each activity alone: what it does, done twice, after a crash at any of its calls, and by one who
+lost the run.
+"""
 
 from __future__ import annotations
 
@@ -32,21 +34,46 @@ Prepared = Callable[[Case], tuple[World, Any]]
 
 #: The activities that the specification names.
 SPECIFIED = {
-    *("create_history_id", "add_workflow_id", "run_scheduled_crawler", "run_onetime_crawler", "get_main_job_status"),
-    *("update_run_started", "signal_pusher_started", "get_active_running_tasks", "get_history_statuses_to_sync"),
-    *("get_bulk_task_history_data", "reconcile_tasks", "sync_statuses", "count_alive_tasks", "cancel_queued_tasks"),
-    *("k8_stop_task", "k8_stop_pod", "add_cancellation_log_to_db", "signal_pusher_stopped", "update_run_status"),
+    *(
+        "create_history_id",
+        "add_workflow_id",
+        "run_scheduled_crawler",
+        "run_onetime_crawler",
+        "get_main_job_status",
+    ),
+    *(
+        "update_run_started",
+        "signal_pusher_started",
+        "get_active_running_tasks",
+        "get_history_statuses_to_sync",
+    ),
+    *(
+        "get_bulk_task_history_data",
+        "reconcile_tasks",
+        "sync_statuses",
+        "count_alive_tasks",
+        "cancel_queued_tasks",
+    ),
+    *(
+        "k8_stop_task",
+        "k8_stop_pod",
+        "add_cancellation_log_to_db",
+        "signal_pusher_stopped",
+        "update_run_status",
+    ),
     *("initiate_export_signal", "export_supporting_files"),
 }
-#: A task whose first deployment call was heard says ``existing`` in the evidence of its transition. A look that was
-#: recorded twice has counted twice.
+#: A task whose first deployment call was heard says ``existing`` in the evidence of its transition.
+#: A look that was recorded twice has counted twice.
 HOW_IT_WAS_FOUND = {"status_transition.evidence", "run_history.look_revision"}
-#: These touch the outside before the database refuses them. Harmless: an order to end names a task of its attempt and
-#: is given under a recorded stop only, and an archive lies under the key of its attempt.
+#: These touch the outside before the database refuses them. Harmless: an order to end names a task
+#: of its attempt and is given under a recorded stop only, and an archive lies under the key of its
+#: attempt.
 OUTSIDE_FIRST = {"k8_stop_task", "k8_stop_pod", "export_supporting_files"}
 
 CASES = [*OF_RUNS, *DELETION, *MANAGING, *GRAPHS, *DUE, *WEBHOOKS]
-#: Of a module, so that all tests of one case come after each other, and one process brings its world to its state.
+#: Of a module, so that all tests of one case come after each other, and one process brings its
+#: world to its state.
 every_case = pytest.mark.parametrize("case", CASES, ids=str, scope="module")
 
 
@@ -70,7 +97,9 @@ def _lists_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def prepared(originals: Prepared, tmp_path: Path) -> Iterator[Prepared]:
-    """A world in the state of a case, another one each time it is called, and the input of its activity."""
+    """A world in the state of a case, another one each time it is called, and the input of its
+    activity.
+    """
     twins: list[World] = []
 
     def twin(case: Case) -> tuple[World, Any]:
@@ -102,10 +131,12 @@ def test_none_is_interrupted_at_any_instruction(world: World) -> None:
 
 
 @every_case
-def test_effect_and_twice_in_a_row_is_once(prepared: Prepared, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It shows that it lives where its policy waits for that: a heartbeat timeout without heartbeats would end every
-    long call; heartbeats without a timeout mean nothing. Then once more, seven seconds later, so that a time that is
-    not to be written again shows.
+def test_effect_and_twice_in_a_row_is_once(
+    prepared: Prepared, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It shows that it lives where its policy waits for that: a heartbeat timeout without
+    heartbeats would end every long call; heartbeats without a timeout mean nothing. Then once more,
+    seven seconds later, so that a time that is not to be written again shows.
     """
     beaten = []
 
@@ -121,7 +152,9 @@ def test_effect_and_twice_in_a_row_is_once(prepared: Prepared, case: Case, monke
     first = world.call(case.activity, argument)
     case.effect(world, first)
     policy = POLICIES[case.activity]
-    assert bool(beaten) == (policy.heartbeat_s is not None and not policy.beaten), "one of the two beats, never both"
+    assert bool(beaten) == (policy.heartbeat_s is not None and not policy.beaten), (
+        "one of the two beats, never both"
+    )
     tables, outside = world.tables(), world.outside()
     world.forward(7)
     second = world.call(case.activity, argument)
@@ -132,10 +165,14 @@ def test_effect_and_twice_in_a_row_is_once(prepared: Prepared, case: Case, monke
 
 @pytest.mark.troubles
 @every_case
-def test_after_a_crash_at_any_call_the_second_execution_ends_the_same(prepared: Prepared, case: Case) -> None:
-    """The worker dies before the first and right after each call that leaves the activity, one world for each death.
+def test_after_a_crash_at_any_call_the_second_execution_ends_the_same(
+    prepared: Prepared, case: Case
+) -> None:
+    """The worker dies before the first and right after each call that leaves the activity, one
+    world for each death.
 
-    Right before a call is right after the one before it: nothing that outlives the worker happens between them.
+    Right before a call is right after the one before it: nothing that outlives the worker happens
+    between them.
     """
     calm, argument = prepared(case)
     watch = Breaker()
@@ -154,7 +191,10 @@ def test_after_a_crash_at_any_call_the_second_execution_ends_the_same(prepared: 
         found = world.tables()
         # A delivery that was tried twice says so.
         found["outbox_delivery"] = [{**row, "tries": 1} for row in found["outbox_delivery"]]
-        assert differences(tables, found) <= HOW_IT_WAS_FOUND | (case.renews & (GONE | ANOTHER_PROCESS)) | waited, where
+        assert (
+            differences(tables, found)
+            <= HOW_IT_WAS_FOUND | (case.renews & (GONE | ANOTHER_PROCESS)) | waited
+        ), where
 
 
 def _again(world: World, case: Case, argument: Any) -> tuple[Any, frozenset[str]]:
@@ -176,7 +216,8 @@ def _with_fence(argument: Any, **changes: Any) -> Any:
 
 def _is_fenced(case: Case) -> bool:
     return case.activity not in {
-        "create_history_id",  # takes the run: refused to strangers by DuplicateRequest and RunIsLive
+        # Takes the run: refused to strangers by DuplicateRequest and RunIsLive.
+        "create_history_id",
         "add_workflow_id",  # writes a property of its own attempt
         "get_active_running_tasks",  # reads
         "count_alive_tasks",  # reads
@@ -193,16 +234,22 @@ def _is_fenced(case: Case) -> bool:
         "closed_graph_batches",  # asks Temporal
         "record_graph_stop",  # a stop counts, whoever owns the graph
         "stop_graph_runs",  # carries out what is on record
-        *("decide_due", "stop_previous_due", "begin_due"),  # whose due time it is says its line, which is unique
+        # Whose due time it is says its line, which is unique.
+        *("decide_due", "stop_previous_due", "begin_due"),
         *(name for name in POLICIES if "audit" in name),  # compares whatever runs there are
-        "signal_pusher_stopped",  # pushes the stored event of its own attempt, whoever owns the run by now
-        "initiate_export_signal",  # delivers the stored event of its own attempt, whoever owns the run by now
+        # Pushes the stored event of its own attempt, whoever owns the run by now.
+        "signal_pusher_stopped",
+        # Delivers the stored event of its own attempt, whoever owns the run by now.
+        "initiate_export_signal",
         "deliver_event",  # the same, of what is no run
-        *("delete_run_texts", "delete_run_histories", "delete_run_files"),  # whoever owned the run: it has ended
+        # Whoever owned the run: it has ended.
+        *("delete_run_texts", "delete_run_histories", "delete_run_files"),
     }
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if _is_fenced(case)], ids=str, scope="module")
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if _is_fenced(case)], ids=str, scope="module"
+)
 def test_who_lost_the_run_writes_nothing(prepared: Prepared, case: Case) -> None:
     world, argument = prepared(case)
     before, outside = world.tables(), world.outside()

@@ -1,4 +1,5 @@
-"""Every kind of correction, provoked through the real activities: on the fake cluster, and with real processes.
+"""Every kind of correction, provoked through the real activities: on the fake cluster, and with
+real processes.
 
 A kind of the closed set that nothing here provokes fails a test of its own.
 """
@@ -98,14 +99,17 @@ class LocalHands:
             victim.send(signal.SIGKILL)  # the last of them may be gone with the one before
         wait_until(lambda: not self.bench.running())
         shutil.rmtree(self.bench.folder())
-        shutil.rmtree(self.bench.state / "started")  # the disk of another cluster: nothing of it was ever here
+        # The disk of another cluster: nothing of it was ever here.
+        shutil.rmtree(self.bench.state / "started")
 
     def usurp(self) -> None:
         self.remove()
         call = self.world.scheduler.calls[0]
         crawler = self.world.scheduler.catalogue.get(call.crawler)
         assert crawler is not None
-        self.world.scheduler.deployer.deploy(replace(call, expires_at=self.world.now + timedelta(minutes=1)), crawler)
+        self.world.scheduler.deployer.deploy(
+            replace(call, expires_at=self.world.now + timedelta(minutes=1)), crawler
+        )
         self.ready()
 
     def finish(self) -> None:
@@ -140,13 +144,15 @@ def stage(
     bench.folder = lambda index=0: next((bench.state / "tasks").glob(f"1-*/{index}/1"))  # type: ignore[method-assign]
     command = [sys.executable, "-I", "-S", "-c", UNTIL_TOLD]
     world.cluster = bench.cluster  # type: ignore[assignment]
-    world.scheduler = FakeScheduler([CrawlerDefinition("books", CrawlerKind.COMMAND, command=command)], bench.cluster)
+    world.scheduler = FakeScheduler(
+        [CrawlerDefinition("books", CrawlerKind.COMMAND, command=command)], bench.cluster
+    )
     yield world, LocalHands(world, bench)
     world.close()
     bench.close()
 
 
-# --- the ways to a correction ---------------------------------------------------------------------------------------
+# --- the ways to a correction ---------------------------------------------------------------------
 
 
 def executing(world: World, hands: Hands, due_s: float = 60) -> Fence:
@@ -179,7 +185,9 @@ def misled(world: World, fence: Fence) -> None:
     truthful = world.cluster.look
 
     def lie(run_id: int, tasks: list[TaskRef]) -> Look:
-        seen = [Observation(t.index, t.attempt, Phase.GONE, world.clock(), uid=t.uid) for t in tasks]
+        seen = [
+            Observation(t.index, t.attempt, Phase.GONE, world.clock(), uid=t.uid) for t in tasks
+        ]
         return Look(world.clock(), 0.0, seen)
 
     world.cluster.look = lie  # type: ignore[assignment, method-assign]
@@ -266,7 +274,9 @@ def of_kind(world: World, kind: CorrectionKind) -> CorrectionRow:
 
 
 @pytest.mark.parametrize("kind", CorrectionKind)
-def test_it_is_provoked_and_written_with_the_fix(stage: tuple[World, Hands], kind: CorrectionKind) -> None:
+def test_it_is_provoked_and_written_with_the_fix(
+    stage: tuple[World, Hands], kind: CorrectionKind
+) -> None:
     world, hands = stage
     way, believed, truths, found_by = WAYS[kind]
     began = world.clock()
@@ -284,18 +294,28 @@ def test_it_is_provoked_and_written_with_the_fix(stage: tuple[World, Hands], kin
     assert row.lag_ms is not None
     assert 0 <= row.lag_ms <= (row.created_at - row.believed_since) / timedelta(milliseconds=1) + 1
     if kind in FIXES:
-        [fix] = [t for t in world.store.runs.transitions(1) if t.task_id and t.to_status == row.truth]
-        assert (fix.from_status, fix.committed_at, fix.source) == (believed, row.created_at, found_by)
+        [fix] = [
+            t for t in world.store.runs.transitions(1) if t.task_id and t.to_status == row.truth
+        ]
+        assert (fix.from_status, fix.committed_at, fix.source) == (
+            believed,
+            row.created_at,
+            found_by,
+        )
         assert str(task.status) == row.truth
     else:
         assert str(task.status) == believed, "an end never changes"
-        assert [t for t in world.store.runs.transitions(1) if t.committed_at == row.created_at] == []
+        assert [
+            t for t in world.store.runs.transitions(1) if t.committed_at == row.created_at
+        ] == []
     others = {other.kind for other in world.store.corrections.list_corrections()} - {kind}
     assert others <= ({"vanished"} if believed == "LOST" else set())
 
 
 @pytest.mark.parametrize("kind", CorrectionKind)
-def test_looking_and_auditing_again_writes_nothing_more(new_world: Callable[[], World], kind: CorrectionKind) -> None:
+def test_looking_and_auditing_again_writes_nothing_more(
+    new_world: Callable[[], World], kind: CorrectionKind
+) -> None:
     world = new_world()
     hands = FakeHands(world)
     WAYS[kind][0](world, hands)
@@ -328,13 +348,17 @@ def test_another_object_under_the_name_is_told_and_left_alone(stage: tuple[World
     assert [row.kind for row in world.store.corrections.list_corrections()] == ["not_ours"]
 
 
-def test_a_crawl_under_the_name_of_a_refused_task_is_left_alone(new_world: Callable[[], World]) -> None:
+def test_a_crawl_under_the_name_of_a_refused_task_is_left_alone(
+    new_world: Callable[[], World],
+) -> None:
     """Another installation counts its runs in the same place."""
     world = new_world()
     fence = world.created()
     world.cluster.behaviour = Behaviour(executes=None)
     soon = world.now + timedelta(minutes=1)
-    theirs = Deployment(run_ref(1), 1, "books", {}, {}, [QueuedTask(1, 0, {})], Resources(), Limits(), soon)
+    theirs = Deployment(
+        run_ref(1), 1, "books", {}, {}, [QueuedTask(1, 0, {})], Resources(), Limits(), soon
+    )
     world.cluster.deploy(theirs, CRAWLERS[0])
     world.store.deployment.refuse_queued(fence, "a Job of this name exists already and is not ours")
     part = world.audited("audit_cluster")
@@ -368,7 +392,10 @@ def test_fix_and_correction_are_there_together_or_not_at_all(
     believed = WAYS[kind][1]
     assert world.statuses() == [believed]
     row = world.row()
-    world.call("sync_statuses", Sync(Fence(1, row.attempt, row.owner_run_id or "", row.run_uid), WAYS[kind][3]))
+    world.call(
+        "sync_statuses",
+        Sync(Fence(1, row.attempt, row.owner_run_id or "", row.run_uid), WAYS[kind][3]),
+    )
     assert of_kind(world, kind).believed == believed
     assert world.statuses() == [of_kind(world, kind).truth]
 
@@ -383,7 +410,12 @@ def test_a_run_that_lost_its_workflow_is_a_repair(new_world: Callable[[], World]
     hands.later(90)
     world.audited("audit_runs")
     row = of_kind(world, CorrectionKind.REPAIR)
-    assert (row.task_id, row.believed, row.truth, row.found_by) == (None, "PROCESSING", "no workflow", "sweep")
+    assert (row.task_id, row.believed, row.truth, row.found_by) == (
+        None,
+        "PROCESSING",
+        "no workflow",
+        "sweep",
+    )
     assert (row.truth_since, row.lag_ms) == (lost, 90_000)
     assert world.row().status == "PROCESSING"
     [(request, repairing)] = world.directory.begun.values()

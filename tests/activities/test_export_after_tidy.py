@@ -1,4 +1,6 @@
-"""Exports of runs whose files were cleared away: what is stored stays, and what is gone is said to be gone."""
+"""Exports of runs whose files were cleared away: what is stored stays, and what is gone is said to
+be gone.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,9 @@ class Scene:
     def tidied(self, fence: Fence) -> None:
         self.world.clock.forward(20 * 86_400)
         before = self.world.clock.now - timedelta(days=14)
-        self.store.file_retention.give_up_files(fence.run_id, before, lambda: self.place.put_aside(fence.run))
+        self.store.file_retention.give_up_files(
+            fence.run_id, before, lambda: self.place.put_aside(fence.run)
+        )
         self.place.remove(fence.run, fence.attempt)
         self.store.file_retention.note_files_removed(fence.run_id, fence.attempt)
 
@@ -76,7 +80,8 @@ class Scene:
 
     def on_record(self, run_id: int) -> list[tuple[object, object, bool]]:
         return [
-            (one["status"], one["url"], one["error"] is not None) for one in self.store.exports.list_exports(run_id)
+            (one["status"], one["url"], one["error"] is not None)
+            for one in self.store.exports.list_exports(run_id)
         ]
 
 
@@ -95,7 +100,9 @@ def test_a_second_export_does_not_replace_the_archive_by_an_empty_one(scene: Sce
     scene.ended(fence)
     url = scene.export(fence).url
     scene.tidied(fence)
-    with pytest.raises(NotInThisState, match=r"files were removed .*; the archive stays as it was exported before"):
+    with pytest.raises(
+        NotInThisState, match=r"files were removed .*; the archive stays as it was exported before"
+    ):
         scene.export(fence)
     assert scene.stored(url) == ({"task-0/page.html": b"attempt 1"}, [])
     assert scene.on_record(fence.run_id) == [("exported", url, True)]
@@ -120,7 +127,9 @@ def test_after_a_resume_the_archive_has_what_is_there_and_tells_what_is_not(scen
     scene.ended(second)
     found, missing = scene.stored(scene.export(second).url)
     assert found == {"task-0-attempt-2/page.html": b"attempt 2"}
-    assert missing == ["its files were removed because they were exported long ago (crawlctl cluster tidy)"]
+    assert missing == [
+        "its files were removed because they were exported long ago (crawlctl cluster tidy)"
+    ]
     assert scene.stored(former)[0] == {"task-0/page.html": b"attempt 1"}
 
 

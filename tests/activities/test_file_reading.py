@@ -1,4 +1,6 @@
-"""Files of runs for users' code: live, out of archives in a folder and in S3, and whatever happens meanwhile."""
+"""Files of runs for users' code: live, out of archives in a folder and in S3, and whatever happens
+meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,12 @@ from crawler_lifecycle.activities.shared import answered
 from crawler_lifecycle.adapters.archive import open_archive
 from crawler_lifecycle.clusters.local.folders.task_files import LocalFiles
 from crawler_lifecycle.clusters.volume import VolumePlace
-from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered, NotYetDelivered, RunNotFound
+from crawler_lifecycle.domain.errors import (
+    InvalidRequest,
+    NotDelivered,
+    NotYetDelivered,
+    RunNotFound,
+)
 from crawler_lifecycle.domain.run_data import PIECE, AskedFiles, Items, RunFile, open_file
 from crawler_lifecycle.ports.files import FileSource
 from crawler_lifecycle.ports.protocols import FileArchive
@@ -52,7 +59,9 @@ class Bench(FileQuestions):
         """Deliver the archive, and forget the files, unless they are read where they lie."""
         store, result = self.world.store.exports, None
         if status == "exported":
-            result = self.archive.store("7/1/x.zip", [FileSource("task-0", self.files)], {}, lambda *_: None)
+            result = self.archive.store(
+                "7/1/x.zip", [FileSource("task-0", self.files)], {}, lambda *_: None
+            )
         store.record_export(self.run, status, result, None)
 
     def renew(self, parent: str = PARENT) -> FileReading:
@@ -64,7 +73,9 @@ class Bench(FileQuestions):
     @property
     def source(self) -> AskedFiles:
         """As users' code has it."""
-        return AskedFiles(lambda name, **arguments: json.loads(json.dumps(answered(self, name, arguments))))
+        return AskedFiles(
+            lambda name, **arguments: json.loads(json.dumps(answered(self, name, arguments)))
+        )
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +101,9 @@ def bench(
     clock = Clock()
     with opened(f"sqlite:///{tmp_path / 'state.db'}", clock=clock) as store:
         world = World(store, clock)
-        bench = Bench(world, tmp_path, open_archive(url), world.executing(parent=PARENT), place == "live")
+        bench = Bench(
+            world, tmp_path, open_archive(url), world.executing(parent=PARENT), place == "live"
+        )
         bench.files.mkdir(parents=True)
         (bench.files / "items.jsonl").write_bytes(PRICES)
         (bench.files / "noise.zip").write_bytes(NOISE)  # a name that is stored, and not deflated
@@ -104,7 +117,11 @@ def bench(
 def test_what_a_crawl_left_is_read_to_the_byte(bench: Bench) -> None:
     run_id, source = bench.run.run_id, bench.source
     sizes = {file.name: file.bytes for file in source.run_files(run_id)}
-    assert sizes == {"task-0/items.jsonl": len(PRICES), "task-0/noise.zip": len(NOISE), "task-0/empty.txt": 0}
+    assert sizes == {
+        "task-0/items.jsonl": len(PRICES),
+        "task-0/noise.zip": len(NOISE),
+        "task-0/empty.txt": 0,
+    }
     assert [item["price"] for item in Items(source, [run_id], offset=5, limit=3)] == [5, 6, 7]
     assert sum(item["price"] for item in Items(source, [run_id])) == sum(range(200_000))
     noise = open_file(source, [run_id], "task-0/noise.zip")
@@ -163,8 +180,14 @@ def test_runs_of_others_are_refused(bench: Bench) -> None:
             bench.source.read_file(file, 0)
         with pytest.raises(InvalidRequest, match="did not begin run"):
             bench.source.run_files(file.run_id)
-    flow = RunFile(bench.world.executing("r2", parent="manager/x/monday").run_id, "task-0/items.jsonl", 0)
-    for parent, error in {"manager/x/": NotDelivered, "manager/y/": InvalidRequest, "graph/": InvalidRequest}.items():
+    flow = RunFile(
+        bench.world.executing("r2", parent="manager/x/monday").run_id, "task-0/items.jsonl", 0
+    )
+    for parent, error in {
+        "manager/x/": NotDelivered,
+        "manager/y/": InvalidRequest,
+        "graph/": InvalidRequest,
+    }.items():
         bench.renew(parent)
         with pytest.raises(error):
             bench.source.read_file(flow, 0)
@@ -187,7 +210,9 @@ def test_nothing_of_a_deleted_run_is_read_on(bench: Bench) -> None:
 
 @pytest.mark.parametrize("place", ["live", "folder"], indirect=True)
 def test_files_that_go_while_they_are_read(bench: Bench) -> None:
-    """Cleared away here, they are in the archive; without one the reader is told, and gets no shorter file."""
+    """Cleared away here, they are in the archive; without one the reader is told, and gets no
+    shorter file.
+    """
     source, file = bench.source, RunFile(bench.run.run_id, "task-0/items.jsonl", len(PRICES))
     items = iter(Items(source, [file.run_id]))
     assert next(items) == {"price": 0}
@@ -221,7 +246,11 @@ def test_a_damaged_archive_is_told(bench: Bench) -> None:
     ("failed", 0, NotYetDelivered), ("failed", 25, NotDelivered), ("empty", 0, None), ("exported", 0, None),
 ])  # fmt: skip
 def test_an_archive_on_its_way_is_waited_for(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, status: str, hours: int, expected: type[Exception] | None
+    bench: Bench,
+    monkeypatch: pytest.MonkeyPatch,
+    status: str,
+    hours: int,
+    expected: type[Exception] | None,
 ) -> None:
     """Once for all that one asker reads; a day after the end nobody tries any more."""
     looks: list[float] = []
@@ -248,7 +277,9 @@ def test_an_archive_on_its_way_is_waited_for(
         with pytest.raises(NotDelivered) as told:
             bench.source.run_files(bench.run.run_id)
         assert type(told.value) is expected
-    assert (bench.reading.late, len(looks)) == ((True, 5) if expected is NotYetDelivered else (False, 0))
+    assert (bench.reading.late, len(looks)) == (
+        (True, 5) if expected is NotYetDelivered else (False, 0)
+    )
 
 
 @pytest.mark.parametrize("place", ["live"], indirect=True)
@@ -259,5 +290,7 @@ def test_what_is_more_than_can_be_read_is_refused_and_not_left_out(
     with pytest.raises(NotDelivered, match="takes too long to read"):
         bench.reading.read(bench.run.run_id, "task-0/items.jsonl", 0)
     monkeypatch.setattr(run_files, "ALL_FILES", 2)
-    with pytest.raises(InvalidRequest, match="the list of its files is cut, it has too many; download its archive"):
+    with pytest.raises(
+        InvalidRequest, match="the list of its files is cut, it has too many; download its archive"
+    ):
         bench.source.run_files(bench.run.run_id)

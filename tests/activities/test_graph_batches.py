@@ -1,4 +1,6 @@
-"""Calls of functions of graphs: real processes, and the real store, driven as the graph's workflow does it."""
+"""Calls of functions of graphs: real processes, and the real store, driven as the graph's workflow
+does it.
+"""
 
 from __future__ import annotations
 
@@ -137,20 +139,34 @@ class Bench:
 
     def __post_init__(self) -> None:
         self.module = module(self.folder, BODY)
-        self.functions = Functions([self.module, *self.modules], Rules(folder=self.folder), 64 * 1024 * 1024)
+        self.functions = Functions(
+            [self.module, *self.modules], Rules(folder=self.folder), 64 * 1024 * 1024
+        )
         self.directory: Any = Directory()
         store = self.world.store
         self.activities = GraphBatchActivities(
-            *(store.graphs, store.plans, self.functions, self.directory, self.reading, self.world.clock), grace_s=0.2
+            *(
+                store.graphs,
+                store.plans,
+                self.functions,
+                self.directory,
+                self.reading,
+                self.world.clock,
+            ),
+            grace_s=0.2,
         )
         self.environment = ActivityEnvironment()
         self.environment.info = replace(self.environment.info, task_queue=functions_queue(None))
 
     def reading(self, parent: str) -> FileReading:
         store = self.world.store
-        return FileReading(store.runs, RunFiles(store.tasks, store.exports, self.live, None, "nowhere"), parent)
+        return FileReading(
+            store.runs, RunFiles(store.tasks, store.exports, self.live, None, "nowhere"), parent
+        )
 
-    def step(self, path: str, *deps: str, call: str = "note", style: str = "plain", **fields: Any) -> StepSpec:
+    def step(
+        self, path: str, *deps: str, call: str = "note", style: str = "plain", **fields: Any
+    ) -> StepSpec:
         job = {"call": call if ":" in call else f"{self.module}:{call}", "style": style}
         job |= {name: fields.pop(name) for name in ("args", "item") if name in fields}
         return StepSpec(path, StepKind.FUNCTION, job, deps, **fields)
@@ -183,7 +199,8 @@ class Bench:
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    monkeypatch.setattr(graph_batches, "BEGIN_S", 600.0)  # how many calls there are depends on no clock
+    # How many calls there are depends on no clock.
+    monkeypatch.setattr(graph_batches, "BEGIN_S", 600.0)
     clock = Clock()
     store = open_store(make_tables(f"sqlite:///{tmp_path}/state.db"), pool_size=4, clock=clock)
     users = tmp_path / "users"
@@ -202,7 +219,9 @@ def test_a_chain_is_one_call_and_each_step_is_on_record_before_the_next(bench: B
     assert bench.value(graph, "s3") == {"at": datetime(2026, 11, 22).date(), "n": 1}
 
 
-def test_a_function_is_called_within_the_project_of_its_graph(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_is_called_within_the_project_of_its_graph(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     within: list[str | None] = []
     context = bench.world.store.graphs.context
 
@@ -215,17 +234,24 @@ def test_a_function_is_called_within_the_project_of_its_graph(bench: Bench, monk
     assert (within, only()) == (["default"], None)
 
 
-def test_many_short_functions_share_transactions(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_short_functions_share_transactions(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(graph_batches, "TOGETHER_S", 600.0)
     begun: list[int] = []
     record = bench.world.store.graphs.record
 
-    def counted(fence: Any, done: Sequence[ExecutionEnd], begin: Sequence[StepWork] = ()) -> set[int]:
+    def counted(
+        fence: Any, done: Sequence[ExecutionEnd], begin: Sequence[StepWork] = ()
+    ) -> set[int]:
         begun.append(len(begin))
         return record(fence, done, begin)
 
     monkeypatch.setattr(bench.world.store.graphs, "record", counted)
-    graph = bench.graph(*(bench.step(f"s{n}") for n in range(200)), bench.step("all", *(f"s{n}" for n in range(200))))
+    graph = bench.graph(
+        *(bench.step(f"s{n}") for n in range(200)),
+        bench.step("all", *(f"s{n}" for n in range(200))),
+    )
     bench.run(graph)
     assert set(graph.states().values()) == {StepState.COMPLETED}
     assert len(bench.ledger()) == 201
@@ -237,7 +263,10 @@ def test_many_short_functions_share_transactions(bench: Bench, monkeypatch: pyte
 
 
 def test_a_cascade_gets_context_and_what_its_dependencies_recorded(bench: Bench) -> None:
-    day, waited_for = datetime(2026, 11, 22, tzinfo=UTC), ("first", "fan", "empty", "visit", "grafts", "bare", "lost")
+    day, waited_for = (
+        datetime(2026, 11, 22, tzinfo=UTC),
+        ("first", "fan", "empty", "visit", "grafts", "bare", "lost"),
+    )
     graph = bench.graph(
         bench.step("first", args={"word": to_json({"day": day})}),
         group("fan", "first", job={"context": {"shared": 2}}),
@@ -259,7 +288,10 @@ def test_a_cascade_gets_context_and_what_its_dependencies_recorded(bench: Bench)
     bench.run(graph, picked)
     found = bench.value(graph, "sum")
     visit = found.pop("visit")
-    assert visit.items() >= {"run_id": run.run_id, "status": "COMPLETED", "outcome": "finished"}.items()
+    assert (
+        visit.items()
+        >= {"run_id": run.run_id, "status": "COMPLETED", "outcome": "finished"}.items()
+    )
     assert {"pages", "items", "errors", "archive"} < visit.keys()
     note = {"at": day.date(), "n": 1}
     around = ["first", "shared", "source"]  # an item of a fan-out gets what that depends on
@@ -281,7 +313,15 @@ def test_a_worker_asks_about_its_graph(bench: Bench) -> None:
         group("fan"),
         bench.step("fan/a"),
         bench.step("fan/b", call="cancels"),
-        bench.step("asks", "first", "fan", call="Worker", style="worker", args={"a": 1}, ignore_cancelled=True),
+        bench.step(
+            "asks",
+            "first",
+            "fan",
+            call="Worker",
+            style="worker",
+            args={"a": 1},
+            ignore_cancelled=True,
+        ),
         bench.step("after", "asks"),
         key="nightly",
         context={"c": 3},
@@ -301,7 +341,12 @@ def test_a_worker_asks_about_its_graph(bench: Bench) -> None:
         "of deps": {"first": note, "fan": {"a": note}},
         "recorded": {"first": note, "fan": {"a": note}},
         "context": {"c": 3},
-        "status": ["executing", 5, {"completed": 2, "executing": 1, "suspended": 1, "cancelled": 1}, "datetime"],
+        "status": [
+            "executing",
+            5,
+            {"completed": 2, "executing": 1, "suspended": 1, "cancelled": 1},
+            "datetime",
+        ],
         "why": 'it waits for "asks" (executing)',
         "nobody": None,
     }
@@ -309,7 +354,9 @@ def test_a_worker_asks_about_its_graph(bench: Bench) -> None:
 
 
 def test_failures_are_tried_again_and_then_final(bench: Bench) -> None:
-    graph = bench.graph(bench.step("f", call="fails", max_attempts=2, backoff_s=30), bench.step("after", "f"))
+    graph = bench.graph(
+        bench.step("f", call="fails", max_attempts=2, backoff_s=30), bench.step("after", "f")
+    )
     bench.run(graph)
     row = graph.step("f")
     assert (row.state, row.outcome) == (StepState.RETRYABLE, "failed")
@@ -324,8 +371,16 @@ def test_failures_are_tried_again_and_then_final(bench: Bench) -> None:
 
 BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     "its process ends": ({"call": "ends"}, "failed", "its process ended with exit code 7"),
-    "too long": ({"call": "hangs", "timeout_s": 0.6}, "timed_out", "more than 0.6 s and was killed"),
-    "other arguments": ({"args": {"nobody": 1}, "max_attempts": 5}, "failed", "unexpected keyword argument 'nobody'"),
+    "too long": (
+        {"call": "hangs", "timeout_s": 0.6},
+        "timed_out",
+        "more than 0.6 s and was killed",
+    ),
+    "other arguments": (
+        {"args": {"nobody": 1}, "max_attempts": 5},
+        "failed",
+        "unexpected keyword argument 'nobody'",
+    ),
     "no such function": ({"call": "gone", "max_attempts": 5}, "failed", "has no such name"),
     "not listed": ({"call": "subprocess:run"}, "failed", "is not in LIFECYCLE_PLANS__MODULES"),
 }
@@ -344,21 +399,45 @@ def test_what_goes_wrong_is_the_end_of_its_step_alone(bench: Bench, case: str) -
 
 
 SPOILT: dict[str, tuple[str, str, str]] = {
-    "no call": ("graph_step", "job = '{}' WHERE path = 'bad'", 'step "bad": call: None is not allowed; give "module:'),
-    "a style": ("graph_step", """job = '{"call": "a:b", "style": 5}' WHERE path = 'bad'""", "style: 5 is not allowed"),
-    "args": ("graph_step", """job = '{"call": "a:b", "args": {"$date": "x"}}' WHERE path = 'bad'""", "args"),
-    "limit": ("graph_step", """shape = '{"timeout_s": "long"}' WHERE path = 'bad'""", "timeout_s: 'long' is not"),
+    "no call": (
+        "graph_step",
+        "job = '{}' WHERE path = 'bad'",
+        'step "bad": call: None is not allowed; give "module:',
+    ),
+    "a style": (
+        "graph_step",
+        """job = '{"call": "a:b", "style": 5}' WHERE path = 'bad'""",
+        "style: 5 is not allowed",
+    ),
+    "args": (
+        "graph_step",
+        """job = '{"call": "a:b", "args": {"$date": "x"}}' WHERE path = 'bad'""",
+        "args",
+    ),
+    "limit": (
+        "graph_step",
+        """shape = '{"timeout_s": "long"}' WHERE path = 'bad'""",
+        "timeout_s: 'long' is not",
+    ),
     "value": ("graph", """context = '{"day": {"$date": "x"}}'""", "'x'"),
-    "result": ("graph_result", "data = x'FFFF'", 'result of step "before": .* is damaged.*; retry that step'),
+    "result": (
+        "graph_result",
+        "data = x'FFFF'",
+        'result of step "before": .* is damaged.*; retry that step',
+    ),
     "no result": ("graph_result", "data = x''", "a stored part of it is missing"),
 }
 
 
 @pytest.mark.parametrize("case", SPOILT)
-def test_what_a_manual_edit_has_spoilt_is_the_end_of_its_step_alone(bench: Bench, case: str) -> None:
+def test_what_a_manual_edit_has_spoilt_is_the_end_of_its_step_alone(
+    bench: Bench, case: str
+) -> None:
     table, statement, said = SPOILT[case]
     bad = bench.step("bad", "before", call="seen", style="cascade")
-    graph = bench.graph(bench.step("before"), bad, bench.step("beside", queue="other"), context={"day": 1})
+    graph = bench.graph(
+        bench.step("before"), bad, bench.step("beside", queue="other"), context={"day": 1}
+    )
     one, other = graph.advance().batches
     [before, _] = graph.work(one.number)
     graph.begin(before)
@@ -408,7 +487,9 @@ def test_a_snooze_costs_no_try(bench: Bench) -> None:
 
 
 def test_a_large_result_is_kept_in_parts(bench: Bench) -> None:
-    graph = bench.graph(bench.step("l", call="large"), bench.step("m", "l", call="seen", style="cascade"))
+    graph = bench.graph(
+        bench.step("l", call="large"), bench.step("m", "l", call="seen", style="cascade")
+    )
     bench.run(graph)
     assert bench.value(graph, "m") == {"l": "x" * 3_000_000}
     assert graph.step("l").result_bytes == 3_000_002
@@ -488,7 +569,9 @@ def test_a_worker_that_leaves_loses_nothing_but_time(bench: Bench) -> None:
     assert (bench.value(graph, "s"), graph.step("s").attempt) == ("done", 2)
 
 
-def test_a_database_that_is_away_for_a_moment_costs_no_execution(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_that_is_away_for_a_moment_costs_no_execution(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     graph = bench.graph(bench.step("a"), bench.step("b", "a"))
     record, away = bench.world.store.graphs.record, [False, True, True, True, False]
 
@@ -557,7 +640,8 @@ def test_whoever_lost_the_graph_writes_nothing(bench: Bench) -> None:
 
 def test_a_graft_is_made_once(bench: Bench) -> None:
     graph = bench.graph(
-        bench.step("grafter", call="grafts", graft=True), bench.step("after", "grafter", call="seen", style="cascade")
+        bench.step("grafter", call="grafts", graft=True),
+        bench.step("after", "grafter", call="seen", style="cascade"),
     )
     bench.run(graph)
     note = {"at": datetime(2026, 11, 22).date(), "n": 1}
@@ -571,17 +655,25 @@ def test_a_graft_is_made_once(bench: Bench) -> None:
         ("grafts", False, "is no graft; add it with add_graft"),
         ("grafts_twice", True, "DuplicateRequest"),
         ("grafts_elsewhere", True, "only the executing step may graft"),
-        ("grafts_pools", True, 'InvalidRequest: graft of step "s": fail_fast and pools are for a whole graph'),
+        (
+            "grafts_pools",
+            True,
+            'InvalidRequest: graft of step "s": fail_fast and pools are for a whole graph',
+        ),
     ],
 )
-def test_a_graft_that_cannot_be_fails_its_step(bench: Bench, call: str, graft: bool, said: str) -> None:
+def test_a_graft_that_cannot_be_fails_its_step(
+    bench: Bench, call: str, graft: bool, said: str
+) -> None:
     graph = bench.graph(bench.step("s", call=call, graft=graft))
     bench.run(graph)
     assert graph.step("s").state is StepState.DISCARDED
     assert said in str(graph.step("s").reason)
 
 
-def test_after_its_time_a_call_answers_and_the_rest_costs_no_try(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_its_time_a_call_answers_and_the_rest_costs_no_try(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(graph_batches, "BEGIN_S", 1e-9)
     graph = bench.graph(*(bench.step(f"s{n}") for n in range(96)))
     first = graph.advance().batches[0]
@@ -596,12 +688,18 @@ def test_after_its_time_a_call_answers_and_the_rest_costs_no_try(bench: Bench, m
     monkeypatch.setattr(graph_batches, "BEGIN_S", 0.05)
     bench.environment.run(lambda: batch.run(graph.work(first.number)))
     rows = [graph.step(path) for path in ("s0", "s1", "s2")]
-    assert [(row.state, row.tries) for row in rows] == [("completed", 1), ("available", 0), ("available", 0)]
+    assert [(row.state, row.tries) for row in rows] == [
+        ("completed", 1),
+        ("available", 0),
+        ("available", 0),
+    ]
     assert 0 < batch._took < 600
 
 
 def test_a_crawl_for_each_item_of_a_crawl(bench: Bench, tmp_path: Path) -> None:
-    """From live files, through the process: items, a graft over them, and the items of the grafted crawls."""
+    """From live files, through the process: items, a graft over them, and the items of the grafted
+    crawls.
+    """
     bench.live = LocalFiles(tmp_path)
     graph = bench.graph(
         crawl("shops"),
@@ -613,7 +711,9 @@ def test_a_crawl_for_each_item_of_a_crawl(bench: Bench, tmp_path: Path) -> None:
         for path, run in graph.begin_runs().items():
             folder = tmp_path / "tasks" / f"{run.run_id}-{run.run_uid}" / "0" / "1" / "files"
             folder.mkdir(parents=True)
-            (folder / "items.jsonl").write_text("".join(f'{{"url": "{url}", "n": 1}}\n' for url in urls[path]))
+            (folder / "items.jsonl").write_text(
+                "".join(f'{{"url": "{url}", "n": 1}}\n' for url in urls[path])
+            )
             graph.finish(run)
 
     graph.advance()
@@ -629,13 +729,20 @@ def test_a_function_has_no_credential_and_no_file_of_the_worker(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     secret = "canary-5c6d7e"
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "LIFECYCLE_DATABASE__URL", "TEMPORAL_API_KEY"):
+    for name in (
+        "AWS_ACCESS_KEY_ID",
+        "AWS_SECRET_ACCESS_KEY",
+        "LIFECYCLE_DATABASE__URL",
+        "TEMPORAL_API_KEY",
+    ):
         monkeypatch.setenv(name, secret)
     with (tmp_path / secret).open("wb"), socket.create_server(("127.0.0.1", 0)):
         graph = bench.graph(bench.step("look", call="secrets"))
         bench.run(graph)
     environment, files = bench.value(graph, "look")
     assert secret not in str(environment) + str(files)
-    assert not [name for name in environment if name.startswith(("AWS_", "LIFECYCLE_", "TEMPORAL_"))]
+    assert not [
+        name for name in environment if name.startswith(("AWS_", "LIFECYCLE_", "TEMPORAL_"))
+    ]
     kinds = Counter(re.sub(r"(/\S*/|:\[\d+\]|[#\d]+)", "", name) for name in files)
     assert kinds == {"pipe": 2, " (deleted)": 2}, "its two pipes, and two files without a name"

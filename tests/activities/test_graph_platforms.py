@@ -1,6 +1,7 @@
 """Random graphs in memory and live: the same results, in the same order, wherever they are read.
 
-Live is the store, the calls of functions in processes of their own, and a gateway over HTTP. Only Temporal is missing.
+Live is the store, the calls of functions in processes of their own, and a gateway over HTTP. Only
+Temporal is missing.
 """
 
 from __future__ import annotations
@@ -60,7 +61,9 @@ class Quiet:
 
 
 def in_order(value: Any) -> Any:
-    return [[key, in_order(one)] for key, one in value.items()] if isinstance(value, dict) else value
+    return (
+        [[key, in_order(one)] for key, one in value.items()] if isinstance(value, dict) else value
+    )
 
 
 @pytest.fixture
@@ -84,10 +87,14 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 @pytest.fixture
-def bench(world: World, users: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+def bench(
+    world: World, users: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Bench]:
     monkeypatch.setattr(graph_batches, "BEGIN_S", 600.0)
     monkeypatch.setattr(Gateway._pages, "__defaults__", (3,))
-    found = Bench(StoreWorld(world.store, cast(Any, world.clock)), tmp_path / "users", [users.__name__])
+    found = Bench(
+        StoreWorld(world.store, cast(Any, world.clock)), tmp_path / "users", [users.__name__]
+    )
     yield found
     found.functions.close()
 
@@ -95,7 +102,17 @@ def bench(world: World, users: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @st.composite
 def shapes(draw: st.DrawFn, depth: int = 2) -> list[tuple[str, list[Any], list[int]]]:
     """Steps: their kind, what is in them, and which earlier steps of their level they depend on."""
-    kinds = ["plain", "nothing", "cascade", "quiet", "each", "each by key", "grafts", "grafts nothing", "asks"]
+    kinds = [
+        "plain",
+        "nothing",
+        "cascade",
+        "quiet",
+        "each",
+        "each by key",
+        "grafts",
+        "grafts nothing",
+        "asks",
+    ]
     items = st.lists(st.sampled_from(["nothing", "cancels", 1, "ü"]), max_size=4)
     found = []
     for number in range(draw(st.integers(1, 4))):
@@ -112,7 +129,10 @@ def built(users: Any, shape: list[Any], workflow: Workflow) -> Workflow:
         ignored: dict[str, Any] = {"ignore_cancelled": True}
         if kind == "graph":
             workflow.add_workflow(
-                name, built(users, inside, Workflow().add_context({"inner": number})), deps, **ignored
+                name,
+                built(users, inside, Workflow().add_context({"inner": number})),
+                deps,
+                **ignored,
             )
         elif kind == "each":
             workflow.add_cascade(name, (inside, users.each), deps, **ignored)
@@ -120,7 +140,9 @@ def built(users: Any, shape: list[Any], workflow: Workflow) -> Workflow:
             keyed = {f"https://a.com/{n}?q={item}": item for n, item in enumerate(inside)}
             workflow.add_cascade(name, (keyed, users.each), deps, **ignored)
         elif kind == "quiet":
-            workflow.add_many(name, [users.Quiet.new({"n": n}) for n in range(len(inside))], deps, **ignored)
+            workflow.add_many(
+                name, [users.Quiet.new({"n": n}) for n in range(len(inside))], deps, **ignored
+            )
         elif kind.startswith("grafts"):
             workflow.add_graft(name, getattr(users, kind.replace(" ", "_")), deps, **ignored)
         elif kind == "cascade":
@@ -156,17 +178,32 @@ numbers = itertools.count()
 @settings(
     max_examples=examples(50),
     deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
+    suppress_health_check=[
+        HealthCheck.function_scoped_fixture,
+        HealthCheck.too_slow,
+        HealthCheck.data_too_large,
+    ],
 )
 @given(shape=shapes())
-@example(shape=[("each", ["nothing", 1, "nothing", 1], []), ("cascade", [], [0]), ("asks", [], [0])])
-@example(shape=[("graph", [("each by key", ["ü", "nothing"], []), ("grafts", [], [0])], []), ("cascade", [], [0])])
-@example(shape=[("grafts", [], []), ("each", [], [0]), ("asks", [], [0, 1]), ("cascade", [], [0, 1])])
+@example(
+    shape=[("each", ["nothing", 1, "nothing", 1], []), ("cascade", [], [0]), ("asks", [], [0])]
+)
+@example(
+    shape=[
+        ("graph", [("each by key", ["ü", "nothing"], []), ("grafts", [], [0])], []),
+        ("cascade", [], [0]),
+    ]
+)
+@example(
+    shape=[("grafts", [], []), ("each", [], [0]), ("asks", [], [0, 1]), ("cascade", [], [0, 1])]
+)
 def test_live_is_as_in_memory(world: World, bench: Bench, users: Any, shape: list[Any]) -> None:
     key = f"g{next(numbers)}"
 
     def begun() -> Workflow:
-        return built(users, shape, Workflow("n", id=key, ignore_cancelled=True).add_context({"outer": 1})).start()
+        return built(
+            users, shape, Workflow("n", id=key, ignore_cancelled=True).add_context({"outer": 1})
+        ).start()
 
     with in_memory():
         workflow = begun()

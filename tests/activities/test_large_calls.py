@@ -1,4 +1,6 @@
-"""Deployment calls that are too large for the scheduler service: fewer tasks at once, and never a verdict."""
+"""Deployment calls that are too large for the scheduler service: fewer tasks at once, and never a
+verdict.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +27,16 @@ HEAVY = "x" * (TASK_BYTES_MAX - 1000)
 
 
 class Wire:
-    """The real client and the real service, with a proxy between them that takes bodies up to ``limit``."""
+    """The real client and the real service, with a proxy between them that takes bodies up to
+    ``limit``.
+    """
 
     def __init__(self, world: World) -> None:
         self.limit = BODY_MAX
         self.sizes: list[int] = []
-        self._service = TestClient(create_app(world.cluster, FakeCatalogue(CRAWLERS)), base_url="http://127.0.0.1")
+        self._service = TestClient(
+            create_app(world.cluster, FakeCatalogue(CRAWLERS)), base_url="http://127.0.0.1"
+        )
         world.scheduler = HttpSchedulerClient(  # type: ignore[assignment]
             "http://127.0.0.1", transport=httpx.MockTransport(self._pass)
         )
@@ -38,9 +44,14 @@ class Wire:
     def _pass(self, request: httpx.Request) -> httpx.Response:
         self.sizes.append(len(request.content))
         if len(request.content) > self.limit:
-            return httpx.Response(413, content=b"<html><h1>413 Request Entity Too Large</h1></html>")
+            return httpx.Response(
+                413, content=b"<html><h1>413 Request Entity Too Large</h1></html>"
+            )
         answer = self._service.request(
-            request.method, request.url.path, content=request.content, headers={"content-type": "application/json"}
+            request.method,
+            request.url.path,
+            content=request.content,
+            headers={"content-type": "application/json"},
         )
         return httpx.Response(answer.status_code, content=answer.content, headers=answer.headers)
 
@@ -54,7 +65,9 @@ def wire(world: World) -> Wire:
 def _created(world: World, sizes: list[int]) -> Fence:
     """A run whose tasks have arguments of these sizes."""
     fence = world.created(1)
-    world.store.additions.add_tasks(fence.run_id, "more", [{"shelf": "x" * size} for size in sizes], fence)
+    world.store.additions.add_tasks(
+        fence.run_id, "more", [{"shelf": "x" * size} for size in sizes], fence
+    )
     return fence
 
 
@@ -77,7 +90,9 @@ def test_a_page_of_the_largest_tasks_fits_the_service_and_a_proxy_that_nobody_to
     assert len(wire.sizes) <= 5, "pages are as large as they may be"
 
 
-def test_a_call_that_a_proxy_finds_too_large_is_halved_and_no_task_is_refused(world: World, wire: Wire) -> None:
+def test_a_call_that_a_proxy_finds_too_large_is_halved_and_no_task_is_refused(
+    world: World, wire: Wire
+) -> None:
     wire.limit = 3 * TASK_BYTES_MAX
     fence = _created(world, [len(HEAVY)] * 9)
     _deploy_all(world, fence)
@@ -85,19 +100,25 @@ def test_a_call_that_a_proxy_finds_too_large_is_halved_and_no_task_is_refused(wo
     assert [task.outcome for task in world.tasks()] == [None] * 10
 
 
-def test_one_task_that_is_too_large_alone_is_told_by_name_and_waits_for_its_cure(world: World, wire: Wire) -> None:
+def test_one_task_that_is_too_large_alone_is_told_by_name_and_waits_for_its_cure(
+    world: World, wire: Wire
+) -> None:
     wire.limit = 30_000
     fence = _created(world, [len(HEAVY), 10])
     world.call("run_onetime_crawler", Deploy(fence))
     assert world.statuses() == ["PENDING", "QUEUED", "QUEUED"]
     for _ in range(2):
-        with pytest.raises(CallTooLarge, match="for task 1 alone; raise the limit of the service or of the proxy"):
+        with pytest.raises(
+            CallTooLarge, match="for task 1 alone; raise the limit of the service or of the proxy"
+        ):
             world.call("run_onetime_crawler", Deploy(fence))
         assert "task 1 alone" in (world.row().waiting_for or "")
         assert world.statuses() == ["PENDING", "QUEUED", "QUEUED"]
     # It was not offered, so nothing is on its way: a stop needs to wait for nobody.
     assert all(
-        task.offered_until is None for task in world.store.looks.found_state(fence).tasks if task.status == "QUEUED"
+        task.offered_until is None
+        for task in world.store.looks.found_state(fence).tasks
+        if task.status == "QUEUED"
     )
     wire.limit = BODY_MAX
     _deploy_all(world, fence)
@@ -115,6 +136,9 @@ def test_what_is_offered_is_what_one_call_carries(world: World) -> None:
         seen.append([task.index for task in tasks])
         size = sum(len(json.dumps(task.args)) for task in tasks)
         assert size <= OFFER_BYTES_MAX or len(tasks) == 1
-        answers = [DeployedTask(task.index, "created", f"n{task.index}", f"u{task.index}") for task in tasks]
+        answers = [
+            DeployedTask(task.index, "created", f"n{task.index}", f"u{task.index}")
+            for task in tasks
+        ]
         world.store.deployment.record_deployed(fence, "local", answers, world.clock())
     assert seen == [[0, 1, 2, 3], [4, 5, 6], [7], [8]]

@@ -1,4 +1,5 @@
-"""Observers that lie, and what happens between the two halves of a look: nothing untrue is recorded, and nothing twice.
+"""Observers that lie, and what happens between the two halves of a look: nothing untrue is
+recorded, and nothing twice.
 
 An event is never evidence. It only says where to look.
 """
@@ -34,25 +35,39 @@ def recorder_of(world: World) -> Recorder:
 
 def lie(rng: random.Random) -> frozenset[tuple[int, int]] | None:
     """Tasks that have not changed, that are not there, of other attempts, or all."""
-    named = [(rng.randrange(-1, 2 * TASKS), rng.choice((0, 1, 1, 1, 2, 10**9))) for _ in range(rng.randrange(FEW + 9))]
+    named = [
+        (rng.randrange(-1, 2 * TASKS), rng.choice((0, 1, 1, 1, 2, 10**9)))
+        for _ in range(rng.randrange(FEW + 9))
+    ]
     return rng.choice((None, frozenset(), frozenset(named), frozenset(named)))
 
 
 def untrue(world: World, fence: Fence) -> set[int]:
     """Tasks on record as ended whose process lives."""
     alive = {index for _, index, _ in world.cluster.alive(fence.run_id)}
-    return {t.task_index for t in world.tasks(fence.run_id) if t.status.terminal and t.task_index in alive}
+    return {
+        t.task_index
+        for t in world.tasks(fence.run_id)
+        if t.status.terminal and t.task_index in alive
+    }
 
 
 def ends_twice(world: World, fence: Fence) -> list[int]:
-    moves = [t for t in world.store.runs.transitions(fence.run_id) if t.task_id and TaskStatus(t.to_status).terminal]
+    moves = [
+        t
+        for t in world.store.runs.transitions(fence.run_id)
+        if t.task_id and TaskStatus(t.to_status).terminal
+    ]
     ids = [t.task_id for t in moves]
     return [one for one in ids if one is not None and ids.count(one) > 1]
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_an_observer_that_lies_costs_looks_and_no_truth(world: World, seed: int) -> None:
-    """Events of tasks that did not change, replayed ones, and none of tasks that did. A planned look finds the rest."""
+    """Events of tasks that did not change, replayed ones, and none of tasks that did.
+
+    A planned look finds the rest.
+    """
     rng = random.Random(seed)
     world.cluster.behaviour = Behaviour(executes=None)
     fence, recorder = world.started(TASKS), recorder_of(world)

@@ -1,4 +1,6 @@
-"""One cycle of a manager over the real store: what is read, decided and committed, and what becomes of bad classes."""
+"""One cycle of a manager over the real store: what is read, decided and committed, and what becomes
+of bad classes.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,11 @@ from crawler_lifecycle.domain.errors import Fenced, StoreUnavailable
 from crawler_lifecycle.domain.projects import only
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.features.managers.activities import cycles as cycle
-from crawler_lifecycle.features.managers.activities.cycles import CycleAnswer, CycleOrder, ManagerActivities
+from crawler_lifecycle.features.managers.activities.cycles import (
+    CycleAnswer,
+    CycleOrder,
+    ManagerActivities,
+)
 from crawler_lifecycle.features.managers.domain.manager import PAGE_ITEMS, Facts, Job, JobState
 from crawler_lifecycle.features.managers.ports import ManagerFence, ManagerRow, NewManager, PlanRow
 from crawler_lifecycle.managers import CrawlManager, GeneratorCrawlManager, WorkFlowManager, driver
@@ -90,7 +96,9 @@ class Bench:
     def cycle(self, activities: ManagerActivities | None = None, **more: Any) -> CycleAnswer:
         """One cycle, and the runs of what it picked, which execute at once."""
         order = CycleOrder(self.row.manager_id, self.row.attempt, OWNER.first_run_id, **more)
-        answer: CycleAnswer = ActivityEnvironment().run((activities or self.activities).run_manager_cycle, order)
+        answer: CycleAnswer = ActivityEnvironment().run(
+            (activities or self.activities).run_manager_cycle, order
+        )
         fence = ManagerFence(self.row.manager_id, self.row.attempt, OWNER.first_run_id)
         for one in Managed(self.world, fence).begin():
             self.fences[one.run_id] = one
@@ -107,7 +115,8 @@ class Bench:
     def jobs(self, *states: JobState) -> list[tuple[int | None, int, str]]:
         """Number, retry and state of each job."""
         return [
-            (job.seq, job.retry, str(job.state)) for job in self.managers.list_jobs(self.row.manager_id, states=states)
+            (job.seq, job.retry, str(job.state))
+            for job in self.managers.list_jobs(self.row.manager_id, states=states)
         ]
 
 
@@ -157,7 +166,9 @@ def test_another_worker_goes_on_where_the_first_was_killed(bench: Bench) -> None
     bench.end(1)
     answer = bench.cycle(bench.other_worker())
     assert (answer.ended, answer.picked, answer.live) == (1, 1, 2)
-    assert (bench.row.generation, bench.row.counts.duplicates) == (2, 0), "read again, which counts nothing"
+    assert (bench.row.generation, bench.row.counts.duplicates) == (2, 0), (
+        "read again, which counts nothing"
+    )
     assert len(bench.jobs()) == 5
 
 
@@ -184,7 +195,9 @@ def test_what_an_older_process_decides_is_refused(bench: Bench) -> None:
     assert bench.row.generation == 4
 
 
-def test_a_decision_that_is_not_on_record_costs_the_process(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decision_that_is_not_on_record_costs_the_process(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The database was away while it committed: nothing is lost, nothing doubled."""
     with monkeypatch.context() as patch:
 
@@ -246,7 +259,12 @@ def test_hooks_given_up_are_told_at_the_end_by_any_worker(
     assert "given up after 3 tries" in (bench.row.error or "")
     for again in (False, True):
         answer = bench.cycle()
-        assert (answer.over, answer.error, answer.hook_errors, answer.on_hook_error) == (True, None, 1, "fail"), again
+        assert (answer.over, answer.error, answer.hook_errors, answer.on_hook_error) == (
+            True,
+            None,
+            1,
+            "fail",
+        ), again
         assert bench.row.over
         assert "given up after 3 tries" in (bench.row.error or "")
 
@@ -254,14 +272,25 @@ def test_hooks_given_up_are_told_at_the_end_by_any_worker(
 @pytest.mark.parametrize(
     ("bad", "said"),
     [
-        ({"set_parameters_gen": lambda self: (1 / 0 for _ in range(1))}, "position 1: set_parameters_gen failed: Zero"),
-        ({"set_parameters_gen": lambda self: iter([{"spider": "books"}])}, "position 1: spider: 'books' is unknown"),
-        ({"set_parameters_gen": lambda self: iter([{"project_id": 7}])}, "position 1: project_id: '7' is not allowed"),
+        (
+            {"set_parameters_gen": lambda self: (1 / 0 for _ in range(1))},
+            "position 1: set_parameters_gen failed: Zero",
+        ),
+        (
+            {"set_parameters_gen": lambda self: iter([{"spider": "books"}])},
+            "position 1: spider: 'books' is unknown",
+        ),
+        (
+            {"set_parameters_gen": lambda self: iter([{"project_id": 7}])},
+            "position 1: project_id: '7' is not allowed",
+        ),
         ({"on_start": lambda self: 1 / 0}, "on_start raised ZeroDivisionError"),
         ({"max_running_jobs": property(lambda self: "many")}, "max_running_jobs"),
     ],
 )
-def test_a_class_that_never_works_ends_and_says_why(bench: Bench, bad: dict[str, Any], said: str) -> None:
+def test_a_class_that_never_works_ends_and_says_why(
+    bench: Bench, bad: dict[str, Any], said: str
+) -> None:
     bench.hosts.classes[PLAN] = type("M", (Shops,), bad)
     for _ in range(4):
         answer = bench.cycle()
@@ -309,7 +338,9 @@ def test_or_it_is_skipped_counted_and_listed(bench: Bench) -> None:
     assert skipped[0].error.startswith("position 2: spider: 'nobody' is unknown")
 
 
-def test_ends_wait_for_one_page_of_the_source_and_for_no_more(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ends_wait_for_one_page_of_the_source_and_for_no_more(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Slow(Shops):
         def set_parameters_gen(self) -> Iterator[dict[str, Any]]:
             for page in range(PAGE_ITEMS):
@@ -363,7 +394,9 @@ def test_without_running_jobs_it_is_over_and_their_ends_wait_for_a_resume(bench:
 def test_a_class_that_another_worker_has_is_tried_there_until_no_worker_has_it(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fleet in the middle of a rollout; the clock of the worker that has it is ten minutes late."""
+    """A fleet in the middle of a rollout; the clock of the worker that has it is ten minutes
+    late.
+    """
     bench.world.clock.forward(-600)
     bench.world.store.plans.register_plans("another", [PlanRow(PLAN, "manager", NAME, "", "f")])
     bench.world.clock.forward(600)
@@ -384,17 +417,22 @@ def test_a_class_that_another_worker_has_is_tried_there_until_no_worker_has_it(
     assert "on_close was not called" in str(bench.cycle(broken, closing=True).unclosed)
     answer = bench.cycle(broken)
     assert answer.over
-    assert "no worker has this class: bring it back, and start this flow again" in (answer.error or "")
+    assert "no worker has this class: bring it back, and start this flow again" in (
+        answer.error or ""
+    )
 
 
 @pytest.mark.parametrize(
     ("how", "pages_then"),
-    [("replay", ["0", "1", "first", "3", "4", "last"]), ("continue", ["0", "1", "2", "3", "4", "last"])],
+    [
+        ("replay", ["0", "1", "first", "3", "4", "last"]),
+        ("continue", ["0", "1", "2", "3", "4", "last"]),
+    ],
 )
 def test_changed_code(bench: Bench, how: str, pages_then: list[str]) -> None:
-    """The source was read to its end; the new one has an item before all others and one behind them, and gives one no
-    longer. At ``replay`` nothing runs that the new code does not give; at ``continue`` only what is behind the position
-    is read, also by the processes that follow."""
+    """The source was read to its end; the new one has an item before all others and one behind
+    them, and gives one no longer. At ``replay`` nothing runs that the new code does not give; at
+    ``continue`` only what is behind the position is read, also by the processes that follow."""
 
     class New(Shops):
         on_code_change = how
@@ -459,7 +497,9 @@ def test_changed_code_that_must_not_go_on(bench: Bench) -> None:
     answer = bench.cycle()
     assert answer.over
     assert (bench.row.stats, stats != {}) == (stats, True), "what it did stays told"
-    bench.managers.end_manager(ManagerFence(1, 1, OWNER.first_run_id), RunStatus.FAILED, "failed", answer.error)
+    bench.managers.end_manager(
+        ManagerFence(1, 1, OWNER.first_run_id), RunStatus.FAILED, "failed", answer.error
+    )
     assert bench.jobs(JobState.STARTED) == []
     assert len(bench.jobs(JobState.ENDED)) == bench.row.counts.by_state[JobState.ENDED] == 3
 
@@ -486,10 +526,12 @@ def test_on_close_alone_after_a_stop(bench: Bench) -> None:
     bench.cycle()
     assert bench.cycle(closing=True).over
     assert closed == ["cancelled"]
-    assert (bench.row.state, len(bench.jobs())) == ({"closed": True}, 5), "after a stop nothing is scheduled"
+    assert (bench.row.state, len(bench.jobs())) == ({"closed": True}, 5), (
+        "after a stop nothing is scheduled"
+    )
 
 
-# --- classes that do what is odd --------------------------------------------------------------------------------------
+# --- classes that do what is odd ------------------------------------------------------------------
 
 
 def to_end(bench: Bench, cls: type) -> CycleAnswer:
@@ -504,7 +546,9 @@ def to_end(bench: Bench, cls: type) -> CycleAnswer:
     raise AssertionError(answer)
 
 
-def test_jobs_of_other_flows_that_count_as_its_own_leave_no_hole_in_its_source(bench: Bench) -> None:
+def test_jobs_of_other_flows_that_count_as_its_own_leave_no_hole_in_its_source(
+    bench: Bench,
+) -> None:
     """S-20, through the store, which takes no page with positions left out."""
 
     class Acquires(Shops):
@@ -574,7 +618,12 @@ def test_what_on_close_does_through_the_manager_is_on_record_once(bench: Bench) 
             self.set_close_reason("my own")
 
     answer = to_end(bench, Closes)
-    assert (answer.over, answer.close_reason, answer.unclosed, answer.picked) == (True, "my own", None, 1)
+    assert (answer.over, answer.close_reason, answer.unclosed, answer.picked) == (
+        True,
+        "my own",
+        None,
+        1,
+    )
     again = bench.cycle(bench.other_worker())
     assert (again.over, again.close_reason) == (True, "my own")
     assert (bench.row.state, bench.row.stats["closed"], len(bench.jobs())) == ({"closed": 1}, 1, 6)

@@ -1,4 +1,6 @@
-"""The same with a real process: what a cycle needs survives the way there and back, and hooks may take their time."""
+"""The same with a real process: what a cycle needs survives the way there and back, and hooks may
+take their time.
+"""
 
 from __future__ import annotations
 
@@ -111,10 +113,17 @@ def test_a_manager_in_a_process_of_its_own(bench: Bench, hosts: Hosts, tmp_path:
         bench.end(min(bench.fences))
         last = bench.cycle()
     assert (last.over, last.error) == (True, None)
-    assert sorted((seq, retry) for seq, retry, _ in bench.jobs()) == [(1, 0), (1, 1), (2, 0), (3, 0)]
+    assert sorted((seq, retry) for seq, retry, _ in bench.jobs()) == [
+        (1, 0),
+        (1, 1),
+        (2, 0),
+        (3, 0),
+    ]
     assert len(bench.row.state) == 4
     printed = bench.managers.output(bench.row.manager_id)
-    assert printed.endswith("\nended: failedended: finishedended: finishedended: finished"), printed[-200:]
+    assert printed.endswith("\nended: failedended: finishedended: finishedended: finished"), (
+        printed[-200:]
+    )
     assert hosts.state()["started"] == 1
     assert hosts.state()["live"] == 0
 
@@ -138,7 +147,9 @@ def test_people_are_told_what_a_class_is_at_that_works_for_long(
     assert "at work" not in (bench.row.waiting_for or "")
 
 
-def test_hooks_that_take_longer_together_than_one_may(bench: Bench, hosts: Hosts, tmp_path: Path) -> None:
+def test_hooks_that_take_longer_together_than_one_may(
+    bench: Bench, hosts: Hosts, tmp_path: Path
+) -> None:
     write(tmp_path, HOOKS + "SECONDS = " + "{'all': 1.1}")
     assert bench.cycle().picked == 5
     for run_id in range(1, 6):
@@ -151,7 +162,9 @@ def test_hooks_that_take_longer_together_than_one_may(bench: Bench, hosts: Hosts
     assert (bench.row.stats["calls"], hosts.state()["started"]) == (5, 1)
 
 
-def test_a_hook_that_hangs_costs_no_other_one_its_effects(bench: Bench, hosts: Hosts, tmp_path: Path) -> None:
+def test_a_hook_that_hangs_costs_no_other_one_its_effects(
+    bench: Bench, hosts: Hosts, tmp_path: Path
+) -> None:
     write(tmp_path, HOOKS + "SECONDS = " + "{'all': 0, '3': 60}")
     bench.cycle()
     for run_id in range(1, 6):
@@ -169,7 +182,9 @@ def test_a_hook_that_hangs_costs_no_other_one_its_effects(bench: Bench, hosts: H
     printed = bench.managers.output(1).split("called ")[1:]
     assert [text.split()[0] for text in printed] == ["1", "2", "3", "4", "5", "3", "3"]
     added = [
-        job.job.spider_args["page"] for job in bench.managers.list_jobs(1) if "more" in job.job.spider_args["page"]
+        job.job.spider_args["page"]
+        for job in bench.managers.list_jobs(1)
+        if "more" in job.job.spider_args["page"]
     ]
     assert added == ["more 1", "more 2", "more 4", "more 5"]
     assert len(bench.jobs(JobState.ENDED)) == 5
@@ -232,8 +247,8 @@ class M(GeneratorCrawlManager):
 def test_items_of_its_jobs_out_of_archives_that_may_come_later(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On Kubernetes the archive comes after the verdict: a hook that reads before runs again, as often as it takes, and
-    those of others meanwhile."""
+    """On Kubernetes the archive comes after the verdict: a hook that reads before runs again, as
+    often as it takes, and those of others meanwhile."""
     monkeypatch.setattr(run_files, "WAIT_S", 0.0)
     folder = tmp_path / "left"
     folder.mkdir()
@@ -263,7 +278,9 @@ def test_items_of_its_jobs_out_of_archives_that_may_come_later(
         deliver(runs[3])
         while bench.cycle().ended:
             pass
-        assert [seq for seq, _, _ in bench.jobs(JobState.ENDED)] == [2, 3], "they wait for no other one"
+        assert [seq for seq, _, _ in bench.jobs(JobState.ENDED)] == [2, 3], (
+            "they wait for no other one"
+        )
         deliver(runs[1])
         while not bench.cycle().over:
             pass

@@ -1,4 +1,6 @@
-"""A process with users' code says anything: questions are answered or refused, replies committed or refused."""
+"""A process with users' code says anything: questions are answered or refused, replies committed or
+refused.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ TEXTS = st.text(max_size=8) | st.sampled_from(
 )
 NUMBERS = st.integers(-3, 3) | st.sampled_from([2**31, 2**63, 2**64, -(2**70), 10**300, 0.5, 1e300])
 PLAIN = st.none() | st.booleans() | NUMBERS | TEXTS | st.sampled_from([float("nan"), float("inf")])
-ANYTHING = st.recursive(PLAIN, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3))
+ANYTHING = st.recursive(
+    PLAIN, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3)
+)
 ASKED = {
     "waiting_jobs": ("state", "after_id", "limit"),
     "live_jobs": ("after_id", "limit"),
@@ -47,8 +51,19 @@ ASKED = {
     "owned_jobs": ("states", "limit", "all_flows", "spider", "project_id", "after"),
 }
 #: Arguments that make sense.
-SENSE = {"state": "queued", "after_id": 0, "limit": 10, "identities": ["a"], "key": "1", "states": ["finished"]}
-FEW = settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+SENSE = {
+    "state": "queued",
+    "after_id": 0,
+    "limit": 10,
+    "identities": ["a"],
+    "key": "1",
+    "states": ["finished"],
+}
+FEW = settings(
+    max_examples=examples(150),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    deadline=None,
+)
 
 
 def fence_of(bench: Bench) -> ManagerFence:
@@ -72,7 +87,9 @@ REPLY = asdict(
     Decision(
         hooked=[HookReport(1, 1, False)],
         failed=[HookFailed(2, 1, "it raised")],
-        added=[AddedJob(-1, Job("shop", {"page": "7"}), seq=9, retry=1, retry_of="1", not_before=5.0)],
+        added=[
+            AddedJob(-1, Job("shop", {"page": "7"}), seq=9, retry=1, retry_of="1", not_before=5.0)
+        ],
         delayed=[3],
         picked=[PickedJob(4, 3, Job("shop", {"page": "4"}), "k")],
         state={"a": 1},
@@ -93,7 +110,9 @@ def spoilt(data: st.DataObject, reply: Any) -> Any:
         key: Any = ""
         while isinstance(place[key], dict | list) and place[key] and data.draw(st.integers(0, 3)):
             place = place[key]
-            key = data.draw(st.sampled_from(sorted(place) if isinstance(place, dict) else range(len(place))))
+            key = data.draw(
+                st.sampled_from(sorted(place) if isinstance(place, dict) else range(len(place)))
+            )
         place[key] = data.draw(ANYTHING)
     return whole[""]
 

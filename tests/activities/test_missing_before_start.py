@@ -1,4 +1,6 @@
-"""A task that disappears, or is replaced, before it was seen executing: on a cluster that proves it by two looks."""
+"""A task that disappears, or is replaced, before it was seen executing: on a cluster that proves it
+by two looks.
+"""
 
 from __future__ import annotations
 
@@ -92,9 +94,9 @@ def test_a_job_that_vanishes_before_its_start_is_lost_by_two_looks(stage: Stage)
     assert stage.ask(fence) == MainJobReport(None, ended=True)
     stage.goes_on(fence)
     assert stage.world.statuses() == ["LOST"]
-    assert [row.kind for row in stage.world.store.corrections.list_corrections(1)] == ["vanished"], (
-        "it was seen to wait"
-    )
+    assert [row.kind for row in stage.world.store.corrections.list_corrections(1)] == [
+        "vanished"
+    ], "it was seen to wait"
 
 
 def test_what_no_check_ever_saw_never_existed(stage: Stage) -> None:
@@ -104,7 +106,9 @@ def test_what_no_check_ever_saw_never_existed(stage: Stage) -> None:
     stage.forward(31)
     assert stage.ask(fence).ended
     stage.goes_on(fence)
-    assert [row.kind for row in stage.world.store.corrections.list_corrections(1)] == ["never_existed"]
+    assert [row.kind for row in stage.world.store.corrections.list_corrections(1)] == [
+        "never_existed"
+    ]
 
 
 def test_a_task_that_goes_on_waiting_is_written_down_once(stage: Stage) -> None:
@@ -164,7 +168,9 @@ def test_a_job_that_was_made_anew_is_not_waited_for(stage: Stage, executes: bool
     stage.kubernetes.server.recreate_behind(JOB)
     if executes:
         stage.kubernetes.server.pod_starts(JOB)
-    assert stage.ask(fence) == MainJobReport(None, ended=True), "when the other one started says nothing of ours"
+    assert stage.ask(fence) == MainJobReport(None, ended=True), (
+        "when the other one started says nothing of ours"
+    )
     stage.goes_on(fence)
     assert stage.world.statuses() == ["LOST"]
     assert [row.kind for row in stage.world.store.corrections.list_corrections(1)] == ["not_ours"]

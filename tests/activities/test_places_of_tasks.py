@@ -1,4 +1,6 @@
-"""Workers or the scheduler service mean another place than the tasks': nothing is concluded, and it heals."""
+"""Workers or the scheduler service mean another place than the tasks': nothing is concluded, and it
+heals.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,10 @@ def test_where_a_task_is_put_is_on_record_before_it_is_asked_for(placed: World) 
     with pytest.raises(SchedulerUnavailable):
         placed.call("run_onetime_crawler", Deploy(fence, 1))
     assert placed.store.deployment.places(1) == ["day"]
-    assert [task.place for task in placed.store.tasks.task_page(1, [TaskStatus.QUEUED])] == ["day", None]
+    assert [task.place for task in placed.store.tasks.task_page(1, [TaskStatus.QUEUED])] == [
+        "day",
+        None,
+    ]
     assert placed.scheduler.calls[0].place == "day"
 
 
@@ -42,7 +47,9 @@ def test_a_living_task_is_not_lost_to_a_wrong_setting(placed: World) -> None:
     placed.cluster.here = "night"
     for _ in range(3):
         placed.forward(60)
-        with pytest.raises(ClusterUnavailable, match="a task was put into day, and we look into night"):
+        with pytest.raises(
+            ClusterUnavailable, match="a task was put into day, and we look into night"
+        ):
             look(placed, fence)
         assert placed.statuses() == ["RUNNING"]
     assert placed.row().look_error == "a task was put into day, and we look into night"
@@ -62,7 +69,9 @@ def test_a_stop_is_not_done_where_nothing_was_found(placed: World) -> None:
 
 
 def test_what_a_lost_call_may_have_made_elsewhere_is_not_cancelled(placed: World) -> None:
-    """The call took effect, its answer was lost, and from then on the workers look somewhere else."""
+    """The call took effect, its answer was lost, and from then on the workers look somewhere
+    else.
+    """
     fence = placed.created()
     placed.scheduler.lost_answers = 1
     with pytest.raises(SchedulerUnavailable):
@@ -91,8 +100,12 @@ def test_a_later_wave_waits_rather_than_go_where_the_first_is_not(placed: World)
 
 
 @pytest.mark.parametrize("wrong", ["service", "worker"])
-def test_a_scheduler_service_with_another_setting_creates_nothing(placed: World, wrong: str) -> None:
-    """It is told where the worker will look; and it goes on whichever of the two is set like the other."""
+def test_a_scheduler_service_with_another_setting_creates_nothing(
+    placed: World, wrong: str
+) -> None:
+    """It is told where the worker will look; and it goes on whichever of the two is set like the
+    other.
+    """
     fence = placed.created()
     service = placed.scheduler.deployer = FakeCluster(clock=placed.clock, here="night")
     with pytest.raises(SchedulerUnavailable, match="the caller looks into day, this is night"):

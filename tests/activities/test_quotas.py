@@ -1,4 +1,6 @@
-"""What quotas refuse of managers, graphs and schedules waits; whoever asks by himself is refused at once."""
+"""What quotas refuse of managers, graphs and schedules waits; whoever asks by himself is refused at
+once.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,11 @@ def test_jobs_of_a_manager_wait(world: World) -> None:
         with pytest.raises(QuotaReached, match=FULL) as refused:
             world.call("begin_manager_runs", fence)
         assert manager_cases._row(world).waiting_for == str(refused.value)
-        assert [job.state for job in world.store.managers.list_jobs(1)] == ["started", "starting", "started"]
+        assert [job.state for job in world.store.managers.list_jobs(1)] == [
+            "started",
+            "starting",
+            "started",
+        ]
     world.forward(3600)
     assert world.call("begin_manager_runs", fence).begun == 1
     assert [job.run_id for job in world.store.managers.list_jobs(1)] == [1, 2, None]
@@ -46,8 +52,14 @@ def test_crawls_of_a_graph_wait_unless_they_never_fit(world: World) -> None:
     with pytest.raises(QuotaReached, match=FULL):
         world.call("begin_graph_runs", fence)
     steps = {step.path: step for step in world.store.graphs.list_steps(1)}
-    assert (steps["one"].run_id, steps["two"].run_id, steps["large"].outcome) == (1, None, "deploy_failed")
-    assert "tasks: 3 tasks are not allowed; quota tasks_per_run of pool default is 2" in str(steps["large"].reason)
+    assert (steps["one"].run_id, steps["two"].run_id, steps["large"].outcome) == (
+        1,
+        None,
+        "deploy_failed",
+    )
+    assert "tasks: 3 tasks are not allowed; quota tasks_per_run of pool default is 2" in str(
+        steps["large"].reason
+    )
     world.forward(3600)
     assert world.call("begin_graph_runs", fence).begun == 1
 
@@ -58,7 +70,10 @@ def test_a_due_time_waits(world: World) -> None:
     _quoted(world, starts_per_hour=1)
     with pytest.raises(QuotaReached, match=FULL):
         world.call("decide_due", order)
-    assert (due_cases._line(world).decision, due_cases._line(world).target) == (Decision.STARTED, None)
+    assert (due_cases._line(world).decision, due_cases._line(world).target) == (
+        Decision.STARTED,
+        None,
+    )
     world.forward(3600)
     assert world.call("decide_due", order).begun.id == 2
 

@@ -23,7 +23,9 @@ def refuse(world: World, action: str, table: str) -> Callable[[], None]:
         with engine.begin() as conn:
             conn.exec_driver_sql(statement)
 
-    execute(f"CREATE TRIGGER refused BEFORE {action} ON {table} BEGIN SELECT RAISE(ABORT, 'refused'); END")
+    execute(
+        f"CREATE TRIGGER refused BEFORE {action} ON {table} BEGIN SELECT RAISE(ABORT, 'refused'); END"
+    )
     return lambda: execute("DROP TRIGGER refused")
 
 
@@ -74,7 +76,9 @@ def test_a_stop_needs_no_look_that_can_be_written(world: World) -> None:
     assert world.statuses() == ["STOPPING", "STOPPING"]
 
 
-def test_a_fault_of_ours_is_told_by_its_kind_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_ours_is_told_by_its_kind_alone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fence = world.started()
 
     def fault(*_: object, **__: object) -> None:
@@ -87,7 +91,9 @@ def test_a_fault_of_ours_is_told_by_its_kind_alone(world: World, monkeypatch: py
     assert ("OverflowError" in told, "MARKER" in told) == (True, False)
 
 
-def test_the_wait_for_the_start_tells_it_as_well(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_wait_for_the_start_tells_it_as_well(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fence: Fence = world.deployed()
     world.forward(1)
     refuse(world, "INSERT", "task_finding")

@@ -1,4 +1,6 @@
-"""Graphs that steps and hooks start: once, whatever happens to the process, and with the checks of every start."""
+"""Graphs that steps and hooks start: once, whatever happens to the process, and with the checks of
+every start.
+"""
 
 from __future__ import annotations
 
@@ -152,7 +154,9 @@ def test_a_time_that_is_computed_anew_makes_no_other_graph(functions: Functions)
 
 
 @pytest.mark.parametrize(("call", "named"), [("awaits", "c"), ("enqueues", "d")])
-def test_every_way_to_start_one_is_open_to_a_step(functions: Functions, call: str, named: str) -> None:
+def test_every_way_to_start_one_is_open_to_a_step(
+    functions: Functions, call: str, named: str
+) -> None:
     graph, found = executed(functions, call)
     assert found == f"{key_of(graph)}-1"
     assert others(functions.world.store) == {found: named}
@@ -180,7 +184,9 @@ def test_an_id_of_its_own_and_a_graph_that_was_built_at_import(functions: Functi
         ("waits", "it can start graphs, and read and change its own"),
     ],
 )
-def test_a_graph_that_cannot_be_started_is_refused_in_the_step(functions: Functions, call: str, why: str) -> None:
+def test_a_graph_that_cannot_be_started_is_refused_in_the_step(
+    functions: Functions, call: str, why: str
+) -> None:
     store = functions.world.store
     store.plans.register_plans("w", [PlanRow(functions.module, "module", None, "", "f")])
     graph, _ = executed(functions, call, max_attempts=2)
@@ -192,7 +198,9 @@ def test_a_graph_is_recorded_while_temporal_is_away(functions: Functions) -> Non
     functions.directory.down = True
     graph, found = executed(functions, "enqueues")
     assert (graph.step("s").state, functions.directory.begun) == (StepState.COMPLETED, [])
-    assert [row.key for row in functions.world.store.graphs.newest() if row.owner_run_id is None] == [found]
+    assert [
+        row.key for row in functions.world.store.graphs.newest() if row.owner_run_id is None
+    ] == [found]
 
 
 MANAGER = """
@@ -237,7 +245,9 @@ class M(GeneratorCrawlManager):
 
 
 @pytest.mark.processes
-def test_hooks_start_graphs_once_and_a_graph_follows_a_manager(bench: Managers, hosts: Hosts, tmp_path: Path) -> None:
+def test_hooks_start_graphs_once_and_a_graph_follows_a_manager(
+    bench: Managers, hosts: Hosts, tmp_path: Path
+) -> None:
     write(tmp_path, MANAGER)
     directory = Directory()
     bench.activities.start_graph = starts(bench.world.store, directory, bench.world.clock).start
@@ -255,6 +265,8 @@ def test_hooks_start_graphs_once_and_a_graph_follows_a_manager(bench: Managers, 
         "own": None,
         f"manager.{number}.close.1-1": "after the manager",
     }
-    assert bench.row.state["loop"].startswith("id: missing, and this method may be executed again; give one")
+    assert bench.row.state["loop"].startswith(
+        "id: missing, and this method may be executed again; give one"
+    )
     assert "can only start graphs" in bench.row.state["asks"]
     assert f"graph/manager.{number}.close.1-1" in directory.begun

@@ -1,4 +1,6 @@
-"""A stop needs keys and nothing else: whatever another hand wrote into the rows, tasks are asked to end, or killed."""
+"""A stop needs keys and nothing else: whatever another hand wrote into the rows, tasks are asked to
+end, or killed.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ ODD = [("run_history", "request", '{"crawler": 7}'), ("task_history", "args", '{
 
 @pytest.mark.parametrize("force", [False, True], ids=["stop", "kill"])
 @pytest.mark.parametrize(("table", "column", "value"), ODD)
-def test_no_row_keeps_a_stop_from_its_tasks(world: World, table: str, column: str, value: object, force: bool) -> None:
+def test_no_row_keeps_a_stop_from_its_tasks(
+    world: World, table: str, column: str, value: object, force: bool
+) -> None:
     fence = world.started(tasks=2)
     with world.store.database.writing() as conn:
         conn.execute(sa.text(f"UPDATE {table} SET {column} = :value"), {"value": value})

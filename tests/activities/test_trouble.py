@@ -1,4 +1,6 @@
-"""What activities do when the world around them refuses, waits or is away: the reason is on record, nothing else."""
+"""What activities do when the world around them refuses, waits or is away: the reason is on record,
+nothing else.
+"""
 
 from __future__ import annotations
 
@@ -51,9 +53,18 @@ def test_a_request_of_another_workflow_is_refused(world: World) -> None:
 @pytest.mark.parametrize(
     ("request_", "words"),
     [
-        ({"settings": {"LOG_FILE": "/etc/cron.d/x", "LOG_FORMAT": "* * * * * root id"}}, r"^settings\.LOG_FILE: "),
-        ({"settings": {"EXTENSIONS": '{"os.system": 1}'}}, r"^settings\.EXTENSIONS: .*allow_settings"),
-        ({"settings": {"DOWNLOAD_DELAY": "soon"}}, r"^settings\.DOWNLOAD_DELAY: 'soon' is not allowed; give a number"),
+        (
+            {"settings": {"LOG_FILE": "/etc/cron.d/x", "LOG_FORMAT": "* * * * * root id"}},
+            r"^settings\.LOG_FILE: ",
+        ),
+        (
+            {"settings": {"EXTENSIONS": '{"os.system": 1}'}},
+            r"^settings\.EXTENSIONS: .*allow_settings",
+        ),
+        (
+            {"settings": {"DOWNLOAD_DELAY": "soon"}},
+            r"^settings\.DOWNLOAD_DELAY: 'soon' is not allowed; give a number",
+        ),
         ({"args": {"typo": "1"}}, r"^args\.typo: "),
     ],
 )
@@ -102,7 +113,10 @@ def test_a_property_belongs_to_its_attempt(world: World) -> None:
     world.call("add_workflow_id", AddWorkflowId(1, fence.attempt, OTHER.workflow_id))
     world.call("add_workflow_id", AddWorkflowId(1, 1, OWNER.workflow_id))
     kept = {(p["attempt"], p["name"]): p["value"] for p in world.store.runs.properties(1)}
-    assert [kept[attempt, PROPERTY_WORKFLOW_ID] for attempt in (1, 2)] == [OWNER.workflow_id, OTHER.workflow_id]
+    assert [kept[attempt, PROPERTY_WORKFLOW_ID] for attempt in (1, 2)] == [
+        OWNER.workflow_id,
+        OTHER.workflow_id,
+    ]
 
 
 def test_a_lost_answer_of_the_scheduler_service_starts_nothing_twice(world: World) -> None:
@@ -118,7 +132,9 @@ def test_a_lost_answer_of_the_scheduler_service_starts_nothing_twice(world: Worl
 
 
 def _refused_after_a_lost_answer(world: World, *, heard: bool) -> Fence:
-    """A deployment call without an answer, and the crawler is taken out of the catalogue; ``heard``: it took effect."""
+    """A deployment call without an answer, and the crawler is taken out of the catalogue;
+    ``heard``: it took effect.
+    """
     fence = world.created(2, crawler="shops")
     if heard:
         world.scheduler.lost_answers = 1
@@ -140,7 +156,9 @@ def test_a_refusal_of_a_later_call_fails_no_task_that_an_earlier_one_brought(wor
     assert "'shops' is unknown" in report.refused
 
 
-def test_a_refusal_of_a_later_call_is_final_when_the_earlier_one_is_void_and_brought_nothing(world: World) -> None:
+def test_a_refusal_of_a_later_call_is_final_when_the_earlier_one_is_void_and_brought_nothing(
+    world: World,
+) -> None:
     fence = _refused_after_a_lost_answer(world, heard=False)
     for _ in range(6):  # 25 s, and ten for clocks that differ
         with pytest.raises(NothingDeployed, match="'shops' is unknown"):
@@ -165,13 +183,18 @@ def test_a_refused_call_is_no_reason_to_cancel_what_an_earlier_one_may_bring(wor
 def test_a_refusal_of_a_later_wave_keeps_the_plan_of_looks_and_the_others(world: World) -> None:
     world.cluster.behaviour = UNTIL_STOPPED
     fence = world.started(3, max_parallel=2, crawler="shops")
-    world.store.deployment.offer_tasks(fence, 10, None, world.now + timedelta(seconds=25))  # by a worker that died then
+    # By a worker that died then.
+    world.store.deployment.offer_tasks(fence, 10, None, world.now + timedelta(seconds=25))
     world.scheduler.catalogue = FakeCatalogue(CRAWLERS[:1])
     planned = world.row().next_look_at
     assert planned is not None
     world.forward(5)
     report = world.call("deploy_queued_tasks", Deploy(fence))
-    assert (report.deferred, report.counts.queued, world.statuses()) == (1, 1, ["RUNNING", "RUNNING", "QUEUED"])
+    assert (report.deferred, report.counts.queued, world.statuses()) == (
+        1,
+        1,
+        ["RUNNING", "RUNNING", "QUEUED"],
+    )
     assert world.row().next_look_at == planned
     world.forward(30)
     assert world.call("deploy_queued_tasks", Deploy(fence)).deferred == 0
@@ -218,9 +241,13 @@ def test_a_task_whose_deployment_may_be_on_its_way_is_not_cancelled_yet(world: W
     assert world.call("cancel_queued_tasks", fence).queued == 1
     world.forward(26)
     world.call("get_history_statuses_to_sync", world.look(fence))
-    assert world.call("cancel_queued_tasks", fence).queued == 1, "void by our clock; the scheduler service has its own"
+    assert world.call("cancel_queued_tasks", fence).queued == 1, (
+        "void by our clock; the scheduler service has its own"
+    )
     world.forward(10)
-    assert world.call("cancel_queued_tasks", fence).queued == 1, "the call is void, but what it made may be there"
+    assert world.call("cancel_queued_tasks", fence).queued == 1, (
+        "the call is void, but what it made may be there"
+    )
     world.call("get_history_statuses_to_sync", world.look(fence))
     assert world.call("cancel_queued_tasks", fence).alive == 0
 
@@ -259,7 +286,11 @@ def test_a_cluster_that_is_away_is_no_observation(world: World, activity: str) -
     main = activity == "get_main_job_status"
     with pytest.raises(ApplicationError if main else ClusterUnavailable, match="503"):
         world.call(activity, MainJob(fence, 6) if main else world.look(fence))
-    told = {"run_history.waiting_for"} if main else {"run_history.look_error", "run_history.look_error_since"}
+    told = (
+        {"run_history.waiting_for"}
+        if main
+        else {"run_history.look_error", "run_history.look_error_since"}
+    )
     assert differences(before, world.tables()) - {"run_history.updated_at"} == told
 
 
@@ -276,7 +307,9 @@ def test_details_that_cannot_be_read_hold_nothing_up(world: World) -> None:
 
 def test_only_logs_of_ended_tasks_are_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Thousands may begin between two looks, and each log is a call of the cluster."""
-    world.cluster.behaviour = lambda run, index, attempt: Behaviour(executes=20 if index == 0 else None)
+    world.cluster.behaviour = lambda run, index, attempt: Behaviour(
+        executes=20 if index == 0 else None
+    )
     fence, asked = world.deployed(3), list[int]()
     details = world.cluster.details
 
@@ -303,9 +336,15 @@ def test_a_run_with_living_tasks_gets_no_verdict(world: World) -> None:
 
 @pytest.mark.parametrize(
     ("activity", "sender"),
-    [("signal_pusher_started", "notifier"), ("signal_pusher_stopped", "notifier"), ("initiate_export_signal", "sink")],
+    [
+        ("signal_pusher_started", "notifier"),
+        ("signal_pusher_stopped", "notifier"),
+        ("initiate_export_signal", "sink"),
+    ],
 )
-def test_what_could_not_be_delivered_is_kept_with_every_try(world: World, activity: str, sender: str) -> None:
+def test_what_could_not_be_delivered_is_kept_with_every_try(
+    world: World, activity: str, sender: str
+) -> None:
     fence = world.ended()
     if activity == "signal_pusher_stopped":
         world.call("record_stop", world.stop(fence))
@@ -315,7 +354,11 @@ def test_what_could_not_be_delivered_is_kept_with_every_try(world: World, activi
         with pytest.raises(NotDelivered):
             world.call(activity, fence)
         (delivery,) = world.tables()["outbox_delivery"]
-        assert (delivery["status"], delivery["tries"], delivery["error"]) == ("failed", tries, "connection refused")
+        assert (delivery["status"], delivery["tries"], delivery["error"]) == (
+            "failed",
+            tries,
+            "connection refused",
+        )
     world.call(activity, fence)
     (delivery,) = world.tables()["outbox_delivery"]
     assert (delivery["status"], delivery["tries"], delivery["error"]) == ("delivered", 3, None)
@@ -324,7 +367,9 @@ def test_what_could_not_be_delivered_is_kept_with_every_try(world: World, activi
 
 @pytest.mark.parametrize("fails", ["first", "second"])
 @pytest.mark.parametrize("again", ["signal_pusher_started", "resend_pushes"])
-def test_of_two_notifiers_only_the_one_that_failed_is_tried_again(world: World, fails: str, again: str) -> None:
+def test_of_two_notifiers_only_the_one_that_failed_is_tried_again(
+    world: World, fails: str, again: str
+) -> None:
     fence = world.judged()
     one, other = world.notifier, FakeNotifier("second")
     world.more_notifiers.append(other)
@@ -346,7 +391,10 @@ def test_of_two_notifiers_only_the_one_that_failed_is_tried_again(world: World, 
 
 
 def test_two_notifiers_push_at_the_same_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three tries of both then take as long as three tries of one. Each waits here for the other."""
+    """Three tries of both then take as long as three tries of one.
+
+    Each waits here for the other.
+    """
     fence, together, other = world.judged(), threading.Barrier(2), FakeNotifier("second")
     world.more_notifiers.append(other)
     for notifier in (world.notifier, other):
@@ -355,7 +403,9 @@ def test_two_notifiers_push_at_the_same_time(world: World, monkeypatch: pytest.M
     assert [row["status"] for row in world.tables()["outbox_delivery"]] == ["delivered"] * 2
 
 
-def test_a_notifier_that_hangs_fails_in_time_and_delays_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notifier_that_hangs_fails_in_time_and_delays_no_other(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fence, over, other = world.judged(), threading.Event(), FakeNotifier("second")
     world.more_notifiers.append(other)
     monkeypatch.setattr(other, "push", lambda event: over.wait(timeout=60) and None)
@@ -364,12 +414,21 @@ def test_a_notifier_that_hangs_fails_in_time_and_delays_no_other(world: World, m
             world.call("signal_pusher_started", fence)
     finally:
         over.set()
-    records = {row["sink"]: (row["status"], row["error"]) for row in world.tables()["outbox_delivery"]}
-    assert records == {world.notifier.name: ("delivered", None), "second": ("failed", "no answer within 1.4 s")}
+    records = {
+        row["sink"]: (row["status"], row["error"]) for row in world.tables()["outbox_delivery"]
+    }
+    assert records == {
+        world.notifier.name: ("delivered", None),
+        "second": ("failed", "no answer within 1.4 s"),
+    }
 
 
-def test_the_end_of_an_attempt_that_was_resumed_before_it_was_told_is_told_with_the_next(world: World) -> None:
-    """Its verdict was committed, its worker died with the answer, and who resumed it was quicker than the next try."""
+def test_the_end_of_an_attempt_that_was_resumed_before_it_was_told_is_told_with_the_next(
+    world: World,
+) -> None:
+    """Its verdict was committed, its worker died with the answer, and who resumed it was quicker
+    than the next try.
+    """
     world.judged()
     second = world.resumed(rerun=True)
     world.call("requeue_ended_tasks", Requeue(second, True))
@@ -396,9 +455,13 @@ def test_an_archive_that_could_not_be_written_says_so_until_it_is(world: World) 
     world.archive.faults.add(NotDelivered("no space"))
     with pytest.raises(NotDelivered):
         world.call("export_supporting_files", fence)
-    assert [(e["status"], e["error"]) for e in world.store.exports.list_exports(1)] == [("failed", "no space")]
+    assert [(e["status"], e["error"]) for e in world.store.exports.list_exports(1)] == [
+        ("failed", "no space")
+    ]
     world.call("export_supporting_files", fence)
-    assert [(e["status"], e["error"]) for e in world.store.exports.list_exports(1)] == [("exported", None)]
+    assert [(e["status"], e["error"]) for e in world.store.exports.list_exports(1)] == [
+        ("exported", None)
+    ]
 
 
 def test_files_that_are_missing_are_on_record_beside_those_that_are_not(
@@ -419,8 +482,12 @@ def test_files_that_are_missing_are_on_record_beside_those_that_are_not(
     assert [e["error"] for e in world.store.exports.list_exports(1)] == [None]
 
 
-def test_files_that_are_gone_for_good_are_on_record_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cluster removed the files of an old run: no retry helps, and the archive of before stays on record."""
+def test_files_that_are_gone_for_good_are_on_record_too(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cluster removed the files of an old run: no retry helps, and the archive of before stays
+    on record.
+    """
     fence = world.judged(1)
     world.files(0)
     world.call("export_supporting_files", fence)
@@ -496,7 +563,9 @@ def test_a_heart_beats_while_a_call_blocks(untaken: int) -> None:
     environment = ActivityEnvironment()
     environment.on_heartbeat = beat
     assert environment.run(activity)
-    assert not any(thread.name == "heartbeat" for thread in threading.enumerate()), "it ends with the call"
+    assert not any(thread.name == "heartbeat" for thread in threading.enumerate()), (
+        "it ends with the call"
+    )
 
 
 @pytest.mark.parametrize(("kind", "target"), [("manager", MANAGER), ("graph", GRAPH)])

@@ -1,4 +1,6 @@
-"""What is shown is what a complete look proved, whatever fails; what is counted is what was committed, once."""
+"""What is shown is what a complete look proved, whatever fails; what is counted is what was
+committed, once.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +90,9 @@ def test_a_look_that_fails_after_one_whose_answer_was_lost_takes_nothing_back(wo
         world.call("get_history_statuses_to_sync", world.look(fence), Breaker(at=3, after=True))
     looked = shown(world)
     assert looked["verified_at"] == world.clock(), "that look was complete"
-    assert looked["tasks"] == ["RUNNING", "RUNNING"], "its findings are not committed as statuses yet"
+    assert looked["tasks"] == ["RUNNING", "RUNNING"], (
+        "its findings are not committed as statuses yet"
+    )
     world.forward(30)
     world.cluster.fail_with(ClusterUnavailable("503"), "look")
     with pytest.raises(ClusterUnavailable):
@@ -115,7 +119,9 @@ class Recorder:
         return _Instrument(lambda value, labels: self.counted.update({(name, labels): int(value)}))
 
     def create_histogram_timedelta(self, name: str, *_: object, **__: object) -> Any:
-        return _Instrument(lambda value, labels: self.measured.append((name, labels, value.total_seconds())))
+        return _Instrument(
+            lambda value, labels: self.measured.append((name, labels, value.total_seconds()))
+        )
 
 
 class _Instrument:
@@ -129,8 +135,12 @@ class _Instrument:
 
 
 @pytest.fixture
-def counted(new_world: Callable[[], World], monkeypatch: pytest.MonkeyPatch) -> tuple[World, Recorder]:
-    """A world whose store tells what it has committed, as a worker's does, and whose activities are metered."""
+def counted(
+    new_world: Callable[[], World], monkeypatch: pytest.MonkeyPatch
+) -> tuple[World, Recorder]:
+    """A world whose store tells what it has committed, as a worker's does, and whose activities are
+    metered.
+    """
     world, recorder = new_world(), Recorder()
     world.store.close()
     world.store = open_store(world.url, clock=world.clock, told=meters.committed)
@@ -145,7 +155,11 @@ def counted(new_world: Callable[[], World], monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def lags(recorder: Recorder) -> list[tuple[str, float]]:
-    return [(labels, seconds) for name, labels, seconds in recorder.measured if name == "lifecycle_truth_lag"]
+    return [
+        (labels, seconds)
+        for name, labels, seconds in recorder.measured
+        if name == "lifecycle_truth_lag"
+    ]
 
 
 def test_lag_is_measured_to_the_commit_and_once(counted: tuple[World, Recorder]) -> None:
@@ -201,7 +215,10 @@ def test_every_source_is_measured_under_its_name(counted: tuple[World, Recorder]
 def test_an_outage_is_lag_or_a_correction_and_the_sentence_says_which(
     world: World, back_after: float, kinds: dict[str, int]
 ) -> None:
-    """A task ends in an outage. Back before the next look is due: lag. Later than that: ``late``, with all of it."""
+    """A task ends in an outage.
+
+    Back before the next look is due: lag. Later than that: ``late``, with all of it.
+    """
     world.cluster.behaviour = Behaviour(executes=None)
     fence = world.started()
     world.round(fence)
@@ -217,7 +234,9 @@ def test_an_outage_is_lag_or_a_correction_and_the_sentence_says_which(
     assert (told.to_status, told.lag_ms) == ("SUCCEEDED", untrue_ms)
     summary = world.store.corrections.correction_summary(ended)
     assert {total.kind: total.count for total in summary.kinds} == kinds
-    assert summary.worst_ms == (untrue_ms if kinds else None), "it counts from the end, not from the look that was due"
+    assert summary.worst_ms == (untrue_ms if kinds else None), (
+        "it counts from the end, not from the look that was due"
+    )
     words = wrong_words(summary.worst_ms, kinds, "this week")
     assert ("70 s" in words) is bool(kinds)
     assert "a change that the next planned look finds is no correction" in words

@@ -1,7 +1,8 @@
-"""Two processes look at one run while it is stopped: in every order, the record is true and each change is there once.
+"""Two processes look at one run while it is stopped: in every order, the record is true and each
+change is there once.
 
-One of them records at once, as a process with an observer does. The other stages what it finds and applies it later, as
-the activities of a workflow do. Their clocks may differ by an hour.
+One of them records at once, as a process with an observer does. The other stages what it finds and
+applies it later, as the activities of a workflow do. Their clocks may differ by an hour.
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ from crawler_lifecycle.store.runs.looks import FEW
 from tests.activities.world import World
 from tests.support.fakes.cluster import FINISHED, Behaviour
 
-#: What each step touches: the one who records at once reads the record, looks at the cluster and writes; the one who
-#: stages what it finds applies it as well. Capitals write.
+#: What each step touches: the one who records at once reads the record, looks at the cluster and
+#: writes; the one who stages what it finds applies it as well. Capitals write.
 A, B = ("r", "l", "R"), ("r", "l", "R", "R")
-#: What happens meanwhile: a stop is recorded and given to the tasks on record; or a task ends, and then comes a stop.
+#: What happens meanwhile: a stop is recorded and given to the tasks on record; or a task ends, and
+#: then comes a stop.
 STOPPED, ENDED = ("R", "rL"), ("L", "R")
 #: What happens meanwhile, one step at a time.
 Meanwhile = Callable[[World, Fence], Iterator[None]]
@@ -53,12 +55,19 @@ def orders(left: dict[str, int], begun: str = "") -> Iterator[str]:
 
 
 def different(meanwhile: Sequence[str]) -> list[str]:
-    """One of all orders that differ by nothing but steps that do not touch the same, or only read it."""
-    steps = [(who, n, what) for who, whats in (("a", A), ("b", B), ("c", meanwhile)) for n, what in enumerate(whats)]
+    """One of all orders that differ by nothing but steps that do not touch the same, or only read
+    it.
+    """
+    steps = [
+        (who, n, what)
+        for who, whats in (("a", A), ("b", B), ("c", meanwhile))
+        for n, what in enumerate(whats)
+    ]
     meeting = [
         (one[:2], two[:2])
         for one, two in combinations(steps, 2)
-        if one[0] != two[0] and any(x.lower() == y.lower() and (x + y).lower() != x + y for x in one[2] for y in two[2])
+        if one[0] != two[0]
+        and any(x.lower() == y.lower() and (x + y).lower() != x + y for x in one[2] for y in two[2])
     ]
     found: dict[tuple[bool, ...], str] = {}
     for order in orders({"a": len(A), "b": len(B), "c": len(meanwhile)}):
@@ -74,7 +83,10 @@ PARTS = 7
 
 
 def test_the_orders_are_those_that_can_differ() -> None:
-    assert {name: len(set(found)) for name, found in ORDERS.items()} == {"stopped": 220, "ended": 118}
+    assert {name: len(set(found)) for name, found in ORDERS.items()} == {
+        "stopped": 220,
+        "ended": 118,
+    }
 
 
 def looked(world: World, fence: Fence, state: FoundState, hours: int = 0) -> Look:
@@ -111,7 +123,9 @@ def staged(world: World, fence: Fence) -> Iterator[None]:
         look = looked(world, fence, state)
         yield
         try:
-            step.record(state, look, "look", next_look_at=world.clock() + timedelta(minutes=1), gap_s=60)
+            step.record(
+                state, look, "look", next_look_at=world.clock() + timedelta(minutes=1), gap_s=60
+            )
         except Overtaken:
             continue
         break
@@ -150,14 +164,20 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> tuple[World, Fence]:
 
 
 @pytest.mark.parametrize("events", [stopped, ended])
-@pytest.mark.parametrize("part", [0, *(pytest.param(n, marks=pytest.mark.troubles) for n in range(1, PARTS))])
+@pytest.mark.parametrize(
+    "part", [0, *(pytest.param(n, marks=pytest.mark.troubles) for n in range(1, PARTS))]
+)
 def test_every_order_of_two_lookers_and_a_stop(
     begun: tuple[World, Fence], tmp_path: Path, events: Meanwhile, part: int
 ) -> None:
     original, fence = begun
     for number, order in enumerate(ORDERS[events.__name__][part::PARTS]):
         world = original.twin(tmp_path / order)
-        turns = {"a": at_once(world, fence, SKEWS[number % 3]), "b": staged(world, fence), "c": events(world, fence)}
+        turns = {
+            "a": at_once(world, fence, SKEWS[number % 3]),
+            "b": staged(world, fence),
+            "c": events(world, fence),
+        }
         for who in [*order, *"aaaaaabbbbbbbbcc"]:
             if who in turns:
                 world.forward(0.01)
@@ -170,7 +190,11 @@ def test_every_order_of_two_lookers_and_a_stop(
         tasks = world.store.tasks.list_tasks(fence.run_id)
         moves = [t for t in world.store.runs.transitions(fence.run_id) if t.task_id]
         for task in tasks:
-            ends = [t.to_status for t in moves if t.task_id == task.task_id and TaskStatus(t.to_status).terminal]
+            ends = [
+                t.to_status
+                for t in moves
+                if t.task_id == task.task_id and TaskStatus(t.to_status).terminal
+            ]
             assert ends in ([str(task.status)], []), order
         if events is stopped:
             assert {str(task.status) for task in tasks} == {"CANCELLED"}, order
@@ -181,7 +205,9 @@ def test_every_order_of_two_lookers_and_a_stop(
         world.close()
 
 
-def test_a_look_at_few_tasks_of_a_wide_run_is_directed_at_these_and_verifies_nothing(world: World) -> None:
+def test_a_look_at_few_tasks_of_a_wide_run_is_directed_at_these_and_verifies_nothing(
+    world: World,
+) -> None:
     world.cluster.behaviour = Behaviour(executes=None)
     fence = world.started(FEW + 10)
     asked = list[int]()
@@ -200,7 +226,10 @@ def test_a_look_at_few_tasks_of_a_wide_run_is_directed_at_these_and_verifies_not
     assert recorded is not None
     assert (recorded.changed, asked) == (1, [2])
     assert [n for n, status in enumerate(world.statuses()) if status == "SUCCEEDED"] == [7]
-    assert (world.row().verified_at, world.row().next_look_at) == (before.verified_at, before.next_look_at)
+    assert (world.row().verified_at, world.row().next_look_at) == (
+        before.verified_at,
+        before.next_look_at,
+    )
     recorder.record(fence, "wake", None)
     assert asked == [2, FEW + 9]
     assert world.row().verified_at == world.clock()
@@ -212,7 +241,9 @@ def test_the_run_starts_with_its_first_task_and_details_follow_the_status(world:
     world.forward(1)
     recorder.record(fence, "wake")
     assert (str(world.row().status), world.statuses()) == ("PROCESSING", ["RUNNING"])
-    starts = [t for t in world.store.runs.transitions(1) if t.to_status in ("PROCESSING", "RUNNING")]
+    starts = [
+        t for t in world.store.runs.transitions(1) if t.to_status in ("PROCESSING", "RUNNING")
+    ]
     assert len({t.committed_at for t in starts}) == 1
     world.forward(30)
     world.cluster.fail_with(ClusterUnavailable("503"), "details")

@@ -22,7 +22,10 @@ def test_after_a_day_it_is_paused_with_the_reason(world: World) -> None:
     assert fails_for(world, GIVE_UP_S).how is FollowEnd.PAUSED
     assert row(world).failing_since == since
     stuck = row(world).through_seq + 1
-    assert row(world).pause_reason == f"event {stuck} was not accepted for a day: the receiver answered 503: closed"
+    assert (
+        row(world).pause_reason
+        == f"event {stuck} was not accepted for a day: the receiver answered 503: closed"
+    )
 
 
 def test_before_that_it_is_tried_again_and_then_forgiven(world: World) -> None:
@@ -36,32 +39,51 @@ def test_before_that_it_is_tried_again_and_then_forgiven(world: World) -> None:
     assert len(world.webhooks.sent) == len({one.seq for one in world.webhooks.sent})
 
 
-def test_a_message_that_cannot_be_made_fails_alone(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    """Whatever a library raises about one message is of that message: others under way are not cancelled."""
+def test_a_message_that_cannot_be_made_fails_alone(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever a library raises about one message is of that message: others under way are not
+    cancelled.
+    """
     made(world)
     odd, well = (
-        world.created(request_id=name, owner=Owner(f"crawl/books/{name}", f"chain-{name}")) for name in ("odd", "well")
+        world.created(request_id=name, owner=Owner(f"crawl/books/{name}", f"chain-{name}"))
+        for name in ("odd", "well")
     )
     tell(world, odd, 0)
     good = [tell(world, well, number) for number in range(3)]
-    world.webhooks.fails, world.webhooks.fails_for = RuntimeError("no header for it"), f"runs/{odd.run_id}"
+    world.webhooks.fails, world.webhooks.fails_for = (
+        RuntimeError("no header for it"),
+        f"runs/{odd.run_id}",
+    )
     found = world.call("follow_webhook", ORDER)
     assert (found.how, found.stuck_seq) == (FollowEnd.FAILING, found_of(world, odd)[0])
     assert set(good) <= {one.seq for one in world.webhooks.sent}
-    [line] = [one for one in world.store.webhooks.list_webhook_deliveries(row(world).webhook_id) if one.error]
+    [line] = [
+        one
+        for one in world.store.webhooks.list_webhook_deliveries(row(world).webhook_id)
+        if one.error
+    ]
     assert line.error == "the event cannot be sent: RuntimeError; the worker's log says more"
     assert "no header for it" in caplog.text
 
 
 def found_of(world: World, fence: Fence) -> list[int]:
     """The numbers of the events of a run."""
-    return [one.seq for one in world.store.events.events_after(0) if one.subject == f"runs/{fence.run_id}"]
+    return [
+        one.seq
+        for one in world.store.events.events_after(0)
+        if one.subject == f"runs/{fence.run_id}"
+    ]
 
 
 def test_one_that_is_down_is_not_called_for_each_event(world: World) -> None:
     made(world)
     for number in range(20):
-        world.created(request_id=f"more-{number}", owner=Owner(f"crawl/books/more-{number}", f"chain-{number}"))
+        world.created(
+            request_id=f"more-{number}",
+            owner=Owner(f"crawl/books/more-{number}", f"chain-{number}"),
+        )
     world.webhooks.fails = NotDelivered("no answer within 10 s")
     with pytest.raises(NotDelivered):
         world.call("follow_webhook", ORDER)

@@ -38,7 +38,11 @@ def _told(w: World, answer: Any) -> None:
     events = [one for one in w.store.events.events_after(0) if one.type.startswith("run.")]
     assert [one.seq for one in w.webhooks.sent] == [one.seq for one in events]
     assert len(events) > 2
-    assert (answer.how, row(w).through_seq, row(w).failing_since) == (FollowEnd.ON, events[-1].seq, None)
+    assert (answer.how, row(w).through_seq, row(w).failing_since) == (
+        FollowEnd.ON,
+        events[-1].seq,
+        None,
+    )
 
 
 def _deleted(w: World) -> WebhookOrder:
@@ -82,7 +86,14 @@ def _followed(w: World, part: Any) -> None:
 
 
 WEBHOOKS = [
-    Case("audit_parents", "webhook: not followed", _unfollowed, _followed, renews=SEEN_AGAIN | GONE, same=_any),
+    Case(
+        "audit_parents",
+        "webhook: not followed",
+        _unfollowed,
+        _followed,
+        renews=SEEN_AGAIN | GONE,
+        same=_any,
+    ),
     Case("follow_webhook", "news", made, _told),
     Case("follow_webhook", "deleted", _deleted, _nothing(FollowEnd.DELETED)),
     Case("follow_webhook", "paused", _paused, _nothing(FollowEnd.PAUSED)),

@@ -1,4 +1,6 @@
-"""A world for one activity: the real store (SQLite), fakes of everything else, and a clock that stands still."""
+"""A world for one activity: the real store (SQLite), fakes of everything else, and a clock that
+stands still.
+"""
 
 from __future__ import annotations
 
@@ -55,10 +57,18 @@ AT_ONCE = AuditRules(grace_s=0, orphan_grace_s=0, start_grace_s=0, record_grace_
 OWNER = Owner("crawl/books/r1", "chain-1")
 OTHER = Owner("crawl/books/other", "chain-2")
 CRAWLERS = [
-    CrawlerDefinition("books", args={"shelf": Argument(default="a")}, resumable=True, limits={"run_timeout_s": 7200.0}),
+    CrawlerDefinition(
+        "books",
+        args={"shelf": Argument(default="a")},
+        resumable=True,
+        limits={"run_timeout_s": 7200.0},
+    ),
     CrawlerDefinition("shops", args={"shelf": Argument(default="a")}, partial_ok=True),
     CrawlerDefinition(
-        "prices", args={"shelf": Argument(default="a")}, expect={"price": 0.95}, on_violation=OnViolation.FAIL
+        "prices",
+        args={"shelf": Argument(default="a")},
+        expect={"price": 0.95},
+        on_violation=OnViolation.FAIL,
     ),
 ]
 
@@ -87,7 +97,9 @@ LOCKS: dict[type, Callable[[], Any]] = {
 #: Table -> its rows, in order of their keys.
 Tables = dict[str, list[dict[str, Any]]]
 #: What reads them. To make these anew took longer than to read.
-ALL_ROWS = {table.name: select(table).order_by(*table.primary_key) for table in metadata.sorted_tables}
+ALL_ROWS = {
+    table.name: select(table).order_by(*table.primary_key) for table in metadata.sorted_tables
+}
 
 
 class Crash(BaseException):
@@ -97,19 +109,25 @@ class Crash(BaseException):
 class Proxy:
     """A port whose every call passes ``through``."""
 
-    def __init__(self, name: str, port: Any, through: Callable[[str, Callable[[], Any]], Any]) -> None:
+    def __init__(
+        self, name: str, port: Any, through: Callable[[str, Callable[[], Any]], Any]
+    ) -> None:
         self._name, self._port, self._through = name, port, through
 
     def __getattr__(self, method: str) -> Any:
         value = getattr(self._port, method)
         if not callable(value):
             return value
-        return lambda *args, **more: self._through(f"{self._name}.{method}", lambda: value(*args, **more))
+        return lambda *args, **more: self._through(
+            f"{self._name}.{method}", lambda: value(*args, **more)
+        )
 
 
 @dataclass
 class Breaker:
-    """Crashes right before or right after the call number ``at`` (from 0) of any port; ``None`` never does."""
+    """Crashes right before or right after the call number ``at`` (from 0) of any port; ``None``
+    never does.
+    """
 
     at: int | None = None
     after: bool = False
@@ -128,7 +146,9 @@ class Breaker:
 
 
 class World:
-    """One run after another, brought to a state by the activities themselves, and everything that can be compared."""
+    """One run after another, brought to a state by the activities themselves, and everything that
+    can be compared.
+    """
 
     def __init__(self, file: Path, folder: Path) -> None:
         self.now = START
@@ -156,18 +176,32 @@ class World:
         return cls(folder / "state.db", folder)
 
     def twin(self, folder: Path) -> World:
-        """The same world once more, in a copy of its database and of all that is outside. The store here is closed."""
+        """The same world once more, in a copy of its database and of all that is outside.
+
+        The store here is closed.
+        """
         self.close()
         folder.mkdir(parents=True)
         twin = World(Path(shutil.copy(self.file, folder / "state.db")), folder)
         twin.now, twin.runs_made = self.now, self.runs_made
-        own = {name: part for name, part in vars(self).items() if type(part).__module__.startswith(FAKES)}
+        own = {
+            name: part
+            for name, part in vars(self).items()
+            if type(part).__module__.startswith(FAKES)
+        }
         known: dict[int, Any] = {id(self): twin}
-        for lock in (value for part in own.values() for value in vars(part).values() if type(value) in LOCKS):
+        for lock in (
+            value for part in own.values() for value in vars(part).values() if type(value) in LOCKS
+        ):
             known[id(lock)] = LOCKS[type(lock)]()
         vars(twin).update(copy.deepcopy(own, known))
-        for mine, its in ((self.store.managers, twin.store.managers), (self.store.graphs, twin.store.graphs)):
-            vars(its).update({name: value for name, value in vars(mine).items() if name == "new_uid"})
+        for mine, its in (
+            (self.store.managers, twin.store.managers),
+            (self.store.graphs, twin.store.graphs),
+        ):
+            vars(its).update(
+                {name: value for name, value in vars(mine).items() if name == "new_uid"}
+            )
         return twin
 
     def close(self) -> None:
@@ -183,14 +217,29 @@ class World:
     def forward(self, seconds: float) -> None:
         self.now += timedelta(seconds=seconds)
 
-    # --- calling -----------------------------------------------------------------------------------------------------
+    # --- calling ----------------------------------------------------------------------------------
 
     def activities(self, breaker: Breaker | None = None) -> dict[str, Callable[..., Any]]:
         """Every activity as a worker has it; with a breaker, between all ports and the activity."""
-        names = ("cluster", "cluster", "catalogue", "scheduler", "notifier", "sink", "archive", "directory")
-        wrapped: list[Any] = [Proxy(n, getattr(self, n), breaker) if breaker else getattr(self, n) for n in names]
+        names = (
+            "cluster",
+            "cluster",
+            "catalogue",
+            "scheduler",
+            "notifier",
+            "sink",
+            "archive",
+            "directory",
+        )
+        wrapped: list[Any] = [
+            Proxy(n, getattr(self, n), breaker) if breaker else getattr(self, n) for n in names
+        ]
         wrapped[4] = [wrapped[4], *self.more_notifiers]
-        store = behind(self.store, lambda port: Proxy("store", port, breaker)) if breaker else self.store
+        store = (
+            behind(self.store, lambda port: Proxy("store", port, breaker))
+            if breaker
+            else self.store
+        )
         hosts: Any = Proxy("hosts", self.hosts, breaker) if breaker else self.hosts
         functions: Any = Proxy("functions", self.functions, breaker) if breaker else self.functions
         hooks: Any = Proxy("webhooks", self.webhooks, breaker) if breaker else self.webhooks
@@ -214,7 +263,7 @@ class World:
         part: AuditPart = ActivityEnvironment().run(getattr(audit, what), AuditPage(repair=True))
         return part
 
-    # --- a run in a given state --------------------------------------------------------------------------------------
+    # --- a run in a given state -------------------------------------------------------------------
 
     def order(
         self, tasks: int | None = None, request_id: str = "r1", owner: Owner = OWNER, **more: Any
@@ -228,24 +277,34 @@ class World:
         """A run that nothing was deployed for."""
         order = self.order(tasks, **more)
         handle = self.call("create_history_id", order)
-        self.call("add_workflow_id", AddWorkflowId(handle.run_id, handle.attempt, order.owner.workflow_id))
+        self.call(
+            "add_workflow_id", AddWorkflowId(handle.run_id, handle.attempt, order.owner.workflow_id)
+        )
         return Fence(handle.run_id, handle.attempt, order.owner.first_run_id, handle.run_uid)
 
-    def deployed(self, tasks: int | None = None, max_parallel: int | None = None, **more: Any) -> Fence:
+    def deployed(
+        self, tasks: int | None = None, max_parallel: int | None = None, **more: Any
+    ) -> Fence:
         """A run whose first wave is PENDING."""
         fence = self.created(tasks, **more)
         self.call("run_onetime_crawler", Deploy(fence, max_parallel))
         return fence
 
-    def started(self, tasks: int | None = None, max_parallel: int | None = None, **more: Any) -> Fence:
+    def started(
+        self, tasks: int | None = None, max_parallel: int | None = None, **more: Any
+    ) -> Fence:
         """A run that is PROCESSING and whose deployed tasks are RUNNING."""
         fence = self.deployed(tasks, max_parallel, **more)
         self.forward(0.5)
         self.call("get_main_job_status", MainJob(fence, 6))
-        self.call("update_run_started", StartReport(fence, self.now, self.now + timedelta(minutes=1)))
+        self.call(
+            "update_run_started", StartReport(fence, self.now, self.now + timedelta(minutes=1))
+        )
         return fence
 
-    def stopping(self, tasks: int | None = None, max_parallel: int | None = None, **more: Any) -> Fence:
+    def stopping(
+        self, tasks: int | None = None, max_parallel: int | None = None, **more: Any
+    ) -> Fence:
         """A run whose stop by a person is recorded, and no more than that."""
         fence = self.started(tasks, max_parallel, **more)
         self.forward(1)
@@ -283,7 +342,9 @@ class World:
 
     def resumed(self, run_id: int = 1, owner: Owner = OTHER, **more: Any) -> Fence:
         """The run taken over by another workflow, its tasks not queued again yet."""
-        handle = self.call("create_history_id", self.order(None, "", owner, crawler=None, run_id=run_id, **more))
+        handle = self.call(
+            "create_history_id", self.order(None, "", owner, crawler=None, run_id=run_id, **more)
+        )
         return Fence(run_id, handle.attempt, owner.first_run_id, handle.run_uid)
 
     def managed(self) -> CycleOrder:
@@ -301,7 +362,7 @@ class World:
             (path / "items.jsonl").write_text(f'{{"of": {index}}}\n')
             self.cluster.folders[1, index] = path
 
-    # --- reading -----------------------------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
     def row(self, run_id: int = 1) -> RunRow:
         row = self.store.runs.get_run(run_id)
@@ -321,7 +382,10 @@ class World:
     def tables(self) -> Tables:
         """Every table, with the uids of the cluster made comparable between worlds."""
         with self.store.database.reading() as conn:
-            found = {name: [dict(row) for row in conn.execute(rows).mappings()] for name, rows in ALL_ROWS.items()}
+            found = {
+                name: [dict(row) for row in conn.execute(rows).mappings()]
+                for name, rows in ALL_ROWS.items()
+            }
         text = json.dumps(found, default=str)
         for key, task in self.cluster._tasks.items():
             text = text.replace(task.uid, f"uid-of-{key}")
@@ -331,7 +395,9 @@ class World:
         return tables
 
     def outside(self) -> dict[str, object]:
-        """What is true outside of the database, as those who receive it see it: messages by their id."""
+        """What is true outside of the database, as those who receive it see it: messages by their
+        id.
+        """
         self.cluster.alive()  # whatever is due by now happens
         return {
             "cluster": {

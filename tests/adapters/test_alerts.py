@@ -23,7 +23,13 @@ from tests.support.certificates import certificate
 from tests.support.faulty_http import Answer, FaultyServer, serving
 from tests.support.smtp_server import MailServer, mail_server
 
-BODY = {"run_id": 3, "crawler": "books", "status": "FAILED", "outcome": "failed", "cause": "Größe: <none>\r\nBcc: x@y"}
+BODY = {
+    "run_id": 3,
+    "crawler": "books",
+    "status": "FAILED",
+    "outcome": "failed",
+    "cause": "Größe: <none>\r\nBcc: x@y",
+}
 EVENT = Event(7, 3, "uid", 1, "run.ended", BODY, datetime(2026, 3, 1, tzinfo=UTC), "runs/3")
 SECRET = "/services/T0AB12/B0CD34/Zx81secretKey"
 TO = "ops@example.com, dev@example.com"
@@ -41,8 +47,12 @@ class Chat(FaultyServer):
         return Answer(200, b"ok", "text/plain")
 
 
-def send(spec: WebhookSpec, mailer: Mailer | None = None, event: Event = EVENT, **environment: str) -> str:
-    outside = HttpWebhooks(WebhookRules(loopback=True), mailer, "http://page", environment=environment)
+def send(
+    spec: WebhookSpec, mailer: Mailer | None = None, event: Event = EVENT, **environment: str
+) -> str:
+    outside = HttpWebhooks(
+        WebhookRules(loopback=True), mailer, "http://page", environment=environment
+    )
 
     async def deliver() -> str:
         async with outside.connections() as sender:
@@ -89,7 +99,13 @@ def test_an_address_may_be_a_variable_and_is_checked_like_any_other() -> None:
     with serving(chat):
         send(spec, CRAWL_HOOK_CHAT=chat.url + SECRET)
     assert len(chat.taken) == 1
-    for value in ("", "hunter2", "env:CRAWL_HOOK_CHAT", "https://10.0.0.1/hunter2", "http://example.com/hunter2"):
+    for value in (
+        "",
+        "hunter2",
+        "env:CRAWL_HOOK_CHAT",
+        "https://10.0.0.1/hunter2",
+        "http://example.com/hunter2",
+    ):
         with pytest.raises(NotDelivered) as failed:
             send(spec, CRAWL_HOOK_CHAT=value)
         assert "hunter2" not in str(failed.value)
@@ -97,7 +113,7 @@ def test_an_address_may_be_a_variable_and_is_checked_like_any_other() -> None:
         send(WebhookSpec("env:AWS_SECRET_ACCESS_KEY", kind="slack"), AWS_SECRET_ACCESS_KEY=chat.url)
 
 
-# --- e-mail -----------------------------------------------------------------------------------------------------------
+# --- e-mail ---------------------------------------------------------------------------------------
 
 MAIL = WebhookSpec(TO, kind="email")
 

@@ -1,4 +1,6 @@
-"""crawlers.yaml: every mistake is told with file, line, key and cure, and none of them takes a working service down."""
+"""crawlers.yaml: every mistake is told with file, line, key and cure, and none of them takes a
+working service down.
+"""
 
 from __future__ import annotations
 
@@ -39,13 +41,17 @@ def test_numbers_are_quantities_as_the_api_server_reads_them(tmp_path: Path) -> 
     assert found.kubernetes.sidecars[0].resources.cpu == "2"
     with pytest.raises(CatalogueError, match=r"resources\.cpu: '-1'"):
         load(_write(tmp_path / "c.yaml", GOOD + "  resources: {cpu: -1}\n"))
-    with pytest.raises(CatalogueError, match=r'args.cpu.default: 1 is no text; put it in quotes: "1"'):
+    with pytest.raises(
+        CatalogueError, match=r'args.cpu.default: 1 is no text; put it in quotes: "1"'
+    ):
         load(_write(tmp_path / "c.yaml", GOOD + "  args: {cpu: {default: 1}}\n"))
 
 
 @pytest.mark.parametrize("key", ["on", "off", "yes", "no", "On", "NO", "true", "false"])
 def test_a_key_is_what_is_written_also_where_yaml_reads_a_boolean(tmp_path: Path, key: str) -> None:
-    (found,) = load(_write(tmp_path / "c.yaml", GOOD + f"  args: {{{key}: {{}}}}\n  env: {{{key}: x}}\n"))
+    (found,) = load(
+        _write(tmp_path / "c.yaml", GOOD + f"  args: {{{key}: {{}}}}\n  env: {{{key}: x}}\n")
+    )
     assert (list(found.args), list(found.env)) == ([key], [key])
     with pytest.raises(CatalogueError, match=rf"c\.yaml:4: {key}: unknown key; known are name"):
         load(_write(tmp_path / "c.yaml", GOOD + f"  {key}: 1\n"))
@@ -54,7 +60,10 @@ def test_a_key_is_what_is_written_also_where_yaml_reads_a_boolean(tmp_path: Path
 
 
 def test_a_file_that_breaks_says_since_when_and_which_list_holds(tmp_path: Path) -> None:
-    file, more = _write(tmp_path / "c.yaml", GOOD), _write(tmp_path / "more.yaml", GOOD.replace("plain", "other"))
+    file, more = (
+        _write(tmp_path / "c.yaml", GOOD),
+        _write(tmp_path / "more.yaml", GOOD.replace("plain", "other")),
+    )
     catalogue = YamlCatalogue(file, more)
     assert [one.name for one in catalogue.all()] == ["plain", "other"]
     assert catalogue.problem is None
@@ -86,36 +95,88 @@ def file(tmp_path: Path) -> Path:
         ("\n- plain\n", 2, "not a crawler"),
         ("- kind: command\n  command: [x]\n", 1, "name: missing; add it"),
         (GOOD + "  again: 3\n", 4, "again: unknown key; known are name, kind"),
-        (GOOD + "  args:\n    site: {defalt: x}\n", 5, "args.site.defalt: unknown key; known are default, required"),
-        (GOOD + "  resources: {mem: 1Gi}\n", 4, "resources.mem: unknown key; known are cpu, memory"),
+        (
+            GOOD + "  args:\n    site: {defalt: x}\n",
+            5,
+            "args.site.defalt: unknown key; known are default, required",
+        ),
+        (
+            GOOD + "  resources: {mem: 1Gi}\n",
+            4,
+            "resources.mem: unknown key; known are cpu, memory",
+        ),
         (GOOD + "  kubernetes: {nodes: {}}\n", 4, "kubernetes.nodes: unknown key"),
         (GOOD + "  limits: {grace: 3}\n", 4, "limits.grace: unknown"),
         (GOOD + "  limits:\n    stop_grace_s: -3\n", 5, "limits.stop_grace_s: -3"),
-        (GOOD + "  limits: {stop_grace_s: .nan}\n", 4, "limits.stop_grace_s: '.nan' is no finite number"),
+        (
+            GOOD + "  limits: {stop_grace_s: .nan}\n",
+            4,
+            "limits.stop_grace_s: '.nan' is no finite number",
+        ),
         (GOOD + "  limits: {stop_grace_s: .inf}\n", 4, "no finite number"),
         (GOOD + "  limits: {stop_grace_s: '3'}\n", 4, "limits.stop_grace_s: '3' is not allowed"),
-        (GOOD + "  args: {site: {default: 8400}}\n", 4, 'args.site.default: 8400 is no text; put it in quotes: "8400"'),
-        (GOOD + "  settings:\n    A: a\n    B: yes\n", 6, 'settings.B: yes is no text; put it in quotes: "yes"'),
-        (GOOD + "  allow_settings: [A, log file]\n", 4, "allow_settings[1]: 'log file' is not allowed"),
+        (
+            GOOD + "  args: {site: {default: 8400}}\n",
+            4,
+            'args.site.default: 8400 is no text; put it in quotes: "8400"',
+        ),
+        (
+            GOOD + "  settings:\n    A: a\n    B: yes\n",
+            6,
+            'settings.B: yes is no text; put it in quotes: "yes"',
+        ),
+        (
+            GOOD + "  allow_settings: [A, log file]\n",
+            4,
+            "allow_settings[1]: 'log file' is not allowed",
+        ),
         (
             GOOD + "  ends: wegt\n",
             4,
             "ends.like: 'wegt' is not allowed; give one of plain, scrapy, browsertrix, crawlee",
         ),
-        (GOOD + "  ends:\n    success: [0, 300]\n", 5, "ends.success: 300 is not allowed; give a whole number from 0"),
-        (GOOD + "  ends: {success: [8], final: [8]}\n", 4, "ends.success: 8 is not allowed; it is in another list too"),
+        (
+            GOOD + "  ends:\n    success: [0, 300]\n",
+            5,
+            "ends.success: 300 is not allowed; give a whole number from 0",
+        ),
+        (
+            GOOD + "  ends: {success: [8], final: [8]}\n",
+            4,
+            "ends.success: 8 is not allowed; it is in another list too",
+        ),
         (GOOD + "  ends: {success: ['8']}\n", 4, "ends.success[0]: '8' is not allowed"),
-        (GOOD + "  ends: {failed: [8]}\n", 4, "ends.failed: unknown key; known are like, success, final, retry"),
+        (
+            GOOD + "  ends: {failed: [8]}\n",
+            4,
+            "ends.failed: unknown key; known are like, success, final, retry",
+        ),
         (
             "- {name: a, project: b, ends: {final: [4]}}\n",
             1,
             "ends: [4] is not allowed; leave out all but failed_words",
         ),
-        (GOOD + "  allow_settings: [1]\n", 4, 'allow_settings[0]: 1 is no text; put it in quotes: "1"'),
+        (
+            GOOD + "  allow_settings: [1]\n",
+            4,
+            'allow_settings[0]: 1 is no text; put it in quotes: "1"',
+        ),
         (GOOD + "  args:\n    n: {type: int}\n", 5, "args.n.type: 'int' is not allowed"),
-        (GOOD + "  args:\n    n: {type: integer, default: 1.5}\n", 5, "args.n.default: '1.5' is not allowed"),
-        (GOOD + "  args:\n    n: {type: boolean, default: yes}\n", 5, "args.n.default: 'yes' is not allowed"),
-        (GOOD + "  args:\n    n: {choices: [1]}\n", 5, 'args.n.choices[0]: 1 is no text; put it in quotes: "1"'),
+        (
+            GOOD + "  args:\n    n: {type: integer, default: 1.5}\n",
+            5,
+            "args.n.default: '1.5' is not allowed",
+        ),
+        (
+            GOOD + "  args:\n    n: {type: boolean, default: yes}\n",
+            5,
+            "args.n.default: 'yes' is not allowed",
+        ),
+        (
+            GOOD + "  args:\n    n: {choices: [1]}\n",
+            5,
+            'args.n.choices[0]: 1 is no text; put it in quotes: "1"',
+        ),
         (GOOD + "  env: {PORT: 0x10}\n", 4, 'env.PORT: 0x10 is no text; put it in quotes: "0x10"'),
         (GOOD + "  env: {A: }\n", 4, 'env.A: nothing is no text; put it in quotes: ""'),
         (GOOD + "  env: {A: 2026-01-02}\n", 4, 'read as a date; put it in quotes: "2026-01-02"'),
@@ -124,8 +185,16 @@ def file(tmp_path: Path) -> Path:
         (GOOD + "  env: {1: x}\n", 4, "the key '1' is no text"),
         (GOOD + "  resumable: 'yes'\n", 4, "resumable: 'yes' is not allowed"),
         (GOOD + "  items: 'off'\n", 4, "items: 'off' is not allowed"),
-        (GOOD + "  items: {file: x}\n", 4, "items.file: unknown key; known are files, format, delimiter, quote, key"),
-        (GOOD + "  items:\n    key: [id, 7]\n", 5, "items.key: ['id', 7] is not allowed; give the name of a field"),
+        (
+            GOOD + "  items: {file: x}\n",
+            4,
+            "items.file: unknown key; known are files, format, delimiter, quote, key",
+        ),
+        (
+            GOOD + "  items:\n    key: [id, 7]\n",
+            5,
+            "items.key: ['id', 7] is not allowed; give the name of a field",
+        ),
         (
             GOOD + "  items: {key: ''}\n",
             4,
@@ -136,22 +205,58 @@ def file(tmp_path: Path) -> Path:
             6,
             "items.format: 'yaml' is not allowed; give one",
         ),
-        (GOOD + "  items: {delimiter: 7}\n", 4, "items.delimiter: 7 is not allowed; give one character"),
+        (
+            GOOD + "  items: {delimiter: 7}\n",
+            4,
+            "items.delimiter: 7 is not allowed; give one character",
+        ),
         (GOOD + "  files_max: -1\n", 4, "files_max: -1 is not allowed"),
-        (GOOD + "  expect: {price: 0}\n", 4, "expect.price: 0 is not allowed; give a number above 0"),
+        (
+            GOOD + "  expect: {price: 0}\n",
+            4,
+            "expect.price: 0 is not allowed; give a number above 0",
+        ),
         (GOOD + "  expect:\n    title: 1\n    price: 2\n", 6, "expect.price: 2 is not allowed"),
         (GOOD + "  expect: {price: .nan}\n", 4, "expect.price: '.nan' is no finite number"),
         (GOOD + "  expect: {price: high}\n", 4, "expect.price: 'high' is not allowed"),
         (GOOD + "  expect: [price]\n", 4, "expect: ['price'] is not allowed"),
-        (GOOD + "  expect: {price: {min: 1}}\n", 4, "expect.price: {'min': 1} is not allowed; give a number above 0"),
-        (GOOD + "  expect:\n    pages: 1\n    items: 0.9\n", 6, "expect.items.min: 0.9 is not allowed; give a whole"),
-        (GOOD + "  expect: {items: {most: 1}}\n", 4, "give {min, drop}; a field of items called items is named below"),
+        (
+            GOOD + "  expect: {price: {min: 1}}\n",
+            4,
+            "expect.price: {'min': 1} is not allowed; give a number above 0",
+        ),
+        (
+            GOOD + "  expect:\n    pages: 1\n    items: 0.9\n",
+            6,
+            "expect.items.min: 0.9 is not allowed; give a whole",
+        ),
+        (
+            GOOD + "  expect: {items: {most: 1}}\n",
+            4,
+            "give {min, drop}; a field of items called items is named below",
+        ),
         (GOOD + "  expect: {items: {}}\n", 4, "expect.items: {} is not allowed; give {min, drop}"),
-        (GOOD + "  expect:\n    items:\n      min: 1\n      drop: 50\n", 7, "expect.items.drop: 50 is not allowed"),
-        (GOOD + "  expect: {errors: 0.1}\n", 4, "expect.errors: {'min': 0.1} is not allowed; give {max_share}"),
-        (GOOD + "  expect: {errors: {max_share: yes}}\n", 4, "expect.errors.max_share: True is not allowed"),
+        (
+            GOOD + "  expect:\n    items:\n      min: 1\n      drop: 50\n",
+            7,
+            "expect.items.drop: 50 is not allowed",
+        ),
+        (
+            GOOD + "  expect: {errors: 0.1}\n",
+            4,
+            "expect.errors: {'min': 0.1} is not allowed; give {max_share}",
+        ),
+        (
+            GOOD + "  expect: {errors: {max_share: yes}}\n",
+            4,
+            "expect.errors.max_share: True is not allowed",
+        ),
         (GOOD + "  expect: {pages: }\n", 4, "expect.pages.min: None is not allowed"),
-        (GOOD + "  expect: {fields: {items: 2}}\n", 4, "expect.items: 2 is not allowed; give a number above 0"),
+        (
+            GOOD + "  expect: {fields: {items: 2}}\n",
+            4,
+            "expect.items: 2 is not allowed; give a number above 0",
+        ),
         (GOOD + "  expect: {fields: {items: [1]}}\n", 4, "expect.items: [1] is not allowed"),
         (GOOD + f"  expect: {{{'x' * 1_000}: 1}}\n", 4, "expect: 'xxx"),
         (
@@ -183,7 +288,9 @@ def file(tmp_path: Path) -> Path:
         ("#" * (SIZE_MAX + 1), None, "larger than"),
     ],
 )
-def test_a_mistake_is_told_by_line(file: Path, text: str | bytes, line: int | None, words: str) -> None:
+def test_a_mistake_is_told_by_line(
+    file: Path, text: str | bytes, line: int | None, words: str
+) -> None:
     with pytest.raises(CatalogueError) as caught:
         load(_write(file, text))
     told = str(caught.value)
@@ -201,12 +308,17 @@ def test_arguments_of_a_type_are_written_as_they_are_meant(file: Path) -> None:
     assert {name: (arg.type, arg.default) for name, arg in crawler.args.items()} == {
         **{"pages": ("integer", "100"), "delay": ("number", "1.50"), "images": ("boolean", "false")}
     }
-    assert (crawler.args["pages"].choices, crawler.args["pages"].description) == (["10", "0100", "100"], "at most")
+    assert (crawler.args["pages"].choices, crawler.args["pages"].description) == (
+        ["10", "0100", "100"],
+        "at most",
+    )
 
 
 def test_a_small_file_cannot_unfold_into_a_large_one(file: Path) -> None:
     levels = "".join(f"  l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 10)}]\n" for n in range(1, 9))
-    text = GOOD + "  kubernetes:\n   volumes:\n" + "    l0: &l0 [x]\n" + levels.replace("  l", "    l")
+    text = (
+        GOOD + "  kubernetes:\n   volumes:\n" + "    l0: &l0 [x]\n" + levels.replace("  l", "    l")
+    )
     with pytest.raises(CatalogueError, match="too large once its aliases are followed"):
         load(_write(file, text))
     with pytest.raises(CatalogueError, match="too large once its aliases are followed"):
@@ -220,7 +332,10 @@ def test_honest_aliases_work(file: Path) -> None:
 
 
 def test_projects_are_relative_to_the_file(file: Path) -> None:
-    _write(file, "- {name: a, project: ../b}\n- {name: c, project: /abs}\n- {name: d, image: registry/x}\n")
+    _write(
+        file,
+        "- {name: a, project: ../b}\n- {name: c, project: /abs}\n- {name: d, image: registry/x}\n",
+    )
     assert [c.project for c in load(file)] == [str(file.parent.parent / "b"), "/abs", None]
 
 
@@ -235,7 +350,8 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, what: str) -> None:
 
 def test_ends_may_be_the_name_of_a_preset(file: Path) -> None:
     names = [
-        load(_write(file, GOOD + f"  ends: {given}\n"))[0].ends for given in ("wget", "{like: wget, success: [8]}")
+        load(_write(file, GOOD + f"  ends: {given}\n"))[0].ends
+        for given in ("wget", "{like: wget, success: [8]}")
     ]
     assert names == [Ends("wget"), Ends("wget", success=[8])]
 
@@ -281,8 +397,14 @@ def test_readers_at_once_while_the_file_is_replaced(file: Path) -> None:
 
 
 @settings(max_examples=examples(150))
-@given(st.text(alphabet=st.sampled_from("-:[]{}&*!|>'\"%@`#,?\n \tab01nkem~<=.\\\0\u2028é"), max_size=60))
-def test_no_text_is_anything_but_a_catalogue_or_its_error(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+@given(
+    st.text(
+        alphabet=st.sampled_from("-:[]{}&*!|>'\"%@`#,?\n \tab01nkem~<=.\\\0\u2028é"), max_size=60
+    )
+)
+def test_no_text_is_anything_but_a_catalogue_or_its_error(
+    tmp_path_factory: pytest.TempPathFactory, text: str
+) -> None:
     file = tmp_path_factory.getbasetemp() / "any.yaml"
     file.write_bytes((GOOD + text).encode())
     with contextlib.suppress(CatalogueError):
@@ -294,7 +416,7 @@ def test_the_example_catalogue_is_valid() -> None:
     assert {"services", "operations", "plain"} <= {c.name for c in crawlers}
 
 
-# --- a second file, for names that the first does not declare ---------------------------------------------------------
+# --- a second file, for names that the first does not declare -------------------------------------
 
 OWN = "- {name: mine, kind: command, command: [mine]}\n"
 MORE = "- {name: site, kind: command, command: [generic]}\n- {name: other, kind: command, command: [other]}\n"
@@ -338,13 +460,17 @@ DOCS = Path(__file__).parents[2]
 EXAMPLES = [
     pytest.param(block, id=f"{page.name}:{n}")
     for page in (*sorted((DOCS / "docs").glob("*.md")), DOCS / "README.md")
-    for n, block in enumerate(re.findall(r"^```ya?ml\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL), 1)
+    for n, block in enumerate(
+        re.findall(r"^```ya?ml\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL), 1
+    )
 ]
 
 
 @pytest.mark.parametrize("block", EXAMPLES)
 def test_every_example_of_the_docs_is_read(tmp_path: Path, block: str) -> None:
-    """Entries of the catalogue by our reader, also parts of them; what others read by YAML itself."""
+    """Entries of the catalogue by our reader, also parts of them; what others read by YAML
+    itself.
+    """
     if block.startswith("  "):
         block = "- name: shops\n" + block
     if re.search("^- ", block, re.MULTILINE) and not re.search("^[a-z]", block, re.MULTILINE):
@@ -357,7 +483,9 @@ def test_every_example_of_the_docs_is_read(tmp_path: Path, block: str) -> None:
 
 
 def keys_of(value: object) -> Iterator[object]:
-    for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+    for part in (
+        value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    ):
         yield from keys_of(part)
     if isinstance(value, dict):
         yield from value

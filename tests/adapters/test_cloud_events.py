@@ -41,13 +41,19 @@ def _data(event: Event, limit: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("type", ["run.started", "run.stopped", "run.ended"])
 def test_what_happens_once_in_an_attempt_has_one_id(type: str) -> None:
-    assert event_id(_event({}, type, seq=3)) == event_id(_event({}, type, seq=4)) == f"7-{UID}/2/{type}"
+    assert (
+        event_id(_event({}, type, seq=3))
+        == event_id(_event({}, type, seq=4))
+        == f"7-{UID}/2/{type}"
+    )
 
 
 def test_what_repeats_has_an_id_for_each_time() -> None:
     assert event_id(_event({}, "run.changed", seq=3)) == f"7-{UID}/2/run.changed/3"
     assert event_id(_event({}, "run.changed", seq=4)) == f"7-{UID}/2/run.changed/4"
-    assert event_id(_event({}, "of.a.later.version", seq=5)).endswith("/5"), "unknown types never share an id"
+    assert event_id(_event({}, "of.a.later.version", seq=5)).endswith("/5"), (
+        "unknown types never share an id"
+    )
 
 
 def test_the_later_event_has_the_greater_sequence() -> None:
@@ -79,7 +85,9 @@ def test_the_cause_is_cut_first_then_texts_then_the_largest_fields_go() -> None:
 
 _json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(st.characters(), max_size=300),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
     max_leaves=12,
 )
 
@@ -90,7 +98,9 @@ _json_values = st.recursive(
     padding=st.integers(0, 3000),
     limit=st.integers(2500, 9000),
 )
-def test_any_body_fits_the_same_way_each_time(body: dict[str, Any], padding: int, limit: int) -> None:
+def test_any_body_fits_the_same_way_each_time(
+    body: dict[str, Any], padding: int, limit: int
+) -> None:
     event = _event({**body, "run_id": 7, "cause": "é" * padding})
     data = _data(event, limit)
     assert event_text(event, limit) == event_text(event, limit)

@@ -27,7 +27,11 @@ def _event(run_id: int = 7, **body: object) -> Event:
 
 
 def _lines(path: Path) -> list[dict[str, object]]:
-    return [json.loads(line) for line in path.read_text().splitlines() if line.startswith("{") and line.endswith("}")]
+    return [
+        json.loads(line)
+        for line in path.read_text().splitlines()
+        if line.startswith("{") and line.endswith("}")
+    ]
 
 
 @pytest.fixture
@@ -76,9 +80,17 @@ def test_many_writers_lose_and_mix_nothing(path: Path) -> None:
         "Event(n, n + int(sys.argv[2]), 'u' * 32, 1, 'run.ended', {'x': 'y' * 5000}, datetime.now(UTC), "
         "f'runs/{n + int(sys.argv[2])}'))"
     )
-    processes = [subprocess.Popen([sys.executable, "-c", code, path.as_uri(), str(k * 1000)]) for k in range(3)]
+    processes = [
+        subprocess.Popen([sys.executable, "-c", code, path.as_uri(), str(k * 1000)])
+        for k in range(3)
+    ]
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda n: JsonLinesSink(path.as_uri(), lock_timeout_s=120).send(_event(n + 9000)), range(50)))
+        list(
+            pool.map(
+                lambda n: JsonLinesSink(path.as_uri(), lock_timeout_s=120).send(_event(n + 9000)),
+                range(50),
+            )
+        )
     assert [process.wait(150) for process in processes] == [0, 0, 0]
     ids = [str(line["id"]) for line in _lines(path)]
     assert len(ids) == len(set(ids)) == 200 == len(path.read_text().splitlines())
@@ -108,8 +120,14 @@ def test_a_full_disk_leaves_no_half_line(path: Path, monkeypatch: pytest.MonkeyP
 def test_a_file_that_is_moved_while_a_writer_waits_for_it(
     path: Path, monkeypatch: pytest.MonkeyPatch, remade: bool
 ) -> None:
-    """By whoever collects events: what comes later belongs into the next file, where it will be looked for."""
-    sink, lock, moved = JsonLinesSink(path.as_uri()), JsonLinesSink._lock, path.with_name("collected.jsonl")
+    """By whoever collects events: what comes later belongs into the next file, where it will be
+    looked for.
+    """
+    sink, lock, moved = (
+        JsonLinesSink(path.as_uri()),
+        JsonLinesSink._lock,
+        path.with_name("collected.jsonl"),
+    )
     sink.send(_event(1))
 
     def waits(self: JsonLinesSink, fd: int) -> None:
@@ -160,7 +178,9 @@ def test_a_check_needs_what_a_delivery_needs_and_adds_no_line(tmp_path: Path) ->
             JsonLinesSink((tmp_path / name).as_uri()).check()
 
 
-@pytest.mark.parametrize("url", ["events.jsonl", "file:events.jsonl", "file://host/x", "eventbridge://bus", ""])
+@pytest.mark.parametrize(
+    "url", ["events.jsonl", "file:events.jsonl", "file://host/x", "eventbridge://bus", ""]
+)
 def test_other_urls_are_refused_with_the_setting(url: str) -> None:
     with pytest.raises(InvalidRequest, match="LIFECYCLE_EVENTS__URL"):
         JsonLinesSink(url)

@@ -62,7 +62,7 @@ def sink(bus: EventBusServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Event
     sink.close()
 
 
-# --- what arrives -----------------------------------------------------------------------------------------------------
+# --- what arrives ---------------------------------------------------------------------------------
 
 
 def test_a_rule_matches_and_its_target_gets_the_document(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +76,10 @@ def test_a_rule_matches_and_its_target_gets_the_document(monkeypatch: pytest.Mon
             sink.close()
         missing = EventBridgeSink("eventbridge://missing")
         for call in (missing.check, lambda: missing.send(event)):
-            with pytest.raises(NotDelivered, match=r"ResourceNotFoundException.*create the bus, or set LIFECYCLE_EVE"):
+            with pytest.raises(
+                NotDelivered,
+                match=r"ResourceNotFoundException.*create the bus, or set LIFECYCLE_EVE",
+            ):
                 call()
         missing.close()
         first, second = arrived()
@@ -87,12 +90,21 @@ def test_a_rule_matches_and_its_target_gets_the_document(monkeypatch: pytest.Mon
     assert first["time"] == "2026-11-20T12:00:00Z"
 
 
-def test_the_file_and_the_bus_have_the_same_text(sink: EventBridgeSink, bus: EventBusServer, tmp_path: Any) -> None:
+def test_the_file_and_the_bus_have_the_same_text(
+    sink: EventBridgeSink, bus: EventBusServer, tmp_path: Any
+) -> None:
     file = build_sink(Settings(events=UrlSettings(url=(tmp_path / "events.jsonl").as_uri())))
-    for event in (_event(cause="é"), _event("run.changed"), _event(cause="x" * 300_000), _event(x="\u2028" * 50_000)):
+    for event in (
+        _event(cause="é"),
+        _event("run.changed"),
+        _event(cause="x" * 300_000),
+        _event(x="\u2028" * 50_000),
+    ):
         file.send(event)
         sink.send(event)
-    assert (tmp_path / "events.jsonl").read_text().splitlines() == [entry["Detail"] for entry in bus.entries]
+    assert (tmp_path / "events.jsonl").read_text().splitlines() == [
+        entry["Detail"] for entry in bus.entries
+    ]
     assert [("truncated" in detail["data"]) for detail in bus.details] == [False, False, True, True]
 
 
@@ -106,13 +118,17 @@ def test_no_event_is_too_large(sink: EventBridgeSink, bus: EventBusServer, size:
     assert (data["run_id"], data["status"], data["crawler"]) == (7, "FAILED", "services")
 
 
-def test_the_bus_is_asked_for_once_and_not_before_each_event(sink: EventBridgeSink, bus: EventBusServer) -> None:
+def test_the_bus_is_asked_for_once_and_not_before_each_event(
+    sink: EventBridgeSink, bus: EventBusServer
+) -> None:
     for seq in range(3):
         sink.send(_event(seq=seq))
     assert bus.operations == ["DescribeEventBus", "PutEvents", "PutEvents", "PutEvents"]
 
 
-def test_a_missing_bus_is_noticed_although_it_accepts_events(sink: EventBridgeSink, bus: EventBusServer) -> None:
+def test_a_missing_bus_is_noticed_although_it_accepts_events(
+    sink: EventBridgeSink, bus: EventBusServer
+) -> None:
     bus.buses.clear()
     for _ in range(2):
         with pytest.raises(NotDelivered, match="does not exist"):
@@ -129,12 +145,14 @@ def test_without_the_right_to_look_events_go_out_with_a_warning(
     sink.send(_event())
     sink.send(_event())
     assert len(bus.entries) == 2
-    assert [r.getMessage() for r in caplog.records if "events:DescribeEventBus" in r.getMessage()] != []
+    assert [
+        r.getMessage() for r in caplog.records if "events:DescribeEventBus" in r.getMessage()
+    ] != []
     with pytest.raises(NotDelivered, match="events:DescribeEventBus; sending may still work"):
         sink.check()
 
 
-# --- what does not ----------------------------------------------------------------------------------------------------
+# --- what does not --------------------------------------------------------------------------------
 
 
 def test_a_refused_entry_is_not_delivered_although_the_status_is_200(
@@ -165,7 +183,9 @@ def test_a_refused_entry_is_not_delivered_although_the_status_is_200(
         b'{"FailedEntryCount": 0, "Entries": [null]}',
     ],
 )
-def test_an_answer_without_an_id_is_no_acceptance(sink: EventBridgeSink, bus: EventBusServer, body: bytes) -> None:
+def test_an_answer_without_an_id_is_no_acceptance(
+    sink: EventBridgeSink, bus: EventBusServer, body: bytes
+) -> None:
     sink.send(_event())
     bus.faults.append(Answer(200, body))
     with pytest.raises(NotDelivered):
@@ -175,9 +195,18 @@ def test_an_answer_without_an_id_is_no_acceptance(sink: EventBridgeSink, bus: Ev
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (aws_error("UnrecognizedClientException", "The security token is invalid."), "AWS_ACCESS_KEY_ID"),
-        (aws_error("AccessDeniedException", "User x is not authorized to perform"), "events:PutEvents"),
-        (aws_error("ExpiredTokenException", "The security token is expired"), "renew the credentials"),
+        (
+            aws_error("UnrecognizedClientException", "The security token is invalid."),
+            "AWS_ACCESS_KEY_ID",
+        ),
+        (
+            aws_error("AccessDeniedException", "User x is not authorized to perform"),
+            "events:PutEvents",
+        ),
+        (
+            aws_error("ExpiredTokenException", "The security token is expired"),
+            "renew the credentials",
+        ),
         (aws_error("ResourceNotFoundException", "Event bus does not exist."), "create the bus"),
         (aws_error("ThrottlingException", "Rate exceeded"), "quota of PutEvents"),
         (aws_error("InternalException", "oops", 500), "an internal error"),
@@ -207,7 +236,11 @@ def test_an_answer_that_is_lost_is_followed_by_the_same_event_under_the_same_id(
         sink.send(_event())
     sink.send(_event())
     assert bus.entries[1] == bus.entries[2]
-    assert [detail["id"].rpartition("/")[2] for detail in bus.details] == ["run.started", "run.ended", "run.ended"]
+    assert [detail["id"].rpartition("/")[2] for detail in bus.details] == [
+        "run.started",
+        "run.ended",
+        "run.ended",
+    ]
 
 
 def test_a_bus_that_hangs_or_is_not_there(
@@ -234,7 +267,9 @@ def test_without_credentials(bus: EventBusServer, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("AWS_ENDPOINT_URL", bus.url)
     sink = EventBridgeSink(f"eventbridge://{BUS}")
     for call in (sink.check, lambda: sink.send(_event())):
-        with pytest.raises(NotDelivered, match=r"Unable to locate credentials.*AWS_ACCESS_KEY_ID.*role of the pod"):
+        with pytest.raises(
+            NotDelivered, match=r"Unable to locate credentials.*AWS_ACCESS_KEY_ID.*role of the pod"
+        ):
             call()
     sink.close()
 
@@ -242,17 +277,28 @@ def test_without_credentials(bus: EventBusServer, monkeypatch: pytest.MonkeyPatc
 def test_no_secret_is_told_to_anybody(
     sink: EventBridgeSink, bus: EventBusServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # What AWS answers to a wrong signature: the headers that were signed, the session's token among them.
+    # What AWS answers to a wrong signature: the headers that were signed, the session's token among
+    # them.
     message = (
         "The request signature we calculated does not match.\n\nThe Canonical String for this request should have "
         f"been\n'POST\n/\n\nx-amz-security-token:{SESSION_TOKEN}\n' {SECRET_KEY}"
     )
     caplog.set_level(logging.INFO)
-    for answer in (aws_error("InvalidSignatureException", message), aws_error("SignatureDoesNotMatch", message, 403)):
+    for answer in (
+        aws_error("InvalidSignatureException", message),
+        aws_error("SignatureDoesNotMatch", message, 403),
+    ):
         bus.faults.append(answer)
-        with pytest.raises(NotDelivered, match=r"does not match; check AWS_ACCESS_KEY_ID.*clock") as caught:
+        with pytest.raises(
+            NotDelivered, match=r"does not match; check AWS_ACCESS_KEY_ID.*clock"
+        ) as caught:
             sink.send(_event())
-        told = "".join(traceback.format_exception(caught.value)) + caplog.text + repr(sink) + repr(vars(sink))
+        told = (
+            "".join(traceback.format_exception(caught.value))
+            + caplog.text
+            + repr(sink)
+            + repr(vars(sink))
+        )
         assert SESSION_TOKEN not in told
         assert SECRET_KEY not in told
         assert caught.value.__cause__ is None, "causes travel with the failure"
@@ -269,13 +315,20 @@ def test_a_password_in_the_endpoint_is_told_to_nobody(monkeypatch: pytest.Monkey
     sink.close()
 
 
-# --- what cannot be served --------------------------------------------------------------------------------------------
+# --- what cannot be served ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "url",
     [
-        *("eventbridge://", "eventbridge:/crawls", "eventbridge:crawls", "eventbridge://my bus", "sqs://queue", ""),
+        *(
+            "eventbridge://",
+            "eventbridge:/crawls",
+            "eventbridge:crawls",
+            "eventbridge://my bus",
+            "sqs://queue",
+            "",
+        ),
         *("eventbridge://arn:aws:s3:::bucket", "eventbridge://" + "x" * 257),
         "eventbridge://arn:aws:events:eu-central-1:12:event-bus/crawls",
     ],

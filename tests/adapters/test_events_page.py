@@ -1,4 +1,6 @@
-"""docs/events.md and event-bus.md against reality: every example and list is compared with events of the store."""
+"""docs/events.md and event-bus.md against reality: every example and list is compared with events
+of the store.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,14 @@ from tests.contracts.store.world import Clock, World
 from tests.support.databases import make_tables
 from tests.support.event_bus import BUS, aws_error, event_bus_server, use_aws
 from tests.support.fakes.cluster import FakeCluster
-from tests.support.fakes.services import FakeArchive, FakeCatalogue, FakeNotifier, FakeScheduler, FakeSink, untried
+from tests.support.fakes.services import (
+    FakeArchive,
+    FakeCatalogue,
+    FakeNotifier,
+    FakeScheduler,
+    FakeSink,
+    untried,
+)
 from tests.support.faulty_http import Answer
 from tests.support.pusher_server import APP_ID, KEY, SECRET, pusher_server
 
@@ -43,12 +52,19 @@ def _blocks(info: str) -> list[Document]:
 def _rows(heading: str) -> list[str]:
     """The names that the items of the list below a heading begin with."""
     section = re.split(rf"^#+ {re.escape(heading)}$", PAGE, maxsplit=1, flags=re.M)[1]
-    items = re.findall(r"^- (`[^:]+`): ", re.split(r"^#+ ", section, maxsplit=1, flags=re.M)[0], re.M)
+    items = re.findall(
+        r"^- (`[^:]+`): ", re.split(r"^#+ ", section, maxsplit=1, flags=re.M)[0], re.M
+    )
     return [name for item in items for name in re.findall(r"`(\w+)`", item)]
 
 
 EXAMPLES = [document for document in _blocks("json") if "specversion" in document]
-TYPES = {names.EVENT_RUN_STARTED, names.EVENT_RUN_CHANGED, names.EVENT_RUN_STOPPED, names.EVENT_RUN_ENDED}
+TYPES = {
+    names.EVENT_RUN_STARTED,
+    names.EVENT_RUN_CHANGED,
+    names.EVENT_RUN_STOPPED,
+    names.EVENT_RUN_ENDED,
+}
 
 
 @pytest.fixture(scope="module")
@@ -64,8 +80,17 @@ def deploying(store: Store, notifier: Notifier) -> DeploymentActivities:
 
 
 def completing(store: Store, sink: EventSink, notifier: Notifier) -> CompletionActivities:
-    rows = (store.completion, store.exports, store.deployment, store.runs, store.tasks, store.events)
-    return CompletionActivities(*rows, FakeCluster(), sink, FakeArchive(), FakeCatalogue(), [notifier])
+    rows = (
+        store.completion,
+        store.exports,
+        store.deployment,
+        store.runs,
+        store.tasks,
+        store.events,
+    )
+    return CompletionActivities(
+        *rows, FakeCluster(), sink, FakeArchive(), FakeCatalogue(), [notifier]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +129,9 @@ def test_the_event_of_the_bus_has_an_example(real: list[Document]) -> None:
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda d: d["id"])
-def test_an_example_has_the_fields_and_kinds_of_real_events(real: list[Document], example: Document) -> None:
+def test_an_example_has_the_fields_and_kinds_of_real_events(
+    real: list[Document], example: Document
+) -> None:
     found = _alike(real, example)
     assert found
     for document in found:
@@ -137,13 +164,19 @@ def test_an_example_is_what_this_program_would_make_of_it(example: Document) -> 
 
 @pytest.mark.parametrize("type", sorted(TYPES))
 def test_the_lists_name_every_field_and_no_other(real: list[Document], type: str) -> None:
-    fields = {name: None for document in real if document["type"] == type for name in document["data"]}
+    fields = {
+        name: None for document in real if document["type"] == type for name in document["data"]
+    }
     assert _rows(type) == list(fields)
     assert _rows("The document") == list(real[0])
 
 
 def test_all_events_about_a_verdict_say_the_same(real: list[Document]) -> None:
-    ended = {document["subject"]: document for document in real if document["type"] == names.EVENT_RUN_ENDED}
+    ended = {
+        document["subject"]: document
+        for document in real
+        if document["type"] == names.EVENT_RUN_ENDED
+    }
     told = [document for document in real if document["type"] == names.EVENT_RUN_ATTENTION]
     assert [document["data"]["attention"] for document in told] == ["failed", "failed"]
     for document in told:
@@ -161,7 +194,9 @@ def test_the_rule_of_cutting_is_the_one_in_the_code() -> None:
 def test_the_patterns_match_what_is_said(real: list[Document]) -> None:
     from moto.events.models import EventPattern
 
-    every, two, failed, items = (EventPattern.load(json.dumps(pattern)) for pattern in _blocks("json pattern"))
+    every, two, failed, items = (
+        EventPattern.load(json.dumps(pattern)) for pattern in _blocks("json pattern")
+    )
 
     def matching(pattern: Any) -> list[Document]:
         events = [{"source": d["source"], "detail-type": d["type"], "detail": d} for d in real]
@@ -176,7 +211,7 @@ def test_the_patterns_match_what_is_said(real: list[Document]) -> None:
     assert matching(items) == [d for d in ended if d["data"]["items"]] != []
 
 
-# --- what the page promises about delivery ----------------------------------------------------------------------------
+# --- what the page promises about delivery --------------------------------------------------------
 
 
 def fence_of(store: Store, run_id: int) -> Fence:
@@ -220,12 +255,16 @@ def test_a_run_is_told_of_once_the_bus_accepts_and_every_try_is_on_record(
     assert store.runs.get_run(1).status.value == "COMPLETED"  # type: ignore[union-attr]
 
 
-def test_a_push_that_fails_changes_no_run_and_can_be_made_again(store: Store, real: list[Document]) -> None:
+def test_a_push_that_fails_changes_no_run_and_can_be_made_again(
+    store: Store, real: list[Document]
+) -> None:
     before, fence = store.runs.get_run(1), fence_of(store, 1)
     with pusher_server() as server:
         host, port = server.url.removeprefix("http://").split(":")
         own: dict[str, Any] = {"host": host, "port": int(port), "tls": False, "timeout_s": 120}
-        notifier = PusherNotifier(app_id=APP_ID, key=KEY, secret=SECRET, channel="private-crawls", **own)
+        notifier = PusherNotifier(
+            app_id=APP_ID, key=KEY, secret=SECRET, channel="private-crawls", **own
+        )
         deployment = deploying(store, notifier)
         server.faults.extend([Answer(429, b"slow down"), "drop", Answer(413, b"too large")])
         for _ in range(3):

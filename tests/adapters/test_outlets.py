@@ -1,4 +1,6 @@
-"""A tenant's text at every outlet: it arrives as it is, and no receiver finds a header, a mark, a formula or a line."""
+"""A tenant's text at every outlet: it arrives as it is, and no receiver finds a header, a mark, a
+formula or a line.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ from crawler_lifecycle.ports.runs import Event
 
 T0 = datetime(2026, 3, 1, tzinfo=UTC)
 SENDER, TO = "Crawls <crawls@example.com>", ["ops@example.com"]
-#: Encoded words that hold lines: in the subject of a mail, Python reads them back as headers and a body.
+#: Encoded words that hold lines: in the subject of a mail, Python reads them back as headers and a
+#: body.
 WORDS = "=?utf-8?q?x=0D=0AReply-To=3A_evil=40example.org=0D=0AContent-Type=3A_text/html=0D=0A=0D=0A<b>y?="
 BASE64 = "=?utf-8?b?eA0KQmNjOiBldmlsQGV4YW1wbGUub3JnDQoNCjxiPnk=?="
 PIECES = [
@@ -75,19 +78,36 @@ PIECES = [
 ]
 TEXTS = st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=5)), max_size=6).map("".join)
 HEADERS = {
-    *("Content-Type", "MIME-Version", "Content-Transfer-Encoding", "From", "To", "Subject", "Message-ID"),
+    *(
+        "Content-Type",
+        "MIME-Version",
+        "Content-Transfer-Encoding",
+        "From",
+        "To",
+        "Subject",
+        "Message-ID",
+    ),
     "Auto-Submitted",
 }
 
 
 def event_of(text: str) -> Event:
     """An ended graph with this name, which also wrote the cause."""
-    body = {"key": text, "name": text, "state": "failed", "cause": text, "tasks": {text: 1}, "project": "a"}
+    body = {
+        "key": text,
+        "name": text,
+        "state": "failed",
+        "cause": text,
+        "tasks": {text: 1},
+        "project": "a",
+    }
     return Event(7, None, None, None, "graph.ended", body, T0, f"graphs/{text}")
 
 
 def told(text: str) -> Alert:
-    return alert_of("graph.ended", f"graphs/{text}", event_of(text).body, "https://crawls.example.com")
+    return alert_of(
+        "graph.ended", f"graphs/{text}", event_of(text).body, "https://crawls.example.com"
+    )
 
 
 @given(TEXTS)
@@ -118,20 +138,30 @@ def decoded(raw: bytes) -> str:
     """The subject as a mail program shows it: its encoded words are read once."""
     kept = email.message_from_bytes(raw, policy=email.policy.compat32)["Subject"]
     found = email.header.decode_header("".join(kept.split("\r\n")))
-    return "".join(part.decode(charset or "ascii") if isinstance(part, bytes) else part for part, charset in found)
+    return "".join(
+        part.decode(charset or "ascii") if isinstance(part, bytes) else part
+        for part, charset in found
+    )
 
 
 @given(TEXTS)
 def test_slack_finds_no_mark_mention_or_link_of_a_tenant(text: str) -> None:
     alert = told(text)
     sent = json.loads(json.dumps(message("slack", alert), ensure_ascii=False).encode())
-    title, cause, line, link = [block["text"]["text"] for block in sent["blocks"]] if alert.cause else (None,) * 4
+    title, cause, line, link = (
+        [block["text"]["text"] for block in sent["blocks"]] if alert.cause else (None,) * 4
+    )
     if title is None:
         return
-    for shown, form, whole in ((title, r"\*`(.*)`\*", alert.title), (cause, r"```(.*)```", alert.cause)):
+    for shown, form, whole in (
+        (title, r"\*`(.*)`\*", alert.title),
+        (cause, r"```(.*)```", alert.cause),
+    ):
         inside = re.fullmatch(form, shown)
         assert inside is not None
-        assert "`" not in inside[1], "what is inside of code is not formatted, and nothing leads out of it"
+        assert "`" not in inside[1], (
+            "what is inside of code is not formatted, and nothing leads out of it"
+        )
         assert not set(inside[1]) & set("<>")
         assert html.unescape(inside[1]) == whole.replace("`", "'")
     assert line.startswith("`")
@@ -142,9 +172,13 @@ def test_slack_finds_no_mark_mention_or_link_of_a_tenant(text: str) -> None:
 @given(TEXTS)
 def test_teams_and_discord_get_text_without_marks(text: str) -> None:
     alert = told(text)
-    card = json.loads(json.dumps(message("teams", alert), ensure_ascii=False).encode())["attachments"][0]["content"]
+    card = json.loads(json.dumps(message("teams", alert), ensure_ascii=False).encode())[
+        "attachments"
+    ][0]["content"]
     runs = [run for block in card["body"] for run in block["inlines"]]
-    assert [run["text"] for run in runs] == [one for one in (alert.title, alert.cause, alert.line) if one]
+    assert [run["text"] for run in runs] == [
+        one for one in (alert.title, alert.cause, alert.line) if one
+    ]
     assert {run["type"] for run in runs} == {"TextRun"}, "the only one that reads no marks"
     sent = json.loads(json.dumps(message("discord", alert), ensure_ascii=False).encode())
     assert sent["allowed_mentions"] == {"parse": []}
@@ -172,7 +206,9 @@ def test_a_signed_event_is_json_that_every_reader_takes(text: str) -> None:
     read = json.loads(document)["data"]["name"]
     assert read == re.sub("[\ud800-\udfff]", "\ufffd", text)
     read.encode()
-    assert re.fullmatch(r"[\w/~:%-]*", message_id(f"graph/{text}"), re.ASCII), "a header, and parts of a signature"
+    assert re.fullmatch(r"[\w/~:%-]*", message_id(f"graph/{text}"), re.ASCII), (
+        "a header, and parts of a signature"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -202,4 +238,6 @@ def test_a_log_line_is_one_line_and_moves_no_cursor(log: Any, text: str) -> None
     assert not re.search("[\x00-\x1f\x7f-\x9f\u2028-\u202e\ud800-\udfff]", line)
     read = json.loads(line)
     assert read["level"] == "error"
-    assert not re.search("[\x00-\x1f\x7f-\x9f\u2028-\u202e\ud800-\udfff]", read["event"] + read["name_of_it"])
+    assert not re.search(
+        "[\x00-\x1f\x7f-\x9f\u2028-\u202e\ud800-\udfff]", read["event"] + read["name_of_it"]
+    )

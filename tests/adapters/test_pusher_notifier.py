@@ -1,4 +1,6 @@
-"""Pusher: what arrives at a server that checks signatures and limits, and what is said and done when it does not."""
+"""Pusher: what arrives at a server that checks signatures and limits, and what is said and done
+when it does not.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,14 @@ AT = datetime(2026, 11, 20, 12, 0, 0, 123456, tzinfo=UTC)
 
 def _event(type: str = "run.changed", seq: int = 3, **body: object) -> Event:
     return Event(
-        seq, 7, UID, 2, type, {"run_id": 7, "crawler": "services", "status": "PROCESSING", **body}, AT, "runs/7"
+        seq,
+        7,
+        UID,
+        2,
+        type,
+        {"run_id": 7, "crawler": "services", "status": "PROCESSING", **body},
+        AT,
+        "runs/7",
     )
 
 
@@ -68,16 +77,21 @@ def notifier(server: PusherServer) -> Iterator[PusherNotifier]:
     notifier.close()
 
 
-# --- what arrives -----------------------------------------------------------------------------------------------------
+# --- what arrives ---------------------------------------------------------------------------------
 
 
-def test_an_event_is_triggered_under_its_type_with_its_document(notifier: PusherNotifier, server: PusherServer) -> None:
+def test_an_event_is_triggered_under_its_type_with_its_document(
+    notifier: PusherNotifier, server: PusherServer
+) -> None:
     event = _event(cause="é \U0001f600 \u2028 \ud800", tasks={"RUNNING": 2})
     notifier.push(event)
     notifier.push(event)
     first, second = server.triggered
     assert first == second
-    assert (first.name, first.channels) == ("run.changed", ["private-crawls", "private-crawl-run-7"])
+    assert (first.name, first.channels) == (
+        "run.changed",
+        ["private-crawls", "private-crawl-run-7"],
+    )
     assert first.data == cloud_event(event)
     assert first.data["id"] == f"7-{UID}/2/run.changed/3"
 
@@ -86,13 +100,16 @@ def test_an_event_is_triggered_under_its_type_with_its_document(notifier: Pusher
     "body",
     [
         {"cause": "c" * 200_000},
-        {"cause": "\U0001f600" * 2_400},  # the client would count the text's memory, four bytes for each character
+        # The client would count the text's memory, four bytes for each character.
+        {"cause": "\U0001f600" * 2_400},
         {"outcome": "o" * 50_000, "tasks": {"RUNNING": 1}},
         {"tasks": {f"STATUS_{n}": n for n in range(5_000)}},
         {"\u00e9" * 10_000: 1},
     ],
 )
-def test_no_message_is_too_large(notifier: PusherNotifier, server: PusherServer, body: dict[str, Any]) -> None:
+def test_no_message_is_too_large(
+    notifier: PusherNotifier, server: PusherServer, body: dict[str, Any]
+) -> None:
     notifier.push(_event(**body))
     [arrived] = server.triggered
     assert arrived.bytes <= DATA_MAX
@@ -100,7 +117,9 @@ def test_no_message_is_too_large(notifier: PusherNotifier, server: PusherServer,
     assert arrived.data["data"]["status"] == "PROCESSING"
 
 
-def test_a_message_that_just_fits_is_left_alone(notifier: PusherNotifier, server: PusherServer) -> None:
+def test_a_message_that_just_fits_is_left_alone(
+    notifier: PusherNotifier, server: PusherServer
+) -> None:
     notifier.push(_event(cause=""))
     notifier.push(_event(cause="c" * (DATA_MAX - server.triggered[-1].bytes)))
     assert server.triggered[-1].bytes == DATA_MAX
@@ -125,7 +144,9 @@ def test_channels_are_filled_in(server: PusherServer) -> None:
     only.close()
 
 
-def test_check_asks_with_the_key_and_triggers_nothing(notifier: PusherNotifier, server: PusherServer) -> None:
+def test_check_asks_with_the_key_and_triggers_nothing(
+    notifier: PusherNotifier, server: PusherServer
+) -> None:
     told = notifier.check()
     assert server.url in told
     assert "private-crawl-run-{run_id}" in told
@@ -133,7 +154,7 @@ def test_check_asks_with_the_key_and_triggers_nothing(notifier: PusherNotifier, 
     assert server.requests == 1
 
 
-# --- what does not ----------------------------------------------------------------------------------------------------
+# --- what does not --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -176,7 +197,10 @@ def test_a_clock_that_is_wrong_is_named(
         (Answer(500, b"<h1>oops</h1>\nmore"), r"500: <h1>oops</h1> more"),
         (Answer(503, b"x" * 200_000), r"503: x{300}$"),
         (Answer(301, b"", headers={"Location": "http://127.0.0.1:9/"}), r"answered 301"),
-        (Answer(200, b"<html>log in to the network</html>", "text/html"), r"200 with something else than JSON"),
+        (
+            Answer(200, b"<html>log in to the network</html>", "text/html"),
+            r"200 with something else than JSON",
+        ),
         (Answer(200, b""), r"200 with something else than JSON"),
     ],
 )
@@ -223,7 +247,9 @@ def test_a_name_server_that_hangs_costs_no_more_than_the_timeout(
     notifier.close()
 
 
-def test_calls_that_were_left_behind_are_bounded(server: PusherServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_that_were_left_behind_are_bounded(
+    server: PusherServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     notifier = _notifier(server.url, timeout_s=0.05)
     over, begun = threading.Event(), list[Any]()
 
@@ -251,7 +277,9 @@ def test_calls_that_were_left_behind_are_bounded(server: PusherServer, monkeypat
     notifier.close()
 
 
-def test_an_answer_that_is_lost_is_followed_by_the_same_event(notifier: PusherNotifier, server: PusherServer) -> None:
+def test_an_answer_that_is_lost_is_followed_by_the_same_event(
+    notifier: PusherNotifier, server: PusherServer
+) -> None:
     server.faults.append("drop")
     with pytest.raises(NotDelivered, match="cannot be reached"):
         notifier.push(_event())
@@ -269,12 +297,18 @@ def test_a_server_that_is_not_there() -> None:
     notifier.close()
 
 
-def test_the_secret_is_told_to_nobody(server: PusherServer, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_secret_is_told_to_nobody(
+    server: PusherServer, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
     notifier, impatient = _notifier(server.url), _notifier(server.url, timeout_s=0.2)
     signature = "0123456789abcdef" * 4
     echo = f'wrong: POST /apps/1/events?auth_key={KEY}&auth_signature={signature} "{signature}" key {SECRET}'.encode()
-    faults: list[str | Answer] = [*(Answer(status, echo) for status in (400, 401, 403, 413, 429, 500)), "drop", "hang"]
+    faults: list[str | Answer] = [
+        *(Answer(status, echo) for status in (400, 401, 403, 413, 429, 500)),
+        "drop",
+        "hang",
+    ]
     told = repr(notifier)
     for fault in faults:
         server.faults.append(fault)
@@ -292,7 +326,7 @@ def test_the_secret_is_told_to_nobody(server: PusherServer, caplog: pytest.LogCa
     impatient.close()
 
 
-# --- what the settings ask for ----------------------------------------------------------------------------------------
+# --- what the settings ask for --------------------------------------------------------------------
 
 
 def _settings(**pusher: Any) -> Settings:
@@ -301,7 +335,9 @@ def _settings(**pusher: Any) -> Settings:
 
 
 def test_all_tries_of_a_push_together_cost_five_seconds_at_most() -> None:
-    """The policies bound the tries, ``PUSH_S`` bounds each one of any notifier; together they keep the promise."""
+    """The policies bound the tries, ``PUSH_S`` bounds each one of any notifier; together they keep
+    the promise.
+    """
     own = next(m.le for m in PusherSettings.model_fields["timeout_s"].metadata if hasattr(m, "le"))
     assert own < PUSH_S, "Pusher's own error comes first"
     for name in ("signal_pusher_started", "signal_pusher_changed", "signal_pusher_stopped"):
@@ -333,14 +369,20 @@ def test_the_settings_choose_the_notifier(server: PusherServer) -> None:
         ({"app_id": "my-app"}, r"LIFECYCLE_PUSHER__APP_ID: 'my-app' is not allowed.*digits"),
         ({"key": " "}, r"LIFECYCLE_PUSHER__KEY: nothing is given"),
         ({"secret": SecretStr("")}, r"LIFECYCLE_PUSHER__SECRET: nothing is given"),
-        ({"host": "https://api-eu.pusher.com"}, r"LIFECYCLE_PUSHER__HOST: 'https://.*without scheme and port"),
+        (
+            {"host": "https://api-eu.pusher.com"},
+            r"LIFECYCLE_PUSHER__HOST: 'https://.*without scheme and port",
+        ),
         ({"host": "localhost:6001"}, r"LIFECYCLE_PUSHER__HOST.*without scheme and port"),
         ({"cluster": "eu/"}, r"LIFECYCLE_PUSHER__CLUSTER: 'eu/'"),
         ({"channel": " "}, r"LIFECYCLE_PUSHER__CHANNEL: ' ' is not allowed"),
         ({"channel": "with#sign"}, r"LIFECYCLE_PUSHER__CHANNEL: 'with#sign'"),
         ({"channel": "{run}"}, r"LIFECYCLE_PUSHER__CHANNEL: '\{run\}'.*\{run_id\} and \{crawler\}"),
         ({"channel": "x" * 190 + "{run_id}"}, r"LIFECYCLE_PUSHER__CHANNEL.*at most 200"),
-        ({"channel": " ".join(f"c{n}" for n in range(101))}, r"LIFECYCLE_PUSHER__CHANNEL.*1 to 100 names"),
+        (
+            {"channel": " ".join(f"c{n}" for n in range(101))},
+            r"LIFECYCLE_PUSHER__CHANNEL.*1 to 100 names",
+        ),
         ({"channel": "private-encrypted-crawls"}, r"LIFECYCLE_PUSHER__CHANNEL.*private-…"),
     ],
 )
@@ -365,14 +407,20 @@ def test_the_package_is_named_when_it_is_missing(monkeypatch: pytest.MonkeyPatch
         return real(name, *args)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(InvalidRequest, match=r"LIFECYCLE_PUSHER__APP_ID.*pip install 'crawler-lifecycle\[pusher\]'"):
+    with pytest.raises(
+        InvalidRequest, match=r"LIFECYCLE_PUSHER__APP_ID.*pip install 'crawler-lifecycle\[pusher\]'"
+    ):
         build_notifiers(_settings())
 
 
-def test_settings_that_do_not_fit_together_are_refused_without_their_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_that_do_not_fit_together_are_refused_without_their_secret(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv("LIFECYCLE_CONFIG", raising=False)
     monkeypatch.setenv("LIFECYCLE_PUSHER__APP_ID", APP_ID)
     monkeypatch.setenv("LIFECYCLE_PUSHER__SECRET", SECRET)
-    with pytest.raises(InvalidRequest, match=r"LIFECYCLE_PUSHER: .*key and secret must be set") as caught:
+    with pytest.raises(
+        InvalidRequest, match=r"LIFECYCLE_PUSHER: .*key and secret must be set"
+    ) as caught:
         Settings.load()
     assert SECRET not in str(caught.value)

@@ -15,7 +15,12 @@ import pytest
 import uvicorn
 
 from crawler_lifecycle.adapters.scheduler import ANSWER_MAX, HttpSchedulerClient
-from crawler_lifecycle.domain.errors import CallTooLarge, DeploymentExpired, DeploymentRefused, SchedulerUnavailable
+from crawler_lifecycle.domain.errors import (
+    CallTooLarge,
+    DeploymentExpired,
+    DeploymentRefused,
+    SchedulerUnavailable,
+)
 from tests.contracts.services.services_harness import deployment
 
 CALL = deployment()
@@ -45,7 +50,15 @@ def test_both_good_statuses_are_read_and_new_fields_are_ignored(status: int) -> 
 @pytest.mark.parametrize(
     "body",
     [
-        *(b"", b"<html>Bad gateway</html>", b"null", b"[]", b"{}", b'{"tasks": {}}', b'{"tasks": []}'),
+        *(
+            b"",
+            b"<html>Bad gateway</html>",
+            b"null",
+            b"[]",
+            b"{}",
+            b'{"tasks": {}}',
+            b'{"tasks": []}',
+        ),
         b'{"tasks": [{"index": "0", "state": "created"}]}',
         b'{"tasks": [{"index": 1, "state": "created"}]}',
         b'{"tasks": [{"index": 0, "state": "running"}]}',
@@ -68,9 +81,19 @@ def test_statuses_of_the_moment_are_tried_again(status: int) -> None:
 
 @pytest.mark.parametrize(
     ("told", "seconds"),
-    [("17", 17), ("86400", 60), ("0", 0), (None, None), ("soon", None), ("-1", None), ("9" * 5000, None)],
+    [
+        ("17", 17),
+        ("86400", 60),
+        ("0", 0),
+        (None, None),
+        ("soon", None),
+        ("-1", None),
+        ("9" * 5000, None),
+    ],
 )
-def test_what_it_asks_us_to_wait_is_kept_within_bounds(told: str | None, seconds: float | None) -> None:
+def test_what_it_asks_us_to_wait_is_kept_within_bounds(
+    told: str | None, seconds: float | None
+) -> None:
     with pytest.raises(SchedulerUnavailable) as raised:
         _deploy(httpx.Response(503, headers={} if told is None else {"Retry-After": told}))
     assert raised.value.retry_after_s == seconds
@@ -97,7 +120,9 @@ def test_a_call_that_is_too_large_is_our_fault_and_no_verdict_whoever_words_it(s
             _deploy(answer)
         assert isinstance(caught.value, CallTooLarge) == (status == 413)
     if status == 413:
-        assert "for task 0 alone; raise the limit of the service or of the proxy before it" in str(caught.value)
+        assert "for task 0 alone; raise the limit of the service or of the proxy before it" in str(
+            caught.value
+        )
 
 
 def test_a_name_or_uid_that_no_row_can_hold_whole_is_no_answer() -> None:
@@ -126,7 +151,9 @@ def test_the_token_is_shown_when_there_is_one(token: str | None) -> None:
         seen.append(request)
         return httpx.Response(200, json={"crawlers": []})
 
-    HttpSchedulerClient("http://scheduler.test", token=token, transport=httpx.MockTransport(handle)).crawlers()
+    HttpSchedulerClient(
+        "http://scheduler.test", token=token, transport=httpx.MockTransport(handle)
+    ).crawlers()
     assert seen[0].headers.get("authorization") == (f"Bearer {token}" if token else None)
 
 
@@ -136,7 +163,8 @@ def test_410_is_expired() -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [httpx.ConnectError("refused"), httpx.ReadTimeout("slow"), httpx.RemoteProtocolError("cut")]
+    "error",
+    [httpx.ConnectError("refused"), httpx.ReadTimeout("slow"), httpx.RemoteProtocolError("cut")],
 )
 def test_no_answer_says_nothing(error: Exception) -> None:
     with pytest.raises(SchedulerUnavailable, match="cannot be reached"):
@@ -194,8 +222,12 @@ def test_a_server_that_takes_the_call_and_hangs_up_or_trickles() -> None:
         thread.join(60)
 
 
-def test_an_idle_connection_is_given_up_before_the_server_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or a deployment would go out at the very moment at which the service closes it, and fail for nothing."""
+def test_an_idle_connection_is_given_up_before_the_server_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Or a deployment would go out at the very moment at which the service closes it, and fail for
+    nothing.
+    """
     now = [1000.0]
     monkeypatch.setattr("httpcore._sync.http11.time", SimpleNamespace(monotonic=lambda: now[0]))
     came: list[int] = []
@@ -235,7 +267,9 @@ def test_a_proxy_of_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch)
         def serve() -> None:
             connection, _ = server.accept()
             connection.recv(65536)
-            connection.sendall(b'HTTP/1.1 200 OK\r\nContent-Length: 15\r\nConnection: close\r\n\r\n{"crawlers": []')
+            connection.sendall(
+                b'HTTP/1.1 200 OK\r\nContent-Length: 15\r\nConnection: close\r\n\r\n{"crawlers": []'
+            )
             connection.close()
 
         thread = threading.Thread(target=serve, daemon=True)

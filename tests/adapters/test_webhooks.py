@@ -33,7 +33,14 @@ from tests.support.hostile_addresses import HOSTILE
 from tests.support.receiver import ENVIRONMENT, OTHER, SECRET, Receiver
 
 EVENT = Event(
-    7, 3, "uid", 1, "run.ended", {"run_id": 3, "cause": "Aus, größer"}, datetime(2026, 3, 1, tzinfo=UTC), "runs/3"
+    7,
+    3,
+    "uid",
+    1,
+    "run.ended",
+    {"run_id": 3, "cause": "Aus, größer"},
+    datetime(2026, 3, 1, tzinfo=UTC),
+    "runs/3",
 )
 
 
@@ -44,7 +51,9 @@ def receiver() -> Iterator[Receiver]:
         yield server
 
 
-def send(url: str, *secrets: str, times: int = 1, timeout_s: float = webhooks.TIMEOUT_S, **options: Any) -> None:
+def send(
+    url: str, *secrets: str, times: int = 1, timeout_s: float = webhooks.TIMEOUT_S, **options: Any
+) -> None:
     """Deliver one event."""
     rules = WebhookRules(options.pop("networks", ()), options.pop("loopback", True))
     outside = HttpWebhooks(rules, **{"environment": ENVIRONMENT, **options})
@@ -97,7 +106,10 @@ def test_connections_are_kept(receiver: Receiver) -> None:
     [
         (Answer(500, b"on\x1b[31m fire"), "answered 500: on"),
         (Answer(404, b""), "answered 404: no text"),
-        (Answer(302, b"", headers={"Location": "http://169.254.169.254/"}), "redirects are not followed"),
+        (
+            Answer(302, b"", headers={"Location": "http://169.254.169.254/"}),
+            "redirects are not followed",
+        ),
         (Answer(410, b""), "wants no more events"),
     ],
 )
@@ -135,9 +147,12 @@ def test_a_name_server_that_is_silent_has_the_same(receiver: Receiver) -> None:
 
 @contextmanager
 def endless(
-    head: bytes = b"HTTP/1.1 500 No\r\nContent-Length: 1073741824\r\n\r\n", piece: bytes = b"x" * 65536
+    head: bytes = b"HTTP/1.1 500 No\r\nContent-Length: 1073741824\r\n\r\n",
+    piece: bytes = b"x" * 65536,
 ) -> Iterator[tuple[str, list[int]]]:
-    """A server that answers ``head`` and then sends pieces without an end; how many bytes it could."""
+    """A server that answers ``head`` and then sends pieces without an end; how many bytes it
+    could.
+    """
     sent, over = [0], threading.Event()
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
 
@@ -181,14 +196,18 @@ def test_a_gigabyte_is_not_read() -> None:
     assert sent[0] < 64 * 2**20, "what the buffers of the system hold, and no more"
 
 
-@pytest.mark.parametrize("address", ["10.0.0.1", "169.254.169.254", "127.0.0.1", "::ffff:192.168.0.1", "fd00:ec2::254"])
+@pytest.mark.parametrize(
+    "address", ["10.0.0.1", "169.254.169.254", "127.0.0.1", "::ffff:192.168.0.1", "fd00:ec2::254"]
+)
 def test_a_name_that_leads_inside_is_not_called(address: str) -> None:
     with pytest.raises(NotDelivered, match="LIFECYCLE_WEBHOOKS__NETWORKS"):
         send("https://hooks.example.com/", loopback=False, resolve=at(address))
 
 
 def test_what_is_refused_when_it_is_made_is_not_called_either() -> None:
-    """A definition may be older than the rules, or in the database by another hand: nothing of it is even resolved."""
+    """A definition may be older than the rules, or in the database by another hand: nothing of it
+    is even resolved.
+    """
 
     async def never(host: str, port: int) -> Sequence[str]:
         raise AssertionError(f"{host} was looked up")
@@ -199,7 +218,13 @@ def test_what_is_refused_when_it_is_made_is_not_called_either() -> None:
     for name in ("AWS_SECRET_ACCESS_KEY", "CRAWL_SHOP"):
         environment = Mock(get=Mock(side_effect=AssertionError("it was read")))
         with pytest.raises(NotDelivered, match="LIFECYCLE_WEBHOOKS__ENV_PREFIX"):
-            send("https://8.8.8.8/", f"env:{name}", environment=environment, loopback=False, resolve=never)
+            send(
+                "https://8.8.8.8/",
+                f"env:{name}",
+                environment=environment,
+                loopback=False,
+                resolve=never,
+            )
 
 
 def test_one_bad_address_among_good_ones_is_enough() -> None:
@@ -214,7 +239,9 @@ def test_http_is_for_a_developers_machine(receiver: Receiver) -> None:
 
 
 def test_it_is_asked_at_every_delivery_and_the_answer_is_what_is_called(receiver: Receiver) -> None:
-    """The name leads to the receiver first, and inside the second time; nothing resolves it again on the way."""
+    """The name leads to the receiver first, and inside the second time; nothing resolves it again
+    on the way.
+    """
     url = receiver.url.replace("127.0.0.1", "localhost")
     spec = WebhookSpec(url, ["env:CRAWL_HOOK"])
     changing = at("127.0.0.1", "169.254.169.254")
@@ -257,7 +284,9 @@ def test_the_next_address_is_tried_when_one_is_dead(receiver: Receiver) -> None:
 
 
 def test_the_next_address_is_tried_when_one_swallows_connections(receiver: Receiver) -> None:
-    """As where IPv6 has a route that leads nowhere: nobody accepts, and the queue of those who wait is full."""
+    """As where IPv6 has a route that leads nowhere: nobody accepts, and the queue of those who wait
+    is full.
+    """
     port = int(receiver.url.rpartition(":")[2])
     with ExitStack() as held:
         deaf = held.enter_context(closing(socket.create_server(("127.0.0.2", port), backlog=0)))
@@ -270,17 +299,24 @@ def test_the_next_address_is_tried_when_one_swallows_connections(receiver: Recei
 
 
 @pytest.mark.parametrize(
-    ("environment", "words"), [({}, "CRAWL_HOOK is not set"), ({"CRAWL_HOOK": "hunter2"}, "no secret of a webhook")]
+    ("environment", "words"),
+    [({}, "CRAWL_HOOK is not set"), ({"CRAWL_HOOK": "hunter2"}, "no secret of a webhook")],
 )
-def test_without_a_secret_nothing_leaves(receiver: Receiver, environment: dict[str, str], words: str) -> None:
+def test_without_a_secret_nothing_leaves(
+    receiver: Receiver, environment: dict[str, str], words: str
+) -> None:
     with pytest.raises(NotDelivered, match=words) as failed:
         send(receiver.url, environment=environment)
     assert "hunter2" not in str(failed.value)
-    assert str(failed.value).startswith(f"worker {platform.node()}: "), "others may have other variables"
+    assert str(failed.value).startswith(f"worker {platform.node()}: "), (
+        "others may have other variables"
+    )
     assert receiver.requests == 0
 
 
-def test_no_proxy_and_no_credentials_of_the_environment(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_proxy_and_no_credentials_of_the_environment(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     send(receiver.url)

@@ -27,7 +27,14 @@ RUN: dict[str, Any] = {
             "args": {"letters": "a-f", "q": "two words"},
             "settings": {"DOWNLOAD_DELAY": "0.5"},
         },
-        **{"limits": {"run_timeout_s": 90.0, "stall_timeout_s": 3600.0, "force_stop_after_s": None}, "tags": ["night"]},
+        **{
+            "limits": {
+                "run_timeout_s": 90.0,
+                "stall_timeout_s": 3600.0,
+                "force_stop_after_s": None,
+            },
+            "tags": ["night"],
+        },
         **{"resources": {"cpu": None, "memory": "1Gi"}, "flow_id": "f-1"},
     },
     "multi": True,
@@ -63,7 +70,12 @@ FAILED = COMPLETED | {
     "ended_by": "limit",
     "cause": "Out of memory (limit 512Mi), exit 137",
 }
-RESUMED = RUN | {"status": "INITIALIZING", "stage": "initiation", "attempt": 2, "owner_run_id": None}
+RESUMED = RUN | {
+    "status": "INITIALIZING",
+    "stage": "initiation",
+    "attempt": 2,
+    "owner_run_id": None,
+}
 STOPPED = COMPLETED | {
     "status": "FAILED",
     "outcome": "cancelled",
@@ -258,7 +270,10 @@ CRAWLER: dict[str, Any] = {
     "name": "operations",
     "kind": "scrapy",
     "project": "crawlers",
-    "args": {"site": {"default": "http://127.0.0.1:8400", "required": False}, "letters": {"required": True}},
+    "args": {
+        "site": {"default": "http://127.0.0.1:8400", "required": False},
+        "letters": {"required": True},
+    },
     "resumable": True,
     "settings": {"DOWNLOAD_DELAY": "0.1"},
 }
@@ -266,9 +281,17 @@ CRAWLER: dict[str, Any] = {
 
 def problem(status: int, code: str, detail: str, *errors: dict[str, str]) -> httpx.Response:
     """A problem document."""
-    body = {"type": f"urn:x:{code}", "title": code, "status": status, "detail": detail, "code": code}
+    body = {
+        "type": f"urn:x:{code}",
+        "title": code,
+        "status": status,
+        "detail": detail,
+        "code": code,
+    }
     return httpx.Response(
-        status, json=body | {"errors": list(errors)}, headers={"content-type": "application/problem+json"}
+        status,
+        json=body | {"errors": list(errors)},
+        headers={"content-type": "application/problem+json"},
     )
 
 
@@ -294,7 +317,15 @@ MANAGER: dict[str, Any] = {
     "leave": False,
     "jobs": {
         **{"buffered": 0, "delayed": 0, "queued": 1400, "starting": 2, "started": 18, "ended": 612},
-        **{"yields": 2032, "duplicates": 9, "skipped": 1, "scheduled": 632, "retried": 14, "good": 601, "bad": 11},
+        **{
+            "yields": 2032,
+            "duplicates": 9,
+            "skipped": 1,
+            "scheduled": 632,
+            "retried": 14,
+            "good": 601,
+            "bad": 11,
+        },
     },
     "position": 0,
     "exhausted": False,
@@ -328,14 +359,27 @@ JOB: dict[str, Any] = {
     "seq": 12,
     "retry": 1,
     "position": None,
-    "job": {"spider": "operations", "spider_args": {"letters": "a-f"}, "job_settings": {}, "tags": ["night"]},
+    "job": {
+        "spider": "operations",
+        "spider_args": {"letters": "a-f"},
+        "job_settings": {},
+        "tags": ["night"],
+    },
     "run_id": 7,
     "outcome": "finished",
     "ended_by": "crawler",
     "error": None,
 }
 LEFT_OUT = JOB | {
-    **{"item_id": 42, "state": "skipped", "seq": None, "retry": 0, "job": None, "run_id": None, "outcome": None},
+    **{
+        "item_id": 42,
+        "state": "skipped",
+        "seq": None,
+        "retry": 0,
+        "job": None,
+        "run_id": None,
+        "outcome": None,
+    },
     "error": "position 13: set_parameters_gen yielded 7, which is no dict; yield a dict of parameters",
 }
 POOL = {
@@ -401,7 +445,10 @@ SCHEDULE: dict[str, Any] = {
 SCHEDULE_PAUSED = SCHEDULE | {
     "name": "shelves",
     "kind": "manager",
-    "definition": {"manager": {"name": "shelves", "plan": "shops:Shelves", "argv": []}, "every_s": 3600},
+    "definition": {
+        "manager": {"name": "shelves", "plan": "shops:Shelves", "argv": []},
+        "every_s": 3600,
+    },
     "paused": True,
     "paused_at": "2026-11-20T11:30:00Z",
     "pause_reason": "paused by ann: a migration",

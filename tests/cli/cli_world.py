@@ -16,7 +16,9 @@ from tests.cli.cli_answers import RUN, TASKS
 
 @dataclass
 class Served:
-    """What it answers: the next of ``runs`` at each question (the last one stays), a log, an archive."""
+    """What it answers: the next of ``runs`` at each question (the last one stays), a log, an
+    archive.
+    """
 
     url: str
     runs: list[dict[str, Any]] = field(default_factory=lambda: [RUN])
@@ -48,8 +50,13 @@ def serve() -> Iterator[Served]:
         def do_GET(self) -> None:
             served.paths.append(self.path)
             path = self.path.partition("?")[0]
-            if served.token is not None and self.headers.get("Authorization") != f"Bearer {served.token}":
-                return self.answer({"code": "unauthenticated", "detail": "no token that is known here"}, 401)
+            if (
+                served.token is not None
+                and self.headers.get("Authorization") != f"Bearer {served.token}"
+            ):
+                return self.answer(
+                    {"code": "unauthenticated", "detail": "no token that is known here"}, 401
+                )
             if path.endswith("/logs"):
                 return self.stream_log()
             if path.endswith("/archive"):

@@ -75,7 +75,9 @@ class Waiting:
 
 
 @pytest.fixture
-def crawlctl(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Crawlctl:
+def crawlctl(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> Crawlctl:
     """Call ``crawlctl`` in this process, in an empty folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LIFECYCLE_GATEWAY__URL", GATEWAY)

@@ -1,4 +1,6 @@
-"""``.crawl/dev.json`` is believed only if nobody else can have written it, and never costs a token."""
+"""``.crawl/dev.json`` is believed only if nobody else can have written it, and never costs a
+token.
+"""
 
 from __future__ import annotations
 
@@ -93,9 +95,16 @@ SPOILED: dict[str, Callable[[Path], None]] = {
     "it is a pipe": lambda file: (file.unlink(), os.mkfifo(file)),
     "it is a list": lambda file: file.write_text("[]"),
     **{
-        f"its {name} is {address}": lambda file, name=name, address=address: _write(file.parent, **{name: address})
+        f"its {name} is {address}": lambda file, name=name, address=address: _write(
+            file.parent, **{name: address}
+        )
         for name in dev_json.CALLED
-        for address in ("http://evil.example:8500", "http://127.0.0.1.evil.example", "http://localhost@evil.example", 7)
+        for address in (
+            "http://evil.example:8500",
+            "http://127.0.0.1.evil.example",
+            "http://localhost@evil.example",
+            7,
+        )
     },
 }
 
@@ -152,7 +161,9 @@ def test_a_token_never_goes_to_an_address_found_in_a_file(
     assert all("authorization" not in head for head in seen[1])
     shown = crawlctl("crawler", "list", "--gateway", seen[0], *more)
     assert shown.code == 0
-    assert seen[1][-1]["authorization"] == f"Bearer {TOKEN}", "who names the gateway shows it the token"
+    assert seen[1][-1]["authorization"] == f"Bearer {TOKEN}", (
+        "who names the gateway shows it the token"
+    )
 
 
 def test_a_state_folder_of_another_is_refused_and_ours_is_closed(tmp_path: Path) -> None:
@@ -169,7 +180,10 @@ def test_a_state_folder_of_another_is_refused_and_ours_is_closed(tmp_path: Path)
 
 
 def test_a_command_waits_for_a_stack_that_is_starting(
-    crawlctl: Crawlctl, folder: Path, seen: tuple[str, list[dict[str, str]]], monkeypatch: pytest.MonkeyPatch
+    crawlctl: Crawlctl,
+    folder: Path,
+    seen: tuple[str, list[dict[str, str]]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its addresses may be in the file of the last stack, or in none yet."""
     stack = Stack(Layout(folder))
@@ -219,7 +233,9 @@ def test_a_second_stack_in_a_folder_is_told_about_the_first(folder: Path) -> Non
         with pytest.raises(CommandFailed, match=r"already runs in \S+: starting \(0 s\)"):
             second._take_lock()
         print(" ready", file=first._lock, flush=True)
-        with pytest.raises(CommandFailed, match=r"already runs in \S+: http://127\.0\.0\.1:8500/\n") as failed:
+        with pytest.raises(
+            CommandFailed, match=r"already runs in \S+: http://127\.0\.0\.1:8500/\n"
+        ) as failed:
             second._take_lock()
         assert f"kill {os.getpid()}; or" in str(failed.value)
     finally:
@@ -235,9 +251,14 @@ def test_a_start_ends_no_process_that_others_may_have_named(tmp_path: Path) -> N
     assert str(file) in said[0]
 
 
-def test_webhooks_of_a_stack_may_lead_to_this_machine_for_whoever_looks_at_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_webhooks_of_a_stack_may_lead_to_this_machine_for_whoever_looks_at_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Else a worker beside it refuses a webhook that the stack itself delivers."""
-    stack, name = dev_json.Stack(Path("dev.json"), {"gateway": "http://127.0.0.1:8500"}), "LIFECYCLE_WEBHOOKS__LOOPBACK"
+    stack, name = (
+        dev_json.Stack(Path("dev.json"), {"gateway": "http://127.0.0.1:8500"}),
+        "LIFECYCLE_WEBHOOKS__LOOPBACK",
+    )
     assert stack.variables()[name] == "true"
     monkeypatch.setenv(name, "false")
     assert stack.variables()[name] == "false"

@@ -1,4 +1,6 @@
-"""The pages name verbs and exit codes of the program, its help each option; what every page has in code can be read."""
+"""The pages name verbs and exit codes of the program, its help each option; what every page has in
+code can be read.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from crawler_lifecycle.cli import main, session
 from crawler_lifecycle.cli.problems import Exit
 
 DOCS = Path(__file__).parents[2] / "docs"
-DOCUMENT = "".join((DOCS / name).read_text(encoding="utf-8") for name in ("cli.md", "cli-services.md"))
+DOCUMENT = "".join(
+    (DOCS / name).read_text(encoding="utf-8") for name in ("cli.md", "cli-services.md")
+)
 #: The first cells of the tables of verbs.
 CELLS = [
     cell
@@ -73,12 +77,18 @@ def test_examples_are_calls_that_the_program_takes() -> None:
 def test_every_call_on_every_page_is_one_that_the_program_takes() -> None:
     wrong, pages = [], [DOCS.parent / "README.md", *sorted(DOCS.glob("*.md"))]
     for page in pages:
-        for block in re.findall(r"^ *```\w*\n(.*?)^ *```", page.read_text(), re.DOTALL | re.MULTILINE):
-            for line in re.findall(r"^ *(?:\$ )?crawlctl (.+)$", block.replace("\\\n", " "), re.MULTILINE):
+        for block in re.findall(
+            r"^ *```\w*\n(.*?)^ *```", page.read_text(), re.DOTALL | re.MULTILINE
+        ):
+            for line in re.findall(
+                r"^ *(?:\$ )?crawlctl (.+)$", block.replace("\\\n", " "), re.MULTILINE
+            ):
                 words = shlex.split(re.sub(r"\$?\b(RUN|TASK)\b", "7", line), comments=True)
                 ends = [n for n, word in enumerate(words) if word in ("|", ">")]
                 try:
-                    APP.parse_args(session.split(words[: ends[0]] if ends else words)[1], exit_on_error=False)
+                    APP.parse_args(
+                        session.split(words[: ends[0]] if ends else words)[1], exit_on_error=False
+                    )
                 except CycloptsError as error:
                     wrong.append(f"{page.name}: crawlctl {line}: {error}")
     assert wrong == []
@@ -98,7 +108,9 @@ def test_data_and_programs_on_every_page_can_be_read() -> None:
     }
     seen, wrong = Counter[str](), []
     for page in sorted(DOCS.glob("*.md")):
-        for kind, text in re.findall(r"^```(\w+)\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
+        for kind, text in re.findall(
+            r"^```(\w+)\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE
+        ):
             seen[kind] += 1
             try:
                 readers.get(kind, str)(text)
@@ -121,8 +133,11 @@ def test_every_option_of_a_verb_is_explained_by_its_help_or_with_the_common_ones
         for word in verb.split():
             app = app[word]
         for one in app.assemble_argument_collection(parse_docstring=True):
-            names = [name for name in one.names if name.startswith("-")]  # without a name: a group of options
-            said = one.parameter.help or any(re.search(rf"`{name}(?![a-z-])", common) for name in names)
+            # Without a name: a group of options.
+            names = [name for name in one.names if name.startswith("-")]
+            said = one.parameter.help or any(
+                re.search(rf"`{name}(?![a-z-])", common) for name in names
+            )
             unsaid += [(verb, names)] if names and not said else []
     assert unsaid == []
 

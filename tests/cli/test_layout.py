@@ -24,7 +24,11 @@ from tests.cli.cli_support import Crawlctl
 
 
 def test_a_checkout_has_the_manager_of_its_examples() -> None:
-    assert modules_with_plans(Path(__file__).parents[2]) == ["*", "examples.graphs", "examples.managers"]
+    assert modules_with_plans(Path(__file__).parents[2]) == [
+        "*",
+        "examples.graphs",
+        "examples.managers",
+    ]
     assert modules_with_plans(Path(__file__).parent) == ["*"]
 
 
@@ -47,7 +51,7 @@ def test_a_key_that_could_not_be_written_is_none_and_the_next_start_makes_one(
     assert kept_key(file) == key
 
 
-# --- settings of the environment -----------------------------------------------------------------------------------
+# --- settings of the environment ------------------------------------------------------------------
 
 VALUES = {
     **dict.fromkeys([name for name in layout.OWN if name.endswith("PORT")], "8123"),
@@ -58,7 +62,9 @@ VALUES = {
 
 @pytest.fixture
 def dev(crawlctl: Crawlctl, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Call ``crawlctl dev`` with this environment: what the stack is made with, or how it was refused."""
+    """Call ``crawlctl dev`` with this environment: what the stack is made with, or how it was
+    refused.
+    """
 
     def call(*words: str, **env: str) -> Any:
         made: dict[str, Any] = {}
@@ -75,7 +81,9 @@ def dev(crawlctl: Crawlctl, monkeypatch: pytest.MonkeyPatch) -> Callable[..., An
             raise CommandFailed(Exit.ERROR, "it would start now")
 
         with monkeypatch.context() as patch:
-            for name in [name for name in os.environ if name.startswith(("LIFECYCLE_", "TEMPORAL_"))]:
+            for name in [
+                name for name in os.environ if name.startswith(("LIFECYCLE_", "TEMPORAL_"))
+            ]:
                 patch.delenv(name)
             for name, value in env.items():
                 patch.setenv(name, value)
@@ -91,8 +99,12 @@ def dev(crawlctl: Crawlctl, monkeypatch: pytest.MonkeyPatch) -> Callable[..., An
     return call
 
 
-def test_no_setting_is_overridden_in_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The stack gives its parts each setting as its environment has it, but for those that are refused or taken."""
+def test_no_setting_is_overridden_in_silence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stack gives its parts each setting as its environment has it, but for those that are
+    refused or taken.
+    """
     for name in variables():
         monkeypatch.setenv(name, "as it was given")
     env = Layout(tmp_path, dict.fromkeys([*PORTS], 1)).environment(tmp_path / "crawlers.yaml")
@@ -100,26 +112,41 @@ def test_no_setting_is_overridden_in_silence(tmp_path: Path, monkeypatch: pytest
     assert changed == {*layout.OWN, *layout.TAKEN}
 
 
-def test_dev_refuses_by_name_what_it_decides_itself(dev: Callable[..., Any], tmp_path: Path) -> None:
+def test_dev_refuses_by_name_what_it_decides_itself(
+    dev: Callable[..., Any], tmp_path: Path
+) -> None:
     (tmp_path / "some.toml").write_text("[pusher]\n")
     for name in layout.OWN:
-        given = str(tmp_path / "some.toml") if name == "LIFECYCLE_CONFIG" else VALUES.get(name, "given")
+        given = (
+            str(tmp_path / "some.toml") if name == "LIFECYCLE_CONFIG" else VALUES.get(name, "given")
+        )
         done = dev(**{name: given})
         assert done.code == Exit.USAGE
         assert f"{name}: crawlctl dev chooses this itself" in done.err
         assert f"unset {name}" in done.err
 
 
-def test_dev_takes_places_of_its_environment_however_they_are_written(dev: Callable[..., Any], tmp_path: Path) -> None:
+def test_dev_takes_places_of_its_environment_however_they_are_written(
+    dev: Callable[..., Any], tmp_path: Path
+) -> None:
     zips, told = (tmp_path / "zips").as_uri(), (tmp_path / "told.jsonl").as_uri()
-    done = dev(LIFECYCLE_ARCHIVE__URL=zips, LIFECYCLE_EVENTS=json.dumps({"url": told}), LIFECYCLE_MORE_CRAWLERS="more")
+    done = dev(
+        LIFECYCLE_ARCHIVE__URL=zips,
+        LIFECYCLE_EVENTS=json.dumps({"url": told}),
+        LIFECYCLE_MORE_CRAWLERS="more",
+    )
     assert "it would start now" in done.err
     assert (done.archive, done.events, done.more) == (zips, told, "more")
-    assert dev("--archive", told, LIFECYCLE_ARCHIVE__URL=zips).archive == told, "an option comes first"
+    assert dev("--archive", told, LIFECYCLE_ARCHIVE__URL=zips).archive == told, (
+        "an option comes first"
+    )
     done = dev(LIFECYCLE_PLANS='{"modules": ["shops"]}', lifecycle_webhooks__loopback="false")
     assert (done.env[layout.MODULES], done.env[layout.LOOPBACK_WEBHOOKS]) == ('["shops"]', "false")
     assert "ftp://elsewhere" in dev(LIFECYCLE_ARCHIVE__URL="ftp://elsewhere").err
-    assert dev("--database", "sqlite:////x.db", LIFECYCLE_DATABASE__URL="sqlite:////x.db").code == Exit.ERROR
+    assert (
+        dev("--database", "sqlite:////x.db", LIFECYCLE_DATABASE__URL="sqlite:////x.db").code
+        == Exit.ERROR
+    )
     assert "LIFECYCLE_GATEWAY__PORT: crawlctl dev" in dev(LIFECYCLE_GATEWAY='{"port": 1}').err
     assert "TEMPORAL_ADDRESS is not used" in dev(TEMPORAL_ADDRESS="elsewhere:7233").err
 

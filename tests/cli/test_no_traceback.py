@@ -1,4 +1,6 @@
-"""No traceback reaches a person: every verb in bad folders, with bad files and modules, beside a strange gateway."""
+"""No traceback reaches a person: every verb in bad folders, with bad files and modules, beside a
+strange gateway.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ import pytest
 
 pytestmark = pytest.mark.processes
 
-#: Executes each line of its input, a list of words, in a process of its own, and prints its exit code and output.
+#: Executes each line of its input, a list of words, in a process of its own, and prints its exit
+#: code and output.
 DRIVER = """
 import json, os, signal, sys, tempfile
 from crawler_lifecycle.cli import main
@@ -40,7 +43,19 @@ for line in sys.stdin:
 #: Those that serve.
 SERVICES = ("dev", "worker", "gateway", "scheduler", "mcp")
 #: What somebody types where a name, a number or a file is wanted.
-WORDS = ("1", "nope:x", "broken:build", "ends:build", "syntax:build", "üß", "/nowhere/x", "../..", "%25", "-1", "a b")
+WORDS = (
+    "1",
+    "nope:x",
+    "broken:build",
+    "ends:build",
+    "syntax:build",
+    "üß",
+    "/nowhere/x",
+    "../..",
+    "%25",
+    "-1",
+    "a b",
+)
 FILES = ("/nowhere/x", ".", "secret", "/dev/null")
 BROKEN = "def build(*words):\n    return {}[words]\nclass Manager:\n    pass\n"
 
@@ -48,25 +63,39 @@ BROKEN = "def build(*words):\n    return {}[words]\nclass Manager:\n    pass\n"
 def _verbs() -> Iterator[list[str]]:
     from crawler_lifecycle.cli import main
 
-    for group in (main.RUNS, main.SERVICES, main.PROGRAM, *(feature.verbs for feature in main.FEATURES)):
+    for group in (
+        main.RUNS,
+        main.SERVICES,
+        main.PROGRAM,
+        *(feature.verbs for feature in main.FEATURES),
+    ):
         yield from ([name] for name in group)
     for noun in (*main.NOUNS, *(noun for feature in main.FEATURES for noun in feature.nouns)):
         yield from ([noun.name, verb] for verb in noun.verbs)
 
 
 def _calls(seed: int, processes: bool) -> list[list[str]]:
-    """Half of the verbs, with up to two words and perhaps a file. With ``processes``, also what starts some."""
+    """Half of the verbs, with up to two words and perhaps a file.
+
+    With ``processes``, also what starts some.
+    """
     chance, calls = random.Random(seed), []
     for verb in _verbs():
         if verb[0] in SERVICES or chance.random() < 0.5:
             continue
         words = chance.choices(WORDS, k=chance.choice((0, 1, 1, 2)))
-        option = chance.choice(("--file", "--token-file", "--download", "--task-file", "--state-dir"))
+        option = chance.choice(
+            ("--file", "--token-file", "--download", "--task-file", "--state-dir")
+        )
         calls.append([*verb, *words, *chance.choice(([], [option, chance.choice(FILES)]))])
     calls.append(["list", "--token-file", "/dev/zero"])
     if processes:
         calls += [[verb] for verb in SERVICES]
-        calls += [[*verb, word] for verb in (("graph", "start"), ("manager", "plan")) for word in WORDS[1:5]]
+        calls += [
+            [*verb, word]
+            for verb in (("graph", "start"), ("manager", "plan"))
+            for word in WORDS[1:5]
+        ]
     return calls
 
 
@@ -75,7 +104,11 @@ def _played(folder: Path, calls: list[list[str]], **more: str) -> list[tuple[lis
     bound = [sys.executable]
     if os.geteuid() == 0:
         bound = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search,-fowner", *bound]
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("LIFECYCLE_", "TEMPORAL_"))}
+    env = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("LIFECYCLE_", "TEMPORAL_"))
+    }
     env |= {"HOME": "/nowhere", "TEMPORAL_ADDRESS": "127.0.0.1:1"} | more
     done = subprocess.run(
         [*bound, "-c", DRIVER, *SERVICES],
@@ -94,7 +127,9 @@ def _are_told(played: list[tuple[list[str], int, str]], calls: list[list[str]]) 
     bad = [
         (words, code, output)
         for words, code, output in played
-        if "Traceback" in output or "a defect of crawlctl" in output or (code < 0 and words[0] not in SERVICES)
+        if "Traceback" in output
+        or "a defect of crawlctl" in output
+        or (code < 0 and words[0] not in SERVICES)
     ]
     assert bad == []
     assert len(played) == len(calls)
@@ -103,7 +138,9 @@ def _are_told(played: list[tuple[list[str], int, str]], calls: list[list[str]]) 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """A folder whose name is hard to write, with modules that cannot be used and a file that cannot be read."""
+    """A folder whose name is hard to write, with modules that cannot be used and a file that cannot
+    be read.
+    """
     found = tmp_path / "a%25b ü?#"
     found.mkdir()
     (found / "broken.py").write_text(BROKEN)
@@ -116,9 +153,13 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     shutil.rmtree(tmp_path)
 
 
-@pytest.mark.parametrize("what", ["its letters cannot be shown", "not writable", "not readable", "a file", "a folder"])
+@pytest.mark.parametrize(
+    "what", ["its letters cannot be shown", "not writable", "not readable", "a file", "a folder"]
+)
 def test_in_a_bad_folder(folder: Path, what: str) -> None:
-    """Its name, its permissions, or that its ``.crawl`` is a file or has a folder in the place of ``dev.json``."""
+    """Its name, its permissions, or that its ``.crawl`` is a file or has a folder in the place of
+    ``dev.json``.
+    """
     more = {}
     if what == "its letters cannot be shown":
         more = {"PYTHONIOENCODING": "ascii", "LC_ALL": "C", "PYTHONUTF8": "0"}
@@ -176,8 +217,20 @@ def test_beside_a_gateway_that_answers_nonsense(folder: Path, answer: str) -> No
     handler = type("Handler", (Strange,), {"answer": answer.encode()})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        calls = [[*call, "--timeout", "3"] for call in _calls(2, processes=False) if call[:1] != ["doctor"]]
-        played = _played(folder, calls, LIFECYCLE_GATEWAY__URL=f"http://127.0.0.1:{server.server_port}")
+        calls = [
+            [*call, "--timeout", "3"]
+            for call in _calls(2, processes=False)
+            if call[:1] != ["doctor"]
+        ]
+        played = _played(
+            folder, calls, LIFECYCLE_GATEWAY__URL=f"http://127.0.0.1:{server.server_port}"
+        )
         server.shutdown()
     # It may call that a defect of its own, as no gateway of ours answers so.
-    _are_told([(words, code, output.replace("a defect of crawlctl", "")) for words, code, output in played], calls)
+    _are_told(
+        [
+            (words, code, output.replace("a defect of crawlctl", ""))
+            for words, code, output in played
+        ],
+        calls,
+    )

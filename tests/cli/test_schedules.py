@@ -25,9 +25,28 @@ def test_a_schedule_is_made_of_options_or_of_a_file(
     gateway: respx.MockRouter, crawlctl: Crawlctl, tmp_path: Path
 ) -> None:
     put = gateway.put(AT).respond(json=SHOWN | {"note": "It is recorded."})
-    words = ("--cron", "30 2 * * *", "--time-zone", "Europe/Berlin", "--exclude", "2026-12-24", "--by", "ann")
+    words = (
+        "--cron",
+        "30 2 * * *",
+        "--time-zone",
+        "Europe/Berlin",
+        "--exclude",
+        "2026-12-24",
+        "--by",
+        "ann",
+    )
     result = crawlctl(
-        *("schedule", "create", "nightly", "--crawler", "operations", "-a", "letters=a-f", "--project", "shop-a"),
+        *(
+            "schedule",
+            "create",
+            "nightly",
+            "--crawler",
+            "operations",
+            "-a",
+            "letters=a-f",
+            "--project",
+            "shop-a",
+        ),
         *words,
     )
     assert (result.code, "It is recorded." in result.err) == (0, True)
@@ -39,28 +58,57 @@ def test_a_schedule_is_made_of_options_or_of_a_file(
     }  # fmt: skip
     file = tmp_path / "graph.json"
     file.write_text(json.dumps({"graph": {"steps": []}, "cron": "0 0 * * *"}))
-    assert crawlctl("schedule", "create", "nightly", "--file", str(file), "--every-s", "60", "--by", "ann").code == 0
+    assert (
+        crawlctl(
+            "schedule", "create", "nightly", "--file", str(file), "--every-s", "60", "--by", "ann"
+        ).code
+        == 0
+    )
     assert body(put) == {"graph": {"steps": []}, "cron": None, "every_s": 60, "requested_by": "ann"}
 
 
-def test_an_update_lays_its_options_over_what_is_there(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
+def test_an_update_lays_its_options_over_what_is_there(
+    gateway: respx.MockRouter, crawlctl: Crawlctl
+) -> None:
     gateway.get(AT).respond(json=SHOWN)
     put = gateway.put(AT).respond(json=SHOWN)
     assert (
-        crawlctl("schedule", "update", "nightly", "--jitter-s", "0", "--end-at", "2026-12-01", "--by", "ann").code == 0
+        crawlctl(
+            "schedule",
+            "update",
+            "nightly",
+            "--jitter-s",
+            "0",
+            "--end-at",
+            "2026-12-01",
+            "--by",
+            "ann",
+        ).code
+        == 0
     )
     end = "2026-12-01T00:00:00Z"
-    assert body(put) == {**SCHEDULE["definition"], "jitter_s": 0, "end_at": end, "requested_by": "ann"}
+    assert body(put) == {
+        **SCHEDULE["definition"],
+        "jitter_s": 0,
+        "end_at": end,
+        "requested_by": "ann",
+    }
 
 
 def test_a_window_is_told_in_words_or_times(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
     asked = gateway.post(f"{AT}/backfill").respond(202, json={"due": [DUE], "note": None})
-    assert crawlctl("schedule", "backfill", "nightly", "--after", "3d", "--by", "ann", "-o", "name").out.strip()
+    assert crawlctl(
+        "schedule", "backfill", "nightly", "--after", "3d", "--by", "ann", "-o", "name"
+    ).out.strip()
     assert "until" not in body(asked), "the gateway's clock says what lies ahead"
     window = ("--after", "3d", "--until", "0h")
-    assert crawlctl("schedule", "backfill", "nightly", *window, "--by", "ann", "-o", "name").out.strip()
+    assert crawlctl(
+        "schedule", "backfill", "nightly", *window, "--by", "ann", "-o", "name"
+    ).out.strip()
     sent = body(asked)
-    assert datetime.fromisoformat(sent["until"]) - datetime.fromisoformat(sent["after"]) == timedelta(days=3)
+    assert datetime.fromisoformat(sent["until"]) - datetime.fromisoformat(
+        sent["after"]
+    ) == timedelta(days=3)
     triggered = gateway.post(f"{AT}/trigger").respond(202, json={"due": [DUE], "note": None})
     assert crawlctl("schedule", "trigger", "nightly", "--by", "ann").code == 0
     assert body(triggered) == {"requested_by": "ann"}
@@ -77,7 +125,9 @@ def test_a_window_is_told_in_words_or_times(gateway: respx.MockRouter, crawlctl:
         (("update", "nightly", "--end-at", "2h"), "give a time such as 2026-11-20"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(crawlctl: Crawlctl, words: tuple[str, ...], says: str) -> None:
+def test_what_cannot_be_meant_is_refused(
+    crawlctl: Crawlctl, words: tuple[str, ...], says: str
+) -> None:
     result = crawlctl("schedule", *words)
     assert (result.code, says in result.err) == (2, True)
 

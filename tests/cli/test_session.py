@@ -15,7 +15,16 @@ from crawler_lifecycle.cli import main, output, session
 from crawler_lifecycle.cli.problems import CommandFailed
 from tests.cli.cli_support import GATEWAY, Crawlctl
 
-HEAVY = ("temporalio", "sqlalchemy", "fastapi", "boto3", "kubernetes", "pydantic", "uvicorn", "alembic")
+HEAVY = (
+    "temporalio",
+    "sqlalchemy",
+    "fastapi",
+    "boto3",
+    "kubernetes",
+    "pydantic",
+    "uvicorn",
+    "alembic",
+)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +45,15 @@ def test_split(words: list[str], rest: list[str]) -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("90", 90), ("1.5s", 1.5), ("30m", 1800), ("1h30m", 5400), ("2h", 7200), ("1m5", 65), ("7d", 604_800)],
+    [
+        ("90", 90),
+        ("1.5s", 1.5),
+        ("30m", 1800),
+        ("1h30m", 5400),
+        ("2h", 7200),
+        ("1m5", 65),
+        ("7d", 604_800),
+    ],
 )
 def test_durations(text: str, expected: float) -> None:
     assert session.seconds(text) == expected
@@ -75,7 +92,10 @@ def test_gateway_by_option_then_variable_then_file(
     with respx.mock:
         for url in ("http://from-option.test", GATEWAY, "http://localhost:8500"):
             respx.get(f"{url}/v1/crawlers").respond(json={"crawlers": [{"name": url}]})
-        assert "from-option" in crawlctl("crawler", "list", "--gateway", "http://from-option.test", "-o", "name").out
+        assert (
+            "from-option"
+            in crawlctl("crawler", "list", "--gateway", "http://from-option.test", "-o", "name").out
+        )
         assert GATEWAY in crawlctl("crawler", "list", "-o", "name").out
         monkeypatch.delenv("LIFECYCLE_GATEWAY__URL")
         assert "localhost" in crawlctl("crawler", "list", "-o", "name").out
@@ -104,8 +124,16 @@ print(json.dumps(ends), file=sys.stderr)
 
 def test_nothing_heavy_is_loaded_before_the_first_request(tmp_path: Path) -> None:
     nowhere = ("--gateway", "http://127.0.0.1:1")
-    calls: list[tuple[str, ...]] = [("--help",), ("gateway", "token", "new", "--name", "a", "--role", "read")]
-    calls += [("list", *nowhere), ("start", "x", *nowhere), ("watch", "7", *nowhere), ("export", "7", *nowhere)]
+    calls: list[tuple[str, ...]] = [
+        ("--help",),
+        ("gateway", "token", "new", "--name", "a", "--role", "read"),
+    ]
+    calls += [
+        ("list", *nowhere),
+        ("start", "x", *nowhere),
+        ("watch", "7", *nowhere),
+        ("export", "7", *nowhere),
+    ]
     calls += [("tasks", "add", "7", "-a", "a=1", *nowhere), ("logs", "7", "-f", *nowhere)]
     command = [sys.executable, "-c", LOADED, json.dumps(calls)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)

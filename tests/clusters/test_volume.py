@@ -1,4 +1,6 @@
-"""Clearing a shared volume: whole runs and nothing else, whatever crawlers left, and whoever else is at it."""
+"""Clearing a shared volume: whole runs and nothing else, whatever crawlers left, and whoever else
+is at it.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,10 @@ SEVEN = str(run_ref(7))
 def left(root: Path, run_id: int, *, tasks: int = 2, attempt: int = 1) -> None:
     """What a run leaves on the volume."""
     for index in range(tasks):
-        files, state = root / files_path(run_ref(run_id), index, attempt), root / state_path(run_ref(run_id), index)
+        files, state = (
+            root / files_path(run_ref(run_id), index, attempt),
+            root / state_path(run_ref(run_id), index),
+        )
         (files / "sub").mkdir(parents=True)
         (files / "sub" / "page.html").write_text("x")
         (state / "job").mkdir(parents=True, exist_ok=True)
@@ -60,7 +65,11 @@ def no_whole_runs(path: Path) -> None:
 
 
 def everything(root: Path) -> list[str]:
-    return sorted(str(path.relative_to(root)) for path in root.rglob("*") if not path.is_dir() or path.is_symlink())
+    return sorted(
+        str(path.relative_to(root))
+        for path in root.rglob("*")
+        if not path.is_dir() or path.is_symlink()
+    )
 
 
 @pytest.fixture
@@ -89,7 +98,9 @@ def test_one_run_goes_and_the_others_stay(place: VolumePlace, tmp_path: Path) ->
     assert everything(tmp_path) == before
 
 
-def test_put_aside_is_at_once_and_for_whoever_comes_next(place: VolumePlace, tmp_path: Path) -> None:
+def test_put_aside_is_at_once_and_for_whoever_comes_next(
+    place: VolumePlace, tmp_path: Path
+) -> None:
     left(tmp_path, 7)
     place.put_aside(run_ref(7))
     assert not (tmp_path / state_path(run_ref(7), 0)).exists()
@@ -115,7 +126,10 @@ def test_a_later_attempt_stays(place: VolumePlace, tmp_path: Path) -> None:
 def test_a_resume_finds_its_folders_however_empty_they_are(
     place: VolumePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, movable: bool
 ) -> None:
-    """A removal takes minutes. The pod of the next attempt has folders mounted that nothing was written to yet."""
+    """A removal takes minutes.
+
+    The pod of the next attempt has folders mounted that nothing was written to yet.
+    """
     left(tmp_path, 7)
     mounted = [tmp_path / files_path(run_ref(7), 0, 2), tmp_path / state_path(run_ref(7), 0)]
     remove = volume._remove
@@ -187,8 +201,12 @@ def test_the_trash_is_emptied_while_a_run_is_put_aside(
     assert (place.runs(), troubles) == (set(), [])
 
 
-def test_two_hide_the_same_state(place: VolumePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where folders cannot be moved as a whole, another call may take any name first, and remove it at once."""
+def test_two_hide_the_same_state(
+    place: VolumePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where folders cannot be moved as a whole, another call may take any name first, and remove it
+    at once.
+    """
     left(tmp_path, 7)
     really = Path.rename
     others = iter([True, False, True])  # at the first and the third name that we take
@@ -203,7 +221,9 @@ def test_two_hide_the_same_state(place: VolumePlace, tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(Path, "rename", rename)
     place.put_aside(run_ref(7))
-    assert not [name for name in everything(tmp_path) if name.startswith("state") and ASIDE not in name]
+    assert not [
+        name for name in everything(tmp_path) if name.startswith("state") and ASIDE not in name
+    ]
 
 
 def test_the_trash_itself_is_removed_while_a_run_is_put_aside(
@@ -234,9 +254,11 @@ def test_files_that_another_call_removes_are_not_somebody_elses(
     assert not (tmp_path / files_path(run_ref(7), 0, 1)).exists()
 
 
-# --- rights --------------------------------------------------------------------------------------------------------
+# --- rights ---------------------------------------------------------------------------------------
 
-only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become the user of crawl pods")
+only_root = pytest.mark.skipif(
+    os.geteuid() != 0, reason="only root can become the user of crawl pods"
+)
 
 AS_CRAWLS = f"""
 import os, sys
@@ -292,7 +314,11 @@ def test_where_the_folders_above_are_roots_their_content_goes(volume_of_crawls: 
     owned(
         volume_of_crawls,
         1000,
-        *(f"{top}/{SEVEN}/{n}{rest}" for n in "01" for top, rest in (("tasks", "/1/files"), ("state", ""))),
+        *(
+            f"{top}/{SEVEN}/{n}{rest}"
+            for n in "01"
+            for top, rest in (("tasks", "/1/files"), ("state", ""))
+        ),
     )
     done = as_crawls(volume_of_crawls)
     assert (done.returncode, done.stdout.split()) == (0, ["False", "[]"]), done.stderr
@@ -330,18 +356,22 @@ def test_half_hidden_state_is_never_trusted(
     assert everything(tmp_path) == []
 
 
-# --- outages -------------------------------------------------------------------------------------------------------
+# --- outages --------------------------------------------------------------------------------------
 
 
 def test_nothing_is_mounted(tmp_path: Path) -> None:
-    with pytest.raises(ClusterUnavailable, match="holds no folder 'tasks' and nothing is mounted there"):
+    with pytest.raises(
+        ClusterUnavailable, match="holds no folder 'tasks' and nothing is mounted there"
+    ):
         VolumePlace(tmp_path).runs()
     with pytest.raises(ClusterUnavailable, match="cannot be read"):
         VolumePlace(tmp_path / "away").runs()
 
 
 def unmounted(root: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
-    """From the next such call on, the volume is not there any more, but the folder on which it was mounted."""
+    """From the next such call on, the volume is not there any more, but the folder on which it was
+    mounted.
+    """
     really = getattr(volume, what)
 
     def goes(*given: object) -> object:
@@ -354,7 +384,9 @@ def unmounted(root: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
 
 
 @pytest.mark.parametrize("step", ["runs", "put_aside", "remove"])
-def test_the_volume_goes_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+def test_the_volume_goes_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
     """What is not there then was not taken by anybody, and nothing is recorded as removed."""
     root = tmp_path / "volume"
     (root / "tasks").mkdir(parents=True)
@@ -366,12 +398,16 @@ def test_the_volume_goes_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "remove": lambda: place.remove(run_ref(7), 1),
     }
     unmounted(root, monkeypatch, "_is_folder" if step == "put_aside" else "_folders")
-    with pytest.raises(ClusterUnavailable, match="holds no folder 'tasks' and nothing is mounted there"):
+    with pytest.raises(
+        ClusterUnavailable, match="holds no folder 'tasks' and nothing is mounted there"
+    ):
         calls[step]()
     assert len(everything(root.with_name("elsewhere"))) == 6
 
 
-def test_the_volume_goes_while_an_export_asks_for_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_volume_goes_while_an_export_asks_for_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An archive without files would count as a whole one."""
     root = tmp_path / "volume"
     (root / "tasks").mkdir(parents=True)
@@ -385,7 +421,9 @@ def test_the_volume_goes_while_an_export_asks_for_files(tmp_path: Path, monkeypa
         return really(self, follow_symlinks=follow_symlinks)
 
     monkeypatch.setattr(Path, "stat", stat)
-    with pytest.raises(ClusterUnavailable, match="holds no folder 'tasks' and nothing is mounted there"):
+    with pytest.raises(
+        ClusterUnavailable, match="holds no folder 'tasks' and nothing is mounted there"
+    ):
         VolumeFiles(root).files(run_ref(7), [TaskRef(70, 0, 1, "uid")])
 
 
@@ -393,7 +431,9 @@ def refuse(*_: object, **__: object) -> None:
     raise OSError(30, "Read-only file system")
 
 
-def test_a_volume_that_becomes_read_only(place: VolumePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_volume_that_becomes_read_only(
+    place: VolumePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not even the rights of what lies there can be changed then."""
     left(tmp_path, 7)
     place.put_aside(run_ref(7))
@@ -409,7 +449,10 @@ def test_a_volume_that_is_mounted_read_only(
 ) -> None:
     left(tmp_path, 7)
     monkeypatch.setattr(Path, "mkdir", refuse)
-    with pytest.raises(ClusterUnavailable, match="Read-only file system; run it where the volume is mounted writable"):
+    with pytest.raises(
+        ClusterUnavailable,
+        match="Read-only file system; run it where the volume is mounted writable",
+    ):
         place.put_aside(run_ref(7))
 
 
@@ -418,7 +461,9 @@ def test_what_cannot_be_removed_is_told_and_left_for_the_next(
 ) -> None:
     left(tmp_path, 7)
     place.put_aside(run_ref(7))
-    monkeypatch.setattr(volume, "_remove_tree", lambda folder: [(folder, OSError(5, "Input/output error"))])
+    monkeypatch.setattr(
+        volume, "_remove_tree", lambda folder: [(folder, OSError(5, "Input/output error"))]
+    )
     with pytest.raises(ClusterUnavailable, match="Input/output error"):
         place.remove(run_ref(7), 1)
     troubles = place.finish()

@@ -36,17 +36,23 @@ def shared() -> Iterator[list[Dev]]:
 
 @pytest.fixture(scope="package")
 def running(shared: list[Dev], tmp_path_factory: pytest.TempPathFactory) -> Dev:
-    """One stack for the tests of this folder, which leave it as whole as they found it. It speaks scrapyd's dialect."""
+    """One stack for the tests of this folder, which leave it as whole as they found it.
+
+    It speaks scrapyd's dialect.
+    """
     for other in shared:  # its tests are over
         other.close()
-    stack = Dev(tmp_path_factory.mktemp("dev") / "state", env={"LIFECYCLE_GATEWAY__SCRAPYD": "true"})
+    stack = Dev(
+        tmp_path_factory.mktemp("dev") / "state", env={"LIFECYCLE_GATEWAY__SCRAPYD": "true"}
+    )
     shared.append(stack)
     return stack.start()
 
 
 @pytest.fixture(scope="package")
 def serving(shared: list[Dev], tmp_path_factory: pytest.TempPathFactory) -> Dev:
-    """One that serves a person's own pages, beside a catalogue of theirs, and delivers to folders of theirs.
+    """One that serves a person's own pages, beside a catalogue of theirs, and delivers to folders
+    of theirs.
 
     Of these an option names one and the environment the other.
     """
@@ -55,13 +61,17 @@ def serving(shared: list[Dev], tmp_path_factory: pytest.TempPathFactory) -> Dev:
     (folder / "pages" / "index.html").write_text("<p>private</p>")
     (folder / "crawlers.yaml").write_text("- {name: quick, kind: command, command: ['true']}\n")
     options = ("--ports", "free", "--site", "pages", "--events", (folder / "told.jsonl").as_uri())
-    stack = Dev(folder / ".crawl", options, env={"LIFECYCLE_ARCHIVE__URL": (folder / "zips").as_uri()})
+    stack = Dev(
+        folder / ".crawl", options, env={"LIFECYCLE_ARCHIVE__URL": (folder / "zips").as_uri()}
+    )
     shared.append(stack)
     return stack.start()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Those with stacks of their own come first, then those of each shared one: it takes a twentieth of a processor."""
+    """Those with stacks of their own come first, then those of each shared one: it takes a
+    twentieth of a processor.
+    """
     here = Path(__file__).parent
     places = [place for place, item in enumerate(items) if item.path.is_relative_to(here)]
     mine = sorted((items[place] for place in places), key=_when)

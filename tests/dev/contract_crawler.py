@@ -1,6 +1,7 @@
 """A crawler without a site that keeps docs/contract.md, or breaks it as its first word says.
 
-It ends by itself only in a run after one that was resumed, so that no check comes too late to stop it.
+It ends by itself only in a run after one that was resumed, so that no check comes too late to stop
+it.
 """
 
 import json
@@ -11,9 +12,12 @@ import sys
 import time
 
 HOW = sys.argv[1]
-FILES, STATE, STATS = (os.environ[f"CRAWL_{name}"] for name in ("FILES_DIR", "STATE_DIR", "STATS_FILE"))
+FILES, STATE, STATS = (
+    os.environ[f"CRAWL_{name}"] for name in ("FILES_DIR", "STATE_DIR", "STATS_FILE")
+)
 PLACE, FIRST = os.path.join(STATE, "place"), os.environ["CRAWL_ATTEMPT"] == "1"
-RESUMED_BEFORE = f".resumed/{HOW}"  # a hidden folder: other files in the working folder are told as not kept
+# A hidden folder: other files in the working folder are told as not kept.
+RESUMED_BEFORE = f".resumed/{HOW}"
 stops: list[int] = []
 
 
@@ -23,7 +27,9 @@ def tell(pages: int, **more: object) -> None:
     os.replace(STATS + ".new", STATS)
 
 
-signal.signal(signal.SIGTERM, signal.SIG_IGN if HOW == "deaf" else lambda number, frame: stops.append(number))
+signal.signal(
+    signal.SIGTERM, signal.SIG_IGN if HOW == "deaf" else lambda number, frame: stops.append(number)
+)
 resumed = os.environ["CRAWL_RESUME"] == "1" and os.path.exists(PLACE)
 pages = 0
 if resumed and HOW != "forgetful":

@@ -51,7 +51,14 @@ class Dev:
     def launch(self, *more: str) -> None:
         """Start it without waiting."""
         self.close()
-        command = [sys.executable, "-m", "crawler_lifecycle.cli", "dev", "--state-dir", str(self.state_dir)]
+        command = [
+            sys.executable,
+            "-m",
+            "crawler_lifecycle.cli",
+            "dev",
+            "--state-dir",
+            str(self.state_dir),
+        ]
         self.state_dir.parent.mkdir(parents=True, exist_ok=True)
         with self.state_dir.with_suffix(".err").open("a") as errors:
             self.process = subprocess.Popen(
@@ -99,7 +106,9 @@ class Dev:
             os.kill(site, signal.SIGCONT)
 
     def crawlers(self) -> list[str]:
-        """The names of the catalogue as the gateway knows it, which is asked without a process of its own."""
+        """The names of the catalogue as the gateway knows it, which is asked without a process of
+        its own.
+        """
         with Gateway(self.known["gateway"]) as gateway:
             return [str(row["name"]) for row in gateway.rows("/v1/crawlers")]
 

@@ -1,4 +1,6 @@
-"""The command line against the real stack: what a person does with a run, from its start to its archive."""
+"""The command line against the real stack: what a person does with a run, from its start to its
+archive.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +30,21 @@ POLL = ("--poll-minutes", "0.02")
 
 @pytest.fixture(scope="module")
 def ended(running: Dev) -> int:
-    """A run of two tasks, the second of which was added while the first was executed; watched to its end.
+    """A run of two tasks, the second of which was added while the first was executed; watched to
+    its end.
 
     Its archive comes after that.
     """
     with running.no_crawl_gets_on():
-        started = running.crawlctl("start", "services", "--tasks", "1", *POLL, "--tag", "story", "-o", "name")
+        started = running.crawlctl(
+            "start", "services", "--tasks", "1", *POLL, "--tag", "story", "-o", "name"
+        )
         run = started.stdout.strip()
         words = ("tasks", "add", run, "-a", f"site={running.known['site']}")
-        first, second = running.crawlctl(*words, "-o", "json"), running.crawlctl(*words, "-o", "json")
+        first, second = (
+            running.crawlctl(*words, "-o", "json"),
+            running.crawlctl(*words, "-o", "json"),
+        )
         assert json.loads(first.stdout)["tasks"] == json.loads(second.stdout)["tasks"]
         assert "1 of them were added earlier" in second.stderr
         process = subprocess.Popen(
@@ -46,12 +54,15 @@ def ended(running: Dev) -> int:
         )
         assert process.stdout is not None
         told = process.stdout.readline()
-    with process:  # not communicate(), which passes over what readline() has fetched beyond its line
+    # Not communicate(), which passes over what readline() has fetched beyond its line.
+    with process:
         told += process.stdout.read()
     assert process.returncode == 0
     lines = [line.split(" ", 1)[1] for line in told.splitlines()]
     assert "\x1b" not in told
-    assert any(line.startswith(f"run {run} services COMPLETED completion finished") for line in lines), lines
+    assert any(
+        line.startswith(f"run {run} services COMPLETED completion finished") for line in lines
+    ), lines
     assert any("(index 1) SUCCEEDED finished" in line for line in lines), lines
     wait_until(lambda: json.loads(running.crawlctl("export", run, "-o", "json").stdout)["exports"])
     return int(run)
@@ -61,8 +72,14 @@ def test_the_run_is_found_by_what_it_is(running: Dev, ended: int) -> None:
     filters = ("--tag", "story", "--stage", "completion", "--since", "1h", "--status", "completed")
     assert running.crawlctl("list", *filters, "-o", "name").stdout.split() == [str(ended)]
     assert running.crawlctl("list", "--tag", "story", "--until", "1h", "-o", "name").stdout == ""
-    rows = [json.loads(line) for line in running.crawlctl("tasks", str(ended), "-o", "jsonl").stdout.splitlines()]
-    assert [(row["task_index"], row["status"]) for row in rows] == [(0, "SUCCEEDED"), (1, "SUCCEEDED")]
+    rows = [
+        json.loads(line)
+        for line in running.crawlctl("tasks", str(ended), "-o", "jsonl").stdout.splitlines()
+    ]
+    assert [(row["task_index"], row["status"]) for row in rows] == [
+        (0, "SUCCEEDED"),
+        (1, "SUCCEEDED"),
+    ]
     assert "COMPLETED" in running.crawlctl("timeline", str(ended)).stdout
 
 
@@ -80,7 +97,10 @@ def test_its_archive_is_fetched_whole(running: Dev, ended: int, tmp_path: Path) 
     with zipfile.ZipFile(file) as archive:
         assert archive.testzip() is None
         assert archive.namelist()
-    assert running.crawlctl("export", str(ended), "--download", str(tmp_path), check=False).returncode == 4
+    assert (
+        running.crawlctl("export", str(ended), "--download", str(tmp_path), check=False).returncode
+        == 4
+    )
 
 
 def test_a_finished_run_takes_no_tasks(running: Dev, ended: int) -> None:
@@ -103,7 +123,8 @@ def _ctrl_c(running: Dev) -> None:
     run = running.crawlctl("start", "operations", *POLL, "-o", "name").stdout.strip()
     command = [*CRAWLCTL, "--gateway", running.known["gateway"], "watch", run]
 
-    def heed() -> None:  # a shell starts what runs in the background with SIGINT ignored, and children inherit that
+    # A shell starts what runs in the background with SIGINT ignored, and children inherit that.
+    def heed() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
     with subprocess.Popen(
@@ -113,8 +134,13 @@ def _ctrl_c(running: Dev) -> None:
         assert f"run {run} operations" in process.stdout.readline()
         process.send_signal(signal.SIGINT)
         assert process.wait(ANSWER_S) == 130
-    assert json.loads(running.crawlctl("get", run, "-o", "json").stdout)["status"] in ("INITIALIZING", "PROCESSING")
-    ended = running.crawlctl("force-stop", run, "--yes", "--wait", "-o", "json", "--timeout", "100s")
+    assert json.loads(running.crawlctl("get", run, "-o", "json").stdout)["status"] in (
+        "INITIALIZING",
+        "PROCESSING",
+    )
+    ended = running.crawlctl(
+        "force-stop", run, "--yes", "--wait", "-o", "json", "--timeout", "100s"
+    )
     assert json.loads(ended.stdout)["outcome"] in ("cancelled", "cancel_timeout")
     assert running.crawlctl("wait", run, check=False).returncode == 6
 
@@ -136,7 +162,17 @@ def test_fix_registers_search_attributes(running: Dev) -> None:
     """In a namespace of its own, because the workers register them in theirs at their start."""
     temporal = Path(sys.executable).parent / "temporal"
     address = ("--address", running.known["temporal"])
-    create = [temporal, "operator", "namespace", "create", "--namespace", "fresh", "--retention", "72h", *address]
+    create = [
+        temporal,
+        "operator",
+        "namespace",
+        "create",
+        "--namespace",
+        "fresh",
+        "--retention",
+        "72h",
+        *address,
+    ]
     subprocess.run(create, check=True, capture_output=True, timeout=ANSWER_S)
     env = {"TEMPORAL_ADDRESS": running.known["temporal"], "TEMPORAL_NAMESPACE": "fresh"}
     env |= {"LIFECYCLE_DATABASE__URL": running.known["database"]}
@@ -150,14 +186,21 @@ def test_fix_registers_search_attributes(running: Dev) -> None:
     assert doctor()["search attrs"].startswith("bad: not registered: CrawlRunId")
     fixed = doctor("--fix")
     assert fixed["search attrs"].startswith("ok: all 10 are registered; registered CrawlCrawler")
-    assert fixed["workers"].startswith("warn: no worker of the role plans polls"), "nobody works in that namespace"
+    assert fixed["workers"].startswith("warn: no worker of the role plans polls"), (
+        "nobody works in that namespace"
+    )
     assert doctor()["search attrs"] == "ok: all 10 are registered"
 
-    # A worker that is killed stays on the server's list for minutes; ten seconds are enough to tell, and also when it
-    # had not yet sent its first heartbeat.
+    # A worker that is killed stays on the server's list for minutes; ten seconds are enough to
+    # tell, and also when it had not yet sent its first heartbeat.
     port = processes.free_port()
-    env |= {"LIFECYCLE_WORKER__HEALTH_PORT": str(port), "LIFECYCLE_SCHEDULER__URL": running.known["scheduler"]}
-    with subprocess.Popen([*CRAWLCTL, "worker"], env=os.environ | env, cwd=running.state_dir.parent) as worker:
+    env |= {
+        "LIFECYCLE_WORKER__HEALTH_PORT": str(port),
+        "LIFECYCLE_SCHEDULER__URL": running.known["scheduler"],
+    }
+    with subprocess.Popen(
+        [*CRAWLCTL, "worker"], env=os.environ | env, cwd=running.state_dir.parent
+    ) as worker:
         try:
             # A doctor takes more than a second of a processor: none is asked before it can know.
             wait_until(lambda: ask(f"http://127.0.0.1:{port}/readyz")[0] == 200)
@@ -179,7 +222,10 @@ def test_a_token_lets_in_whom_it_was_made_for(running: Dev, tmp_path: Path) -> N
     """A gateway beside the stack's own, which asks for tokens that `gateway token new` made."""
     known, port = running.known, processes.free_port()
     made = {
-        role: json.loads(running.crawlctl(*NEW, "--name", role, "--role", role, "-o", "json").stdout) for role in ROLES
+        role: json.loads(
+            running.crawlctl(*NEW, "--name", role, "--role", role, "-o", "json").stdout
+        )
+        for role in ROLES
     }
     (tmp_path / "tokens.toml").write_text("".join(one["toml"] for one in made.values()))
     for role, one in made.items():
@@ -196,7 +242,9 @@ def test_a_token_lets_in_whom_it_was_made_for(running: Dev, tmp_path: Path) -> N
         given = ("--gateway", f"http://127.0.0.1:{port}", *words)
         return in_process.crawlctl(*given, env=os.environ, folder=tmp_path).returncode
 
-    with subprocess.Popen([*CRAWLCTL, "gateway"], env=os.environ | own, stderr=subprocess.DEVNULL) as gateway:
+    with subprocess.Popen(
+        [*CRAWLCTL, "gateway"], env=os.environ | own, stderr=subprocess.DEVNULL
+    ) as gateway:
         try:
             wait_until(lambda: ask(f"http://127.0.0.1:{port}/readyz")[0] == 200)
             assert crawlctl("list") == 9
@@ -217,11 +265,16 @@ DEVIATIONS = {
 }
 
 
-@pytest.mark.parametrize("hows", [("good", "deaf"), pytest.param(("forgetful", "silent"), marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "hows", [("good", "deaf"), pytest.param(("forgetful", "silent"), marks=pytest.mark.slow)]
+)
 def test_crawlers_are_checked_against_the_contract(
     running: Dev, tmp_path: Path, request: pytest.FixtureRequest, hows: tuple[str, ...]
 ) -> None:
-    """At the same time: each waits for its counters most of the time. All that a check can find: test_check."""
+    """At the same time: each waits for its counters most of the time.
+
+    All that a check can find: test_check.
+    """
     catalogue, project = running.state_dir / "crawlers.yaml", tmp_path
     shutil.copy(Path(__file__).with_name("contract_crawler.py"), project)
     entry = "- {{name: {0}, kind: command, project: {1}, command: [python, contract_crawler.py, {0}], {2}}}\n"
@@ -245,4 +298,7 @@ def test_crawlers_are_checked_against_the_contract(
         )
     if "good" in answers:
         assert json.loads(answers["good"].stdout)["summary"] == {"ok": 9, "FAILED": 0, "skipped": 0}
-    assert running.crawlctl("list", "--tag", "check", "--status", "PROCESSING", "-o", "name").stdout == ""
+    assert (
+        running.crawlctl("list", "--tag", "check", "--status", "PROCESSING", "-o", "name").stdout
+        == ""
+    )

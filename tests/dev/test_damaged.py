@@ -1,4 +1,6 @@
-"""Pages of the database of ``crawlctl dev`` are overwritten while a crawl executes: told, put back, taken up again."""
+"""Pages of the database of ``crawlctl dev`` are overwritten while a crawl executes: told, put back,
+taken up again.
+"""
 
 from __future__ import annotations
 
@@ -63,4 +65,6 @@ def test_a_damaged_database_is_put_back_and_a_crawl_goes_on(dev: Dev) -> None:
     with closing(sqlite_files.connect(file, "ro")) as database:
         runs = database.execute("SELECT run_id, status, outcome FROM run_history").fetchall()
         tasks = database.execute("SELECT status, attempt FROM task_history").fetchall()
-    assert (runs, tasks) == ([(run_id, "COMPLETED", "finished")], [("SUCCEEDED", 1)]), "executed once"
+    assert (runs, tasks) == ([(run_id, "COMPLETED", "finished")], [("SUCCEEDED", 1)]), (
+        "executed once"
+    )

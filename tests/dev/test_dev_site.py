@@ -1,4 +1,6 @@
-"""``crawlctl dev --site FOLDER``: the quick start of docs/first-crawl.md, word by word, and what is refused."""
+"""``crawlctl dev --site FOLDER``: the quick start of docs/first-crawl.md, word by word, and what is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,11 @@ def empty(tmp_path: Path) -> Iterator[Dev]:
     """A stack over the usual state directory of an empty folder, and of pages in it."""
     write_pages(tmp_path / "pages")
     # A proxy that reaches nothing, as many have one that does not reach their own machine.
-    proxy = {"http_proxy": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9", "NO_PROXY": "intranet.example"}
+    proxy = {
+        "http_proxy": "http://127.0.0.1:9",
+        "HTTP_PROXY": "http://127.0.0.1:9",
+        "NO_PROXY": "intranet.example",
+    }
     stack = Dev(tmp_path / ".crawl", options=("--ports", "free"), env=proxy)
     yield stack
     stack.close()
@@ -48,17 +54,38 @@ def test_the_quick_start(empty: Dev) -> None:
     assert f"site       {site}" in empty.spoken
     assert empty.spoken.rstrip().endswith("next: crawlctl start site")
     # Without --gateway: it is found through .crawl/dev.json, as for everybody who follows the page.
-    command = [sys.executable, "-m", "crawler_lifecycle.cli", *found[2].split(), "--poll-minutes", "0.02", "-o", "name"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=empty.state_dir.parent, timeout=ANSWER_S)
+    command = [
+        sys.executable,
+        "-m",
+        "crawler_lifecycle.cli",
+        *found[2].split(),
+        "--poll-minutes",
+        "0.02",
+        "-o",
+        "name",
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=empty.state_dir.parent, timeout=ANSWER_S
+    )
     assert done.returncode == 0, done.stderr
     titles = write_pages(empty.state_dir.parent / "pages")
     items = _items(empty, 1)
-    assert {item["url"].removeprefix(site): item["title"] for item in items if item["status"] == 200} == titles
+    assert {
+        item["url"].removeprefix(site): item["title"] for item in items if item["status"] == 200
+    } == titles
     [run] = [json.loads(empty.crawlctl("describe", "1", "-o", "json").stdout)]
-    assert (run["status"], run["outcome"], run["items"]) == ("COMPLETED", "finished", len(titles) + 1)
-    refused = empty.crawlctl("start", "site", "-a", "max_pages=many", "--wait", "--poll-minutes", "0.02", check=False)
+    assert (run["status"], run["outcome"], run["items"]) == (
+        "COMPLETED",
+        "finished",
+        len(titles) + 1,
+    )
+    refused = empty.crawlctl(
+        "start", "site", "-a", "max_pages=many", "--wait", "--poll-minutes", "0.02", check=False
+    )
     assert refused.returncode == 5
-    assert "max_pages: 'many' is not allowed" in empty.crawlctl("describe", "2", "-o", "json").stdout
+    assert (
+        "max_pages: 'many' is not allowed" in empty.crawlctl("describe", "2", "-o", "json").stdout
+    )
 
 
 SPIDER = """
@@ -73,12 +100,18 @@ class Products(scrapy.Spider):
         yield {"title": response.css("title::text").get()}
 """
 #: How each case of the page begins, and what its last command tells.
-CASES = {"**A Scrapy project**": "pen", "**A Python program**": "ink", "**It fails?**": "named 'bs5'"}
+CASES = {
+    "**A Scrapy project**": "pen",
+    "**A Python program**": "ink",
+    "**It fails?**": "named 'bs5'",
+}
 CASES |= {"**A Node program**": "nib"} if shutil.which("node") else {}
 
 
 def test_the_readers_own_cases(serving: Dev, request: pytest.FixtureRequest) -> None:
-    """The first lines of docs/first-crawl.md, typed as they stand, in one stack, which reads each catalogue."""
+    """The first lines of docs/first-crawl.md, typed as they stand, in one stack, which reads each
+    catalogue.
+    """
     page = (ROOT / "docs" / "first-crawl.md").read_text()
     here = serving.state_dir.parent
     catalogue = here / "crawlers.yaml"
@@ -98,9 +131,14 @@ def test_the_readers_own_cases(serving: Dev, request: pytest.FixtureRequest) -> 
         (here / name).write_text(page.partition(f"```{language}\n")[2].partition("```")[0])
     for begin, told in CASES.items():
         case = page[page.index(begin) :]
-        lines = [line.removeprefix("$ ") for line in case.partition("```console\n")[2].partition("```")[0].splitlines()]
+        lines = [
+            line.removeprefix("$ ")
+            for line in case.partition("```console\n")[2].partition("```")[0].splitlines()
+        ]
         typed = [line for line in lines if not line.startswith("#")]
-        assert [words.split()[:2] for words in typed[1:3]] == [["crawlctl", word] for word in ("dev", "start")]
+        assert [words.split()[:2] for words in typed[1:3]] == [
+            ["crawlctl", word] for word in ("dev", "start")
+        ]
         subprocess.run(["sh", "-c", typed[0]], cwd=here, check=True, timeout=ANSWER_S)
         crawler = typed[2].split()[2]
         wait_until(lambda name=crawler: set(serving.crawlers()) == {name, "site"})
@@ -122,11 +160,18 @@ def _newest(stack: Dev) -> dict[str, Any]:
 def test_beside_a_catalogue_of_ones_own(serving: Dev) -> None:
     catalogue = serving.state_dir.parent / "crawlers.yaml"
     before = catalogue.read_text()
-    assert set(serving.crawlctl("crawler", "list", "-o", "name").stdout.split()) == {"quick", "site"}
-    catalogue.write_text("- {name: site, kind: command, command: ['false']}\n")  # read again, and it wins
+    assert set(serving.crawlctl("crawler", "list", "-o", "name").stdout.split()) == {
+        "quick",
+        "site",
+    }
+    # Read again, and it wins.
+    catalogue.write_text("- {name: site, kind: command, command: ['false']}\n")
     try:
         wait_until(lambda: serving.crawlers() == ["site"])
-        assert json.loads(serving.crawlctl("crawler", "describe", "site", "-o", "json").stdout)["kind"] == "command"
+        assert (
+            json.loads(serving.crawlctl("crawler", "describe", "site", "-o", "json").stdout)["kind"]
+            == "command"
+        )
     finally:
         catalogue.write_text(before)
     wait_until(lambda: set(serving.crawlers()) == {"quick", "site"})
@@ -136,14 +181,23 @@ def test_beside_a_catalogue_of_ones_own(serving: Dev) -> None:
     ("make", "words"),
     [(None, "does not exist"), ("file", "is not a folder"), ("folder", "has no HTML page")],
 )
-def test_what_is_no_site_is_refused_before_anything_starts(tmp_path: Path, make: str | None, words: str) -> None:
+def test_what_is_no_site_is_refused_before_anything_starts(
+    tmp_path: Path, make: str | None, words: str
+) -> None:
     target = tmp_path / "target"
     if make == "file":
         target.write_text("x")
     elif make == "folder":
         target.mkdir()
     command = [sys.executable, "-m", "crawler_lifecycle.cli", "dev", "--site", "target"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=ANSWER_S, env=dict(os.environ))
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=ANSWER_S,
+        env=dict(os.environ),
+    )
     assert done.returncode == 2
     assert "--site: target" in done.stderr
     assert words in done.stderr

@@ -51,17 +51,25 @@ def test_everything_is_up_and_dev_json_says_where(running: Dev) -> None:
     assert known["namespace"] == "default"
     assert known["database"] == f"sqlite:///{running.state_dir}/lifecycle.db"
     assert known["archive"] == f"file://{running.state_dir}/archive"
-    assert (running.state_dir / "dev.json").stat().st_mode & 0o077 == 0, "a database's address may hold a password"
+    assert (running.state_dir / "dev.json").stat().st_mode & 0o077 == 0, (
+        "a database's address may hold a password"
+    )
     assert known["events"] == f"file://{running.state_dir}/events.jsonl"
     for part in PARTS | {"database"}:
         assert (running.state_dir / "logs" / f"{part}.log").exists()
 
 
 def test_what_it_keeps_is_its_owners_alone(running: Dev) -> None:
-    """Databases, sockets, logs, archives; others may pass through the folders of crawls, where those have a user."""
+    """Databases, sockets, logs, archives; others may pass through the folders of crawls, where
+    those have a user.
+    """
     found = [path for path in running.state_dir.rglob("*") if not path.is_symlink()]
     assert len(found) > 20
-    others = [str(path) for path in found if path.lstat().st_mode & (0o077 if not path.is_dir() else 0o066)]
+    others = [
+        str(path)
+        for path in found
+        if path.lstat().st_mode & (0o077 if not path.is_dir() else 0o066)
+    ]
     assert others == []
 
 
@@ -72,7 +80,9 @@ def test_the_banner_is_short_and_names_the_next_command(running: Dev) -> None:
     assert lines[-1].endswith("start services")
 
 
-def test_the_banner_has_no_password_and_proposes_no_crawler_that_is_not_there(tmp_path: Path) -> None:
+def test_the_banner_has_no_password_and_proposes_no_crawler_that_is_not_there(
+    tmp_path: Path,
+) -> None:
     url = "mysql+pymysql://crawl:correct-horse@127.0.0.1:3306/life"
     stack = Stack(layout.Layout(tmp_path, dict.fromkeys(layout.PORTS, 1), database=url))
     spoken = dev.banner(stack, 1.0)
@@ -96,7 +106,10 @@ def test_a_second_dev_is_refused_and_says_by_whom(running: Dev) -> None:
     output, _ = second.process.communicate(timeout=ANSWER_S)
     assert second.process.returncode == 4
     assert output == ""
-    assert f"already runs in {running.state_dir}: {running.known['gateway']}/\n" in running.error_output()
+    assert (
+        f"already runs in {running.state_dir}: {running.known['gateway']}/\n"
+        in running.error_output()
+    )
     assert running.process.poll() is None
 
 
@@ -132,7 +145,9 @@ def test_a_taken_port_is_replaced_in_words(dev: Dev) -> None:
         taken = other.getsockname()[1]
         plan = layout.Layout(Path(), only_free_ports=True)
         with ExitStack() as claims:
-            ports = plan.choose_ports({"gateway": f"http://127.0.0.1:{taken}"}, lines.append, claims)
+            ports = plan.choose_ports(
+                {"gateway": f"http://127.0.0.1:{taken}"}, lines.append, claims
+            )
     assert ports["gateway"] != taken
     assert lines == [f"port {taken} is in use; gateway gets {ports['gateway']} instead"]
     assert len(set(ports.values())) == len(layout.PORTS) - len(layout.ON_DEMAND)
@@ -141,11 +156,15 @@ def test_a_taken_port_is_replaced_in_words(dev: Dev) -> None:
 def test_interrupted_or_killed_it_takes_its_parts_along_and_crawls_outlive_it(dev: Dev) -> None:
     """While it starts, and by SIGKILL, which it cannot hear.
 
-    The next start goes on, with the same crawl. It does not start over the tables of an older version, ends its crawls
-    when told to, and begins anew. How the next start goes on after an orderly end: test_upgrade.
+    The next start goes on, with the same crawl. It does not start over the tables of an older
+    version, ends its crawls when told to, and begins anew. How the next start goes on after an
+    orderly end: test_upgrade.
     """
     log, file = dev.state_dir / "logs" / "database.log", dev.state_dir / "dev.json"
-    moments: list[Callable[[], object]] = [log.exists, lambda: file.exists() and "worker" in dev.known["processes"]]
+    moments: list[Callable[[], object]] = [
+        log.exists,
+        lambda: file.exists() and "worker" in dev.known["processes"],
+    ]
     for begun in moments:
         dev.launch()
         wait_until(begun)
@@ -186,7 +205,9 @@ def test_interrupted_or_killed_it_takes_its_parts_along_and_crawls_outlive_it(de
         anew.stop()
     assert _runs(dev) == []
     (aside,) = dev.state_dir.glob("aside-*")
-    assert {"lifecycle.db", "temporal.db", "cluster", "archive"} <= {entry.name for entry in aside.iterdir()}
+    assert {"lifecycle.db", "temporal.db", "cluster", "archive"} <= {
+        entry.name for entry in aside.iterdir()
+    }
 
 
 def test_ctrl_c_ends_all_of_it_and_a_crawl_continues(running: Dev) -> None:
@@ -296,11 +317,15 @@ def test_what_was_wrong_yesterday_is_no_word_of_today(dev: Dev) -> None:
     assert "surplus" not in today
 
 
-def test_a_broken_catalogue_is_told_before_anything_starts_and_while_it_runs(tmp_path: Path) -> None:
+def test_a_broken_catalogue_is_told_before_anything_starts_and_while_it_runs(
+    tmp_path: Path,
+) -> None:
     file, lines = tmp_path / "crawlers.yaml", list[str]()
     good = "- name: plain\n  kind: command\n  command: [x]\n"
     file.write_text(good + "  again: 3\n")
-    stack = Stack(layout.Layout(tmp_path / "state", only_free_ports=True, crawlers=file), say=lines.append)
+    stack = Stack(
+        layout.Layout(tmp_path / "state", only_free_ports=True, crawlers=file), say=lines.append
+    )
     with pytest.raises(CommandFailed, match=f"{file}:4: again: unknown key"):
         stack.start()
     assert not list((tmp_path / "state").glob("*.toml"))

@@ -1,6 +1,7 @@
 """Every kind of program of ours leaves with the exit code it means, every time.
 
-Programs that touched a Temporal client and leave in Python's own way die by SIGABRT or SIGSEGV in a third of all cases.
+Programs that touched a Temporal client and leave in Python's own way die by SIGABRT or SIGSEGV in a
+third of all cases.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ leave(asyncio.run(main()))
 """
 CRAWLCTL = (sys.executable, "-m", "crawler_lifecycle.cli")
 
-#: How often: how a program leaves is proved by many of one, so these show that each command leaves that way; and the
-#: whole thirty in the long run of the suite.
+#: How often: how a program leaves is proved by many of one, so these show that each command leaves
+#: that way; and the whole thirty in the long run of the suite.
 ONCE = [pytest.param(1), pytest.param(30, marks=pytest.mark.slow)]
 
 
@@ -66,7 +67,13 @@ def test_programs_leave_with_their_own_code(running: Dev, times: int) -> None:
     program = PROGRAM.format(address=running.known["temporal"])
 
     def run(_: int) -> tuple[int, str, str]:
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, env=os.environ)
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            env=os.environ,
+        )
         return done.returncode, done.stdout, done.stderr
 
     assert _all(times, run) == {(7, "listed True\n", "")}
@@ -86,22 +93,33 @@ def test_short_programs(running: Dev, words: tuple[str, ...], code: int, times: 
     env = _environment(running)
 
     def run(_: int) -> int:
-        return subprocess.run([*CRAWLCTL, *words], capture_output=True, cwd=ROOT, env=env, check=False).returncode
+        return subprocess.run(
+            [*CRAWLCTL, *words], capture_output=True, cwd=ROOT, env=env, check=False
+        ).returncode
 
     assert _all(times, run, 3) == {code}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("words", "prefix"), [(("worker", "export"), "WORKER__HEALTH_"), (("gateway",), "GATEWAY__")])
+@pytest.mark.parametrize(
+    ("words", "prefix"), [(("worker", "export"), "WORKER__HEALTH_"), (("gateway",), "GATEWAY__")]
+)
 def test_services_that_are_asked_to_end(running: Dev, words: tuple[str, ...], prefix: str) -> None:
-    """Thirty times. Once each: test_worker_process and test_a_token_lets_in_whom_it_was_made_for."""
+    """Thirty times.
+
+    Once each: test_worker_process and test_a_token_lets_in_whom_it_was_made_for.
+    """
     env = _environment(running)
 
     def run(_: int) -> int:
         port = processes.free_port()
         own = env | {f"LIFECYCLE_{prefix}PORT": str(port)}
         with subprocess.Popen(
-            [*CRAWLCTL, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=ROOT, env=own
+            [*CRAWLCTL, *words],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd=ROOT,
+            env=own,
         ) as process:
             try:
                 wait_until(lambda: ask(f"http://127.0.0.1:{port}/readyz")[0] == 200)

@@ -1,4 +1,6 @@
-"""docs/foreign-crawlers.md: what it says is installed as it says, and crawls, is stopped, is killed and goes on."""
+"""docs/foreign-crawlers.md: what it says is installed as it says, and crawls, is stopped, is killed
+and goes on.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,10 @@ def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
     node, *python = typed
     stack = Dev(folder / ".crawl", env={"LIFECYCLE_CLUSTER__SLOTS": "16"})
     env = os.environ | {"PIP_NO_COMPILE": "1"}
-    steps = [subprocess.Popen(["bash", "-ec", words], cwd=folder, env=env) for words in (node, "\n".join(python))]
+    steps = [
+        subprocess.Popen(["bash", "-ec", words], cwd=folder, env=env)
+        for words in (node, "\n".join(python))
+    ]
     try:
         stack.start()
         assert [step.wait(INSTALLED_S) for step in steps] == [0, 0]
@@ -99,10 +104,14 @@ def stop(dev: Dev, crawler: str, number: int, site: GatedSite, name: str) -> Non
 
 
 def kill(dev: Dev, crawler: str, number: int, site: GatedSite, name: str) -> None:
-    """SIGKILL for the first process of the crawler only: what it started must be found and ended."""
+    """SIGKILL for the first process of the crawler only: what it started must be found and
+    ended.
+    """
     runner = json.loads((attempt(dev, number, 1) / "process.json").read_text())["pid"]
     family = [Identity.of(pid) for pid in below(runner)]
-    os.kill(int(Path(f"/proc/{runner}/task/{runner}/children").read_text().split()[0]), signal.SIGKILL)
+    os.kill(
+        int(Path(f"/proc/{runner}/task/{runner}/children").read_text().split()[0]), signal.SIGKILL
+    )
     found = wait_for_end(dev, number)
     assert (found["status"], found["outcome"]) == ("FAILED", "failed"), (name, found["cause"])
     assert not [one for one in family if one.alive()], name
@@ -117,7 +126,11 @@ def test_all_go_on_after_a_stop_and_after_a_kill(dev: Dev) -> None:
         for way in (stop, kill):
             for crawler in CRAWLERS:
                 name = f"{crawler}-{way.__name__}"
-                more = {"options": "--saveStateInterval 0"} if crawler == "browsertrix" else {"max_pages": "1000"}
+                more = (
+                    {"options": "--saveStateInterval 0"}
+                    if crawler == "browsertrix"
+                    else {"max_pages": "1000"}
+                )
                 runs[name] = (way, crawler, start(dev, crawler, site=site.address(name), **more))
         in_hand = {}
         for name, (way, crawler, number) in runs.items():
@@ -134,7 +147,9 @@ def test_all_go_on_after_a_stop_and_after_a_kill(dev: Dev) -> None:
             assert (found["status"], found["outcome"]) == ("COMPLETED", "finished"), told
             assert [row["resumed"] for row in found["resumption"]] == [True], told
             assert set(site.asked[name]) == set(range(PAGES)), told
-            assert {page for page, times in site.asked[name].items() if times > 1} <= in_hand[name], told
+            assert {page for page, times in site.asked[name].items() if times > 1} <= in_hand[
+                name
+            ], told
             judge_files(attempt(dev, number, 2) / "files", crawler)
             # A kill takes the count of what was counted since it was last written down.
             assert (PAGES - FREE if "kill" in name else PAGES - 4) <= found["pages"] <= PAGES, told
@@ -144,11 +159,17 @@ def judge_files(files: Path, crawler: str) -> None:
     if crawler == "browsertrix":
         with zipfile.ZipFile(files / "crawl.wacz") as wacz:
             assert wacz.testzip() is None
-            assert {"datapackage.json", "indexes/index.cdxj", "pages/pages.jsonl"} <= set(wacz.namelist())
+            assert {"datapackage.json", "indexes/index.cdxj", "pages/pages.jsonl"} <= set(
+                wacz.namelist()
+            )
     elif crawler == "playwright":
-        assert len(list((files / "pages").glob("*.png"))) == len((files / "items.jsonl").read_text().splitlines())
+        assert len(list((files / "pages").glob("*.png"))) == len(
+            (files / "items.jsonl").read_text().splitlines()
+        )
     else:
-        assert {item["title"] for item in json.loads((files / "items.json").read_text())} == set(map(str, range(PAGES)))
+        assert {item["title"] for item in json.loads((files / "items.json").read_text())} == set(
+            map(str, range(PAGES))
+        )
 
 
 #: Options of browsertrix, and what becomes of the exit code that they lead to.
@@ -170,7 +191,10 @@ ENDS = {
 
 @pytest.mark.slow
 def test_exit_codes_of_browsertrix_mean_what_the_page_says(dev: Dev) -> None:
-    runs = {options: start(dev, "browsertrix", site=dev.known["site"] + "/", options=options) for options in ENDS}
+    runs = {
+        options: start(dev, "browsertrix", site=dev.known["site"] + "/", options=options)
+        for options in ENDS
+    }
     ends = {}
     for options, number in runs.items():
         found = wait_for_end(dev, number)
@@ -199,6 +223,10 @@ def test_a_site_that_hangs_holds_up_no_stop(dev: Dev) -> None:
 @pytest.mark.slow
 def test_all_keep_the_contract(dev: Dev) -> None:
     for crawler in CRAWLERS:
-        more = ["options=--pageLimit 60 --delay 0.3"] if crawler == "browsertrix" else ["max_pages=60", "delay_ms=500"]
+        more = (
+            ["options=--pageLimit 60 --delay 0.3"]
+            if crawler == "browsertrix"
+            else ["max_pages=60", "delay_ms=500"]
+        )
         words = [word for text in (f"site={dev.known['site']}/", *more) for word in ("-a", text)]
         dev.crawlctl("crawler", "check", crawler, *words)

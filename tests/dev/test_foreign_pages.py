@@ -1,6 +1,8 @@
-"""No page of another origin, and none by a name of its own that points to us, can use a port of ``crawlctl dev``.
+"""No page of another origin, and none by a name of its own that points to us, can use a port of
+``crawlctl dev``.
 
-The ports are those that the system says the stack's processes listen on, so that a new one cannot be forgotten.
+The ports are those that the system says the stack's processes listen on, so that a new one cannot
+be forgotten.
 """
 
 from __future__ import annotations
@@ -11,7 +13,16 @@ from pathlib import Path
 from tests.dev.dev_support import Dev
 
 EVIL = "http://evil.example"
-PATHS = ("/", "/index.html", "/healthz", "/readyz", "/metrics", "/v1/runs", "/v1/crawlers", "/v1/deployments/onetime")
+PATHS = (
+    "/",
+    "/index.html",
+    "/healthz",
+    "/readyz",
+    "/metrics",
+    "/v1/runs",
+    "/v1/crawlers",
+    "/v1/deployments/onetime",
+)
 TEMPORAL_PATHS = ("/api/v1/namespaces/default/workflows/x", "/namespaces/default/workflows/x")
 START = b'{"workflowType": {"name": "CrawlerLifecycleWorkflow"}, "taskQueue": {"name": "crawler-lifecycle"}}'
 
@@ -81,7 +92,10 @@ def test_no_port_is_of_use_to_a_foreign_page(serving: Dev) -> None:
     addresses = _listening(_family(serving.process.pid))
     assert {host for host, _ in addresses} == {"127.0.0.1"}
     ports = {port for _, port in addresses}
-    ours = {int(str(known[name]).rpartition(":")[2]) for name in ("gateway", "scheduler", "worker", "site", "temporal")}
+    ours = {
+        int(str(known[name]).rpartition(":")[2])
+        for name in ("gateway", "scheduler", "worker", "site", "temporal")
+    }
     assert ours < ports
     of_temporal = {port for _, port in _listening({known["processes"]["temporal"]})}
     counters = {port for port in of_temporal if _is_counters(port)}
@@ -98,12 +112,16 @@ def test_no_port_is_of_use_to_a_foreign_page(serving: Dev) -> None:
                 ("POST", f"evil.example:{port}", f"{EVIL}:{port}"),
                 ("GET", f"evil.example:{port}", None),
             ):
-                status, _ = _ask(port, method, path, host, origin, START if method == "POST" else b"")
+                status, _ = _ask(
+                    port, method, path, host, origin, START if method == "POST" else b""
+                )
                 # Temporal tells of paths that it does not know before it looks at the host.
                 unknown = {404} if port in of_temporal and path not in TEMPORAL_PATHS else set()
                 assert status in {None, 403} | unknown, (port, method, path, host, origin, status)
                 answered |= {port} if status is not None else set()
-    assert ours - answered == {int(known["temporal"].rpartition(":")[2])}, "that one speaks gRPC: HTTP/1 gets nothing"
+    assert ours - answered == {int(known["temporal"].rpartition(":")[2])}, (
+        "that one speaks gRPC: HTTP/1 gets nothing"
+    )
     for port in counters:
         for path in ("/", *PATHS, *TEMPORAL_PATHS):
             if path != "/metrics":
@@ -112,9 +130,17 @@ def test_no_port_is_of_use_to_a_foreign_page(serving: Dev) -> None:
 
 
 def test_programs_of_this_machine_and_the_gateways_own_page_are_answered(serving: Dev) -> None:
-    for name, path in (("gateway", "/v1/runs"), ("scheduler", "/v1/crawlers"), ("worker", "/readyz"), ("site", "/")):
+    for name, path in (
+        ("gateway", "/v1/runs"),
+        ("scheduler", "/v1/crawlers"),
+        ("worker", "/readyz"),
+        ("site", "/"),
+    ):
         port = int(serving.known[name].rpartition(":")[2])
         assert _ask(port, "GET", path, f"127.0.0.1:{port}", None)[0] == 200, name
         assert _ask(port, "GET", path, f"localhost:{port}", None)[0] == 200, name
     gateway = int(serving.known["gateway"].rpartition(":")[2])
-    assert _ask(gateway, "GET", "/v1/runs", f"127.0.0.1:{gateway}", f"http://127.0.0.1:{gateway}")[0] == 200
+    assert (
+        _ask(gateway, "GET", "/v1/runs", f"127.0.0.1:{gateway}", f"http://127.0.0.1:{gateway}")[0]
+        == 200
+    )

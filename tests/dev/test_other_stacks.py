@@ -1,4 +1,6 @@
-"""Two stacks on one machine: each keeps its ports, and no command of one folder reaches the stack of another."""
+"""Two stacks on one machine: each keeps its ports, and no command of one folder reaches the stack
+of another.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ Workflow(id="g").add("a", crawl("services")).start()
 def folders(tmp_path: Path) -> Iterator[tuple[Dev, Dev]]:
     """Two folders, in each of which the last stack had the same ports."""
     with ExitStack() as claims:
-        ports = layout.Layout(tmp_path, only_free_ports=True).choose_ports({}, lambda line: None, claims)
+        ports = layout.Layout(tmp_path, only_free_ports=True).choose_ports(
+            {}, lambda line: None, claims
+        )
     before = layout.Layout(tmp_path, ports).addresses()
     stacks = tuple(Dev(tmp_path / name / ".crawl") for name in ("p", "q%25 ü"))
     for stack in stacks:
@@ -60,9 +64,9 @@ def test_two_that_begin_at_once_keep_their_ports_and_one_that_ended_is_not_taken
         stack.launch()
     for stack in folders:
         stack.await_banner()
-        assert {httpx.get(f"{stack.known[name]}/healthz").headers[STACK_HEADER] for name in SERVICES} == {
-            stack.known["stack"]
-        }
+        assert {
+            httpx.get(f"{stack.known[name]}/healthz").headers[STACK_HEADER] for name in SERVICES
+        } == {stack.known["stack"]}
     ports = [{stack.known[name] for name in (*SERVICES, "temporal", "site")} for stack in folders]
     assert not ports[0] & ports[1]
 
@@ -76,14 +80,22 @@ def test_two_that_begin_at_once_keep_their_ports_and_one_that_ended_is_not_taken
     assert second.known["gateway"] == before["gateway"]
     with second.no_crawl_gets_on():
         assert crawlctl(second, "start", "services").returncode == 0
-        for words in (["stop", "1"], ["force-stop", "1", "--yes"], ["list"], ["logs", "1", "-f"], ["wait", "1"]):
+        for words in (
+            ["stop", "1"],
+            ["force-stop", "1", "--yes"],
+            ["list"],
+            ["logs", "1", "-f"],
+            ["wait", "1"],
+        ):
             refused = crawlctl(first, *words)
             assert refused.returncode == 4, (words, refused.stdout, refused.stderr)
             for folder in (first.state_dir, second.state_dir):
                 assert str(folder) in refused.stderr
             assert "; start it: crawlctl dev --state-dir" in refused.stderr
         script = [sys.executable, "-c", START_A_GRAPH]
-        refused = subprocess.run(script, cwd=first.state_dir.parent, capture_output=True, text=True, timeout=ANSWER_S)
+        refused = subprocess.run(
+            script, cwd=first.state_dir.parent, capture_output=True, text=True, timeout=ANSWER_S
+        )
         assert f"the stack of {first.state_dir} does not run" in refused.stderr
         with Gateway(second.known["gateway"]) as gateway:
             assert gateway.run(1)["stop"] is None

@@ -1,4 +1,6 @@
-"""A schedule on a whole stack, which is down over a due time: from the due time to run, verdict and line."""
+"""A schedule on a whole stack, which is down over a due time: from the due time to run, verdict and
+line.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +32,13 @@ def lines(dev: Dev, name: str) -> dict[datetime, Any]:
 def test_a_stack_that_is_down_over_a_due_time(dev: Dev) -> None:
     dev.start()
     every = ("--crawler", "services", "--every-s", "60")
-    dev.crawlctl("schedule", "create", "caught-up", *every, "--catch-up-s", "3600", "--overlap", "queue")
+    dev.crawlctl(
+        "schedule", "create", "caught-up", *every, "--catch-up-s", "3600", "--overlap", "queue"
+    )
     dev.crawlctl("schedule", "create", "left-out", *every, "--catch-up-s", "10")
-    wait_until(lambda: any(line["status"] == "COMPLETED" for line in lines(dev, "caught-up").values()))
+    wait_until(
+        lambda: any(line["status"] == "COMPLETED" for line in lines(dev, "caught-up").values())
+    )
     first = min(lines(dev, "caught-up"))
 
     assert dev.end() == 0
@@ -41,9 +47,15 @@ def test_a_stack_that_is_down_over_a_due_time(dev: Dev) -> None:
     dev.start()
     wait_until(lambda: (lines(dev, "caught-up").get(down) or {}).get("status") == "COMPLETED")
     line = lines(dev, "caught-up")[down]
-    assert (line["decision"] in ("started", "queued"), line["lateness_ms"] >= 15_000) == (True, True)
+    assert (line["decision"] in ("started", "queued"), line["lateness_ms"] >= 15_000) == (
+        True,
+        True,
+    )
     run = told(dev, "describe", str(line["target_id"]))
-    assert (run["request_id"], run["trigger"]) == (f"schedule/caught-up/{down:%Y-%m-%dT%H:%M:%SZ}", "scheduled")
+    assert (run["request_id"], run["trigger"]) == (
+        f"schedule/caught-up/{down:%Y-%m-%dT%H:%M:%SZ}",
+        "scheduled",
+    )
     wait_until(lambda: down in lines(dev, "left-out"))
     assert lines(dev, "left-out")[down]["decision"] == "missed"
 

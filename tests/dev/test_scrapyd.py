@@ -20,7 +20,9 @@ PROJECT = "default"
 SLOW = {"delay": "60"}
 
 
-def test_python_scrapyd_api_and_scrapyd_client_from_schedule_to_finished(running: Dev, tmp_path: Path) -> None:
+def test_python_scrapyd_api_and_scrapyd_client_from_schedule_to_finished(
+    running: Dev, tmp_path: Path
+) -> None:
     url = running.known["gateway"]
     _python_scrapyd_api(ScrapydAPI(url, timeout=60))
     _scrapyd_client(ScrapydClient(url))
@@ -31,7 +33,9 @@ def _python_scrapyd_api(api: ScrapydAPI) -> None:
     assert api.list_projects() == [PROJECT]
     assert {"services", "plain"} <= set(api.list_spiders(PROJECT))
     [version] = api.list_versions(PROJECT)
-    job = api.schedule(PROJECT, "services", settings={"LOG_LEVEL": "INFO"}, _version=version, jobid="api-1")
+    job = api.schedule(
+        PROJECT, "services", settings={"LOG_LEVEL": "INFO"}, _version=version, jobid="api-1"
+    )
     assert job == "api-1"
     slow = api.schedule(PROJECT, "plain", **SLOW)
     wait_until(lambda: api.job_status(PROJECT, slow) == "running")
@@ -60,7 +64,9 @@ def _scrapyd_client(client: ScrapydClient) -> None:
     assert client.projects("def*") == [PROJECT]
     assert client.versions(PROJECT)
     assert client.spiders(PROJECT, "serv*") == ["services"]
-    slow = client.schedule(PROJECT, "plain", [*SLOW.items(), ("setting", "RETRY_TIMES=1"), ("priority", "2")])
+    slow = client.schedule(
+        PROJECT, "plain", [*SLOW.items(), ("setting", "RETRY_TIMES=1"), ("priority", "2")]
+    )
     wait_until(lambda: client.status(slow)["currstate"] == "running")
     assert client.daemonstatus()["running"] == 1
     assert client.cancel(PROJECT, slow)["prevstate"] == "running"
@@ -82,7 +88,9 @@ def _command(url: str, folder: Path) -> None:
 
     def told(*words: str) -> str:
         program = Path(sys.executable).parent / "scrapyd-client"
-        done = subprocess.run([program, *words], cwd=folder, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(
+            [program, *words], cwd=folder, capture_output=True, text=True, timeout=120
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 

@@ -1,4 +1,6 @@
-"""Beside a ``crawlctl dev``: services that join it, places that it delivers to, a scheduler service that is away."""
+"""Beside a ``crawlctl dev``: services that join it, places that it delivers to, a scheduler service
+that is away.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from tests.dev.dev_support import ANSWER_S, PATIENCE_S, Dev, wait_until
 
 def _clean(**more: str) -> dict[str, str]:
     """An environment that names no system."""
-    return {k: v for k, v in os.environ.items() if not k.startswith(("LIFECYCLE_", "TEMPORAL_"))} | more
+    return {
+        k: v for k, v in os.environ.items() if not k.startswith(("LIFECYCLE_", "TEMPORAL_"))
+    } | more
 
 
 def _status(serving: Dev, run_id: str) -> str:
@@ -30,7 +34,9 @@ def _status(serving: Dev, run_id: str) -> str:
 
 
 def test_it_delivers_where_it_was_told_to(serving: Dev) -> None:
-    run_id = serving.crawlctl("start", "quick", "--poll-minutes", "0.02", "-o", "name").stdout.strip()
+    run_id = serving.crawlctl(
+        "start", "quick", "--poll-minutes", "0.02", "-o", "name"
+    ).stdout.strip()
     zips, told = serving.state_dir.parent / "zips", serving.state_dir.parent / "told.jsonl"
     wait_until(lambda: told.is_file() and f'"run_id":{run_id}' in told.read_text().replace(" ", ""))
     wait_until(lambda: list(zips.rglob("*.zip")))
@@ -48,7 +54,9 @@ def test_a_place_that_nothing_can_go_to_is_refused(tmp_path: Path, option: str) 
     dev.close()
 
 
-def test_a_start_while_the_scheduler_service_is_away_is_deployed_when_it_is_back(serving: Dev) -> None:
+def test_a_start_while_the_scheduler_service_is_away_is_deployed_when_it_is_back(
+    serving: Dev,
+) -> None:
     serving.crawlctl("crawler", "list")
     scheduler = serving.known["processes"]["scheduler"]
     os.kill(scheduler, signal.SIGSTOP)
@@ -57,7 +65,11 @@ def test_a_start_while_the_scheduler_service_is_away_is_deployed_when_it_is_back
         until = time.monotonic() + PATIENCE_S
         while (
             "does not answer"
-            not in (started := serving.crawlctl("start", "quick", "--poll-minutes", "0.02", "-o", "name")).stderr
+            not in (
+                started := serving.crawlctl(
+                    "start", "quick", "--poll-minutes", "0.02", "-o", "name"
+                )
+            ).stderr
         ):
             assert time.monotonic() < until, "the catalogue of before is taken for fresh"
         assert "s ago, and is deployed when the service answers again" in started.stderr
@@ -101,7 +113,11 @@ def test_beside_a_stack_that_does_not_run_a_service_refuses(
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / ".crawl"
     folder.mkdir(mode=0o700)
-    known = {"temporal": "127.0.0.1:7233", "processes": {"temporal": os.getpid()}, "started": {"temporal": "before"}}
+    known = {
+        "temporal": "127.0.0.1:7233",
+        "processes": {"temporal": os.getpid()},
+        "started": {"temporal": "before"},
+    }
     (folder / "dev.json").write_text(json.dumps(known))
     (folder / "dev.json").chmod(0o600)
     with pytest.raises(CommandFailed, match="does not run") as refused:

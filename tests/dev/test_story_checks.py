@@ -48,7 +48,10 @@ def places(tmp_path: Path) -> Places:
     event = {"id": "3-u3/1/run.ended", "data": {"status": "COMPLETED"}}
     (tmp_path / "events.jsonl").write_text(f"half a li\n{json.dumps(event)}\n")
     url = tmp_path.as_uri()
-    return Places(tmp_path, {"database": f"sqlite:///{tmp_path}/lifecycle.db", "events": f"{url}/events.jsonl"})
+    return Places(
+        tmp_path,
+        {"database": f"sqlite:///{tmp_path}/lifecycle.db", "events": f"{url}/events.jsonl"},
+    )
 
 
 def _run(places: Places, **other: object) -> dict[str, Any]:
@@ -86,7 +89,9 @@ def test_a_task_is_still_alive_on_record(places: Places) -> None:
 
 def test_a_crawler_still_runs(places: Places) -> None:
     file = next(places.state_dir.glob("cluster/tasks/3-u3/*/*/process.json"))
-    file.write_text(json.dumps({"pid": os.getpid(), "start": processes.start_time(os.getpid()), "group": 1}))
+    file.write_text(
+        json.dumps({"pid": os.getpid(), "start": processes.start_time(os.getpid()), "group": 1})
+    )
     with pytest.raises(Untrue, match="0/1 still run"):
         CHECKS["processes"](places, _run(places))
 
@@ -94,7 +99,9 @@ def test_a_crawler_still_runs(places: Places) -> None:
 @pytest.fixture
 def stray(places: Places) -> Iterator[int]:
     env = os.environ | {"CRAWL_RUN_ID": "3", "CRAWL_STATE_DIR": str(places.state_dir / "cluster")}
-    with subprocess.Popen([sys.executable, "-S", "-c", "input()"], env=env, stdin=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [sys.executable, "-S", "-c", "input()"], env=env, stdin=subprocess.PIPE
+    ) as process:
         yield process.pid
         process.kill()
 

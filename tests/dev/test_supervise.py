@@ -90,7 +90,9 @@ def test_what_is_being_started_when_it_is_stopped_is_ended_too(
     assert supervisor.pids() == {}
 
 
-def test_a_part_that_ends_while_the_living_are_counted(supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_that_ends_while_the_living_are_counted(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Ending:
         process = property(lambda self: self.left.pop() if self.left else None)
 
@@ -134,7 +136,12 @@ def test_neither_a_full_disk_nor_a_closed_terminal_ends_the_watching(
 def test_a_part_is_restarted_with_growing_delay(supervisor: Supervisor, said: list[str]) -> None:
     supervisor.start([_failing("broken")])
     wait_until(lambda: len(said) >= 4)
-    assert [line.rpartition(" in ")[2].partition(" (")[0] for line in said[:4]] == ["0.2 s", "0.4 s", "0.8 s", "1.6 s"]
+    assert [line.rpartition(" in ")[2].partition(" (")[0] for line in said[:4]] == [
+        "0.2 s",
+        "0.4 s",
+        "0.8 s",
+        "1.6 s",
+    ]
     assert "broken ended with 7" in said[0]
 
 
@@ -165,7 +172,9 @@ def test_only_the_words_of_the_last_start_are_shown(supervisor: Supervisor, tmp_
         processes.spawn([sys.executable, "-c", f"print({words!r})"], env={}, log=log).wait()
         assert processes.tail(log) == words
     processes.spawn([sys.executable, "-c", "pass"], env={}, log=log).wait()
-    assert processes.tail(log) == "the second error", "what was only just started has said nothing yet"
+    assert processes.tail(log) == "the second error", (
+        "what was only just started has said nothing yet"
+    )
     assert processes.tail(tmp_path / "none.log") == ""
 
 
@@ -212,7 +221,10 @@ def test_a_leftover_is_ended(supervisor: Supervisor) -> None:
 def test_a_part_that_does_not_answer_any_more_is_replaced(
     tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It lives, and its thread is blocked: only its health address tells. One beside it has its peace."""
+    """It lives, and its thread is blocked: only its health address tells.
+
+    One beside it has its peace.
+    """
     monkeypatch.setattr(supervise, "ASK_S", 0.1)
     # Nobody is silent for so long; for the one that is blocked the time is put back.
     watching = Supervisor(tmp_path, say=said.append, changed=lambda: None, silent_s=600)
@@ -226,7 +238,8 @@ def test_a_part_that_does_not_answer_any_more_is_replaced(
         assert supervise.ask(blocked.health)[0] is None
 
         def replaced() -> bool:
-            if watching.pids().get("blocked") == before:  # who asked it before may hear its answer only now
+            # Who asked it before may hear its answer only now.
+            if watching.pids().get("blocked") == before:
                 kept.heard = time.monotonic() - 601
             return watching.starts("blocked") == 2
 
@@ -244,7 +257,10 @@ def test_a_part_that_does_not_answer_any_more_is_replaced(
 def test_a_machine_that_slept_replaces_nothing(
     tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing could answer meanwhile. It is said once, and each part gets its time to answer again."""
+    """Nothing could answer meanwhile.
+
+    It is said once, and each part gets its time to answer again.
+    """
     monkeypatch.setattr(supervise, "ASK_S", 600)  # what it answers later does not count
     watching = Supervisor(tmp_path, say=said.append, changed=lambda: None, silent_s=60)
     slept, clock_gettime = threading.Event(), time.clock_gettime
@@ -287,18 +303,36 @@ def test_a_part_is_not_ready_by_the_answers_of_another_stack(tmp_path: Path) -> 
     """The message names both folders."""
     ours, theirs = (dev_json.identity(name, Path("/of", name)) for name in ("us", "them"))
     other = _server("other")
-    named = SERVER.replace("self.end_headers()", f"self.send_header({STACK_HEADER!r}, {theirs!r}); self.end_headers()")
+    named = SERVER.replace(
+        "self.end_headers()", f"self.send_header({STACK_HEADER!r}, {theirs!r}); self.end_headers()"
+    )
     command = [*other.command]
     command[command.index(SERVER)] = named
     supervisor = Supervisor(tmp_path / "logs", say=lambda line: None, changed=lambda: None)
     try:
-        supervisor.start([replace(other, command=command, env={**other.env, dev_json.VARIABLES["stack"]: theirs})])
+        supervisor.start(
+            [
+                replace(
+                    other, command=command, env={**other.env, dev_json.VARIABLES["stack"]: theirs}
+                )
+            ]
+        )
         supervisor.wait_healthy()
         sleeping = (sys.executable, "-c", "import time; time.sleep(600)")
         supervisor.start(
-            [Part("gateway", sleeping, other.health, {**os.environ, dev_json.VARIABLES["stack"]: ours}, grace_s=0)]
+            [
+                Part(
+                    "gateway",
+                    sleeping,
+                    other.health,
+                    {**os.environ, dev_json.VARIABLES["stack"]: ours},
+                    grace_s=0,
+                )
+            ]
         )
-        with pytest.raises(PartFailed, match=f"stack of /of/them, and not of the stack of {tmp_path}; next: "):
+        with pytest.raises(
+            PartFailed, match=f"stack of /of/them, and not of the stack of {tmp_path}; next: "
+        ):
             supervisor.wait_healthy(["gateway"])
     finally:
         supervisor.close()
@@ -311,7 +345,14 @@ def test_a_part_is_not_ready_by_the_answers_of_another_program(supervisor: Super
     supervisor.wait_healthy()
     assert processes.listens(supervisor.pids()["other"], urlsplit(other.health).port or 0)
     supervisor.start(
-        [Part("temporal", (sys.executable, "-c", "import time; time.sleep(600)"), other.health, os.environ)]
+        [
+            Part(
+                "temporal",
+                (sys.executable, "-c", "import time; time.sleep(600)"),
+                other.health,
+                os.environ,
+            )
+        ]
     )
     with pytest.raises(PartFailed, match="temporal is not ready after 1 s"):
         supervisor.wait_healthy(["temporal"], 1.0)

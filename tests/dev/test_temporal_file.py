@@ -1,4 +1,6 @@
-"""The Temporal server's database file survives a kill at any moment of the first start, and damage is set aside."""
+"""The Temporal server's database file survives a kill at any moment of the first start, and damage
+is set aside.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ def test_killed_at_any_moment_of_the_first_start(tmp_path: Path, every: int) -> 
         port = processes.free_port()
         server, until = _started(file, port), time.monotonic() + 150
         while ask(temporal_server.health(port))[0] is None:
-            assert server.poll() is None, f"killed after {milliseconds} ms: {processes.tail(tmp_path / 'temporal.log')}"
+            assert server.poll() is None, (
+                f"killed after {milliseconds} ms: {processes.tail(tmp_path / 'temporal.log')}"
+            )
             assert time.monotonic() < until, milliseconds
             time.sleep(0.02)
         _end(server)
@@ -85,8 +89,12 @@ def test_a_broken_file_is_set_aside_with_a_message(tmp_path: Path, content: byte
 
 
 @pytest.mark.parametrize("steps", range(3))
-def test_killed_while_it_sets_a_file_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
-    """Neither is the file taken for good without its journal, nor is the journal given to the next file."""
+def test_killed_while_it_sets_a_file_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    """Neither is the file taken for good without its journal, nor is the journal given to the next
+    file.
+    """
 
     class Killed(BaseException):
         pass
@@ -108,7 +116,9 @@ def test_killed_while_it_sets_a_file_aside(tmp_path: Path, monkeypatch: pytest.M
         with pytest.raises(Killed):
             _prepare(file)
     _prepare(file)
-    assert not [path for path in tmp_path.iterdir() if path.name in ("temporal.db", "temporal.db-wal")]
+    assert not [
+        path for path in tmp_path.iterdir() if path.name in ("temporal.db", "temporal.db-wal")
+    ]
     assert kept <= {path.read_bytes() for path in tmp_path.glob("temporal.db.broken-*")}
 
 

@@ -1,4 +1,5 @@
-"""The last landed build and this one on one folder: upgraded, mixed, rolled back and upgraded again, under load.
+"""The last landed build and this one on one folder: upgraded, mixed, rolled back and upgraded
+again, under load.
 
 The other build is what git has of it, run by its own ``crawlctl dev``. A file names its commit.
 """
@@ -27,7 +28,10 @@ SETTINGS = {
     "LIFECYCLE_RETRIES": '{"max": 0}',
     "LIFECYCLE_CLUSTER__SLOTS": "64",
 }
-LOOKS, SELDOM = ("--poll-minutes", "0.02,0.03", "-o", "name"), ("--poll-minutes", "0.1,0.2", "-o", "name")
+LOOKS, SELDOM = (
+    ("--poll-minutes", "0.02,0.03", "-o", "name"),
+    ("--poll-minutes", "0.1,0.2", "-o", "name"),
+)
 #: Of each graph: one look, and one crawl for each page.
 PAGES = 2
 CRAWLS = 1 + PAGES
@@ -59,11 +63,27 @@ class Load:
         return "-a", f"max_pages={number}", "-a", f"site={self.site}"
 
     def begin(self) -> None:
-        """Begin all that is open until the end. The slower the machine, the more of it there is: so it is not much."""
+        """Begin all that is open until the end.
+
+        The slower the machine, the more of it there is: so it is not much.
+        """
         jobs = self.folder / "jobs.jsonl"
-        lines = [{"max_pages": "2", "site": self.site}, {"max_pages": "3", "delay": "1", "site": self.site}]
+        lines = [
+            {"max_pages": "2", "site": self.site},
+            {"max_pages": "3", "delay": "1", "site": self.site},
+        ]
         jobs.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        manager = ("manager", "start", "--crawler", "plain", "--each", str(jobs), "--max-running", "1", "--keep-open")
+        manager = (
+            "manager",
+            "start",
+            "--crawler",
+            "plain",
+            "--each",
+            str(jobs),
+            "--max-running",
+            "1",
+            "--keep-open",
+        )
         schedule = ("--crawler", "plain", *self.pages(1), "--every-s", "50")
         for n in range(self.each):
             self.managers.append(self.call(*manager, "--flow", f"m{n}", "-o", "name"))
@@ -73,7 +93,9 @@ class Load:
             self.endless.append(self.call("start", "long", *SELDOM))
 
     def more(self) -> None:
-        """Use everything: short runs to their ends, a stop, a resume, a job for each manager; graphs that go on."""
+        """Use everything: short runs to their ends, a stop, a resume, a job for each manager;
+        graphs that go on.
+        """
         for n in range(self.each):
             self.short.append(self.call("start", "plain", *self.pages(3), *LOOKS))
             self.call("manager", "add", self.managers[n], *self.pages(4 + self.phases))
@@ -83,7 +105,16 @@ class Load:
         self.call("resume", self.endless[self.phases])
         for n in range(self.each):
             name = f"g{self.phases}-{n}"
-            graph = ("examples.graphs:titles", "--id", name, "-o", "name", "--", str(PAGES), self.site)
+            graph = (
+                "examples.graphs:titles",
+                "--id",
+                name,
+                "-o",
+                "name",
+                "--",
+                str(PAGES),
+                self.site,
+            )
             self.call("graph", "start", *graph)
             self.graphs.append(name)
         self.phases += 1
@@ -122,7 +153,17 @@ def test_a_folder_of_the_last_landing_is_upgraded_rolled_back_and_upgraded_again
     url = f"sqlite:///{state / 'lifecycle.db'}"
     world: World | None = None
     # The stack's own site ends with each stack, and so would the crawls.
-    command = (sys.executable, "-m", "examples.site", "--port", str(port), "--services", "4", "--host", "127.0.0.1")
+    command = (
+        sys.executable,
+        "-m",
+        "examples.site",
+        "--port",
+        str(port),
+        "--services",
+        "4",
+        "--host",
+        "127.0.0.1",
+    )
     site = processes.spawn(command, env=os.environ, log=tmp_path / "site.log", cwd=ROOT)
     try:
         former.start()
@@ -134,7 +175,8 @@ def test_a_folder_of_the_last_landing_is_upgraded_rolled_back_and_upgraded_again
         world = upgraded(state)
         load.gateway = str(world.stack.addresses["gateway"])
         assert read_schema(url).version == head_version()
-        # Both builds serve the same queues; the former one's gateway and scheduler are asked meanwhile.
+        # Both builds serve the same queues; the former one's gateway and scheduler are asked
+        # meanwhile.
         world.deploy(landed, "other")
         for part in ("gateway", "scheduler"):
             world.deploy(landed, part)
@@ -167,7 +209,9 @@ def upgraded(state: Path) -> World:
 
 
 def prove(world: World, load: Load) -> None:
-    """Everything that was begun is on record with its end, once, whichever build did which part of it."""
+    """Everything that was begun is on record with its end, once, whichever build did which part of
+    it.
+    """
     runs = [row[0] for row in world.query("SELECT run_id FROM run_history ORDER BY run_id")]
     until(lambda: world.closed(runs), "the end of all runs", 300)
     for run in load.short:
@@ -182,12 +226,18 @@ def prove(world: World, load: Load) -> None:
         assert world.query(crawls, f"graph/{graph}") == [("finished",)] * CRAWLS
         steps = "SELECT max(s.attempt) FROM graph_step s JOIN graph USING (graph_id) WHERE graph_key = ?"
         assert world.query(steps, graph) == [(1,)]
-    due = world.query("SELECT schedule_id, decision, target_id, count(*) FROM schedule_due GROUP BY 1, 2, 3")
+    due = world.query(
+        "SELECT schedule_id, decision, target_id, count(*) FROM schedule_due GROUP BY 1, 2, 3"
+    )
     started = [row for row in due if row[1] == "started"]
     assert {row[0] for row in started} == set(range(1, load.schedules + 1))
     assert len(started) == len({row[2] for row in started}), "each due time began a run of its own"
     begun = (
-        len(load.short) + len(load.endless) + load.each * (load.phases + 3) + CRAWLS * len(load.graphs) + len(started)
+        len(load.short)
+        + len(load.endless)
+        + load.each * (load.phases + 3)
+        + CRAWLS * len(load.graphs)
+        + len(started)
     )
     assert len(runs) == begun
     refused = [

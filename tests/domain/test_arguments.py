@@ -20,8 +20,16 @@ def _crawler(**args: Argument) -> CrawlerDefinition:
 @pytest.mark.parametrize(
     ("kind", "good", "bad"),
     [
-        ("integer", ["0", "-3", "+7", "9" * 18], ["", "1.0", "1e3", "9" * 19, "٣", " 1", "1_000", "true"]),
-        ("number", ["0", "-3.5", ".5", "1e-3", "2."], ["", "nan", "inf", "1e999", "1,5", "0x1", "1_0", "١", "1\n"]),
+        (
+            "integer",
+            ["0", "-3", "+7", "9" * 18],
+            ["", "1.0", "1e3", "9" * 19, "٣", " 1", "1_000", "true"],
+        ),
+        (
+            "number",
+            ["0", "-3.5", ".5", "1e-3", "2."],
+            ["", "nan", "inf", "1e999", "1,5", "0x1", "1_0", "١", "1\n"],
+        ),
         ("boolean", ["true", "false"], ["", "True", "yes", "1", "0"]),
         ("string", ["", "anything", "١"], []),
     ],
@@ -49,9 +57,18 @@ def test_choices_are_the_only_values() -> None:
             Argument(type=ArgumentType.INTEGER, default="many"),
             r"^c: args\.x\.default: 'many' is not allowed; give a whole",
         ),
-        (Argument(default="es", choices=["de"]), r"^c: args\.x\.default: 'es' is not allowed; give one of de"),
-        (Argument(type=ArgumentType.NUMBER, choices=["1", "b"]), r"^c: args\.x\.choices\[1\]: 'b' is not allowed"),
-        (Argument(description="x" * 1001), r"^c: args\.x\.description: 1001 characters are too many"),
+        (
+            Argument(default="es", choices=["de"]),
+            r"^c: args\.x\.default: 'es' is not allowed; give one of de",
+        ),
+        (
+            Argument(type=ArgumentType.NUMBER, choices=["1", "b"]),
+            r"^c: args\.x\.choices\[1\]: 'b' is not allowed",
+        ),
+        (
+            Argument(description="x" * 1001),
+            r"^c: args\.x\.description: 1001 characters are too many",
+        ),
     ],
 )
 def test_a_declaration_that_contradicts_itself_is_refused(argument: Argument, words: str) -> None:

@@ -1,4 +1,6 @@
-"""The rules of an audit as properties: nothing in a sound world, nothing before its grace, nothing after a repair."""
+"""The rules of an audit as properties: nothing in a sound world, nothing before its grace, nothing
+after a repair.
+"""
 
 from __future__ import annotations
 
@@ -101,12 +103,28 @@ def _judged(run: Run) -> list[AuditFinding]:
     found: list[AuditFinding | None] = []
     owner = (f"w{run.run_id}", f"c{run.run_id}") if run.owned else (None, None)
     if run.row and run.status in LIVE:
-        live = LiveRun(run.run_id, U, 1, run.status, "books", f"r{run.run_id}", LONG_AGO, None, *owner)
+        live = LiveRun(
+            run.run_id, U, 1, run.status, "books", f"r{run.run_id}", LONG_AGO, None, *owner
+        )
         closed = WorkflowState(open=False, closed_at=LONG_AGO, how="terminated")
-        found.append(judge_live(live, WorkflowState(open=True) if run.workflow_open and run.owned else closed))
+        found.append(
+            judge_live(
+                live, WorkflowState(open=True) if run.workflow_open and run.owned else closed
+            )
+        )
     if run.row and run.status in OVER:
         ended = EndedRun(
-            run.run_id, U, 1, run.status, "books", LONG_AGO, *owner, None, run.delivered, True, run.delivered
+            run.run_id,
+            U,
+            1,
+            run.status,
+            "books",
+            LONG_AGO,
+            *owner,
+            None,
+            run.delivered,
+            True,
+            run.delivered,
         )
         found.append(None if run.workflow_open else judge_deliveries(ended))
     if run.workflow_open and run.owned:
@@ -115,7 +133,11 @@ def _judged(run: Run) -> list[AuditFinding]:
     if run.executing:
         seen = ClusterTask(run.run_id, 0, 1, True, 7, "uid", LONG_AGO, run_uid=U)
         known = run.row and run.task is not None
-        recorded = RecordedTask(run.run_id, run.run_id, U, 0, 1, run.task or "", run.status, "uid") if known else None
+        recorded = (
+            RecordedTask(run.run_id, run.run_id, U, 0, 1, run.task or "", run.status, "uid")
+            if known
+            else None
+        )
         found.append(judge_task(seen, recorded))
     return [finding for finding in found if finding is not None]
 
@@ -125,7 +147,12 @@ def sound_runs(draw: st.DrawFn, run_id: int) -> Run:
     """A run about which all three agree."""
     if draw(st.booleans()):
         task = draw(st.sampled_from([*ALIVE, *ENDS]))
-        return Run(run_id, draw(st.sampled_from(LIVE)), task=task, executing=task in ALIVE[1:] and draw(st.booleans()))
+        return Run(
+            run_id,
+            draw(st.sampled_from(LIVE)),
+            task=task,
+            executing=task in ALIVE[1:] and draw(st.booleans()),
+        )
     exporting = draw(st.booleans())
     delivered = not exporting or draw(st.booleans())
     status, task = draw(st.sampled_from(OVER)), draw(st.sampled_from(ENDS))
@@ -172,7 +199,8 @@ def test_the_order_of_reading_means_nothing(world: World, order: random.Random) 
 
 @given(worlds("damaged"))
 def test_after_every_repair_nothing_is_left_but_what_needs_a_person(world: World) -> None:
-    for _ in range(3):  # what a repair shows is repaired by the next audit: a task of a run without a row
+    # What a repair shows is repaired by the next audit: a task of a run without a row.
+    for _ in range(3):
         for finding in world.findings():
             world.repair(finding)
     assert [finding for finding in world.findings() if finding.kind not in FOR_PEOPLE] == []
@@ -208,7 +236,9 @@ def test_nothing_is_repaired_before_its_grace(
     }.get(kind, rules.grace_s)
     assert NOW - oldest >= timedelta(seconds=grace) - timedelta(microseconds=1)
     if kind in (FindingKind.ORPHAN, FindingKind.STILL_ALIVE):
-        assert age_s >= grace - 1e-6, "however long it executes, somebody must have had the time to see it"
+        assert age_s >= grace - 1e-6, (
+            "however long it executes, somebody must have had the time to see it"
+        )
 
 
 @given(kinds, rules, st.floats(0, 10_000))
@@ -267,7 +297,11 @@ PERSON = StopIntent(LONG_AGO, requested_by="ada")
     ],
 )
 def test_only_evidence_contradicts_a_recorded_end(
-    status: str, codes: tuple[int | None, int | None], seen: Observation, stop: StopIntent | None, truth: str | None
+    status: str,
+    codes: tuple[int | None, int | None],
+    seen: Observation,
+    stop: StopIntent | None,
+    truth: str | None,
 ) -> None:
     finding = judge_end(RecordedTask(7, 1, U, 0, 1, status, "FAILED", "u", *codes), seen, stop)
     assert (finding.evidence["truth"] if finding else None) == truth
@@ -277,7 +311,9 @@ def test_only_evidence_contradicts_a_recorded_end(
 
 
 def test_what_executes_unowned_is_told_first_and_a_report_has_an_end() -> None:
-    findings = [ReportedFinding(kind, f"{n}", n) for n in range(40) for kind in reversed(FindingKind)]
+    findings = [
+        ReportedFinding(kind, f"{n}", n) for n in range(40) for kind in reversed(FindingKind)
+    ]
     random.Random(7).shuffle(findings)
     told = most_urgent(findings)
     assert len(told) == 100
@@ -315,7 +351,9 @@ REFUSED = ("deploy_failed", EndedBy.SERVICE)
         (LIVE_CRAWL, RecordedTask(8, 1, U, 0, 1, "QUEUED", "PROCESSING", None)),
     ],
 )
-def test_another_object_under_the_name_is_told_and_never_ended(seen: ClusterTask, row: RecordedTask) -> None:
+def test_another_object_under_the_name_is_told_and_never_ended(
+    seen: ClusterTask, row: RecordedTask
+) -> None:
     finding = judge_task(seen, row)
     assert finding is not None
     assert finding.kind is FindingKind.ORPHAN, "no still_alive: the row's end may well be true"
@@ -341,7 +379,9 @@ def test_another_object_under_the_name_is_told_and_never_ended(seen: ClusterTask
 def test_what_another_run_of_the_same_number_left_is_reported_and_never_ended(
     seen: ClusterTask, row: RecordedTask
 ) -> None:
-    """A restored database has given the number out again: the row is of another crawl, in whatever status it is."""
+    """A restored database has given the number out again: the row is of another crawl, in whatever
+    status it is.
+    """
     workflow = OpenWorkflow("w1", "c1", LONG_AGO, 1, seen.run_uid)
     for finding, kind in (
         (judge_task(seen, row), FindingKind.ORPHAN),
@@ -352,7 +392,9 @@ def test_what_another_run_of_the_same_number_left_is_reported_and_never_ended(
         assert f"this run has the uid {U}" in finding.detail
         assert "the database was restored" in finding.detail
         assert finding.spared is not None
-        assert not due(finding, StoredFinding(LONG_AGO), NOW, AuditRules(grace_s=0, orphan_grace_s=0))
+        assert not due(
+            finding, StoredFinding(LONG_AGO), NOW, AuditRules(grace_s=0, orphan_grace_s=0)
+        )
 
 
 def test_an_object_that_lost_its_labels_is_ours_by_its_own_uid() -> None:
@@ -367,11 +409,18 @@ REFUSED = ("deploy_failed", EndedBy.SERVICE)
     ("seen", "row"),
     [
         (LIVE_CRAWL, RecordedTask(7, 1, U, 0, 1, "LOST", "FAILED", "C")),
-        (LIVE_CRAWL, RecordedTask(7, 1, U, 0, 1, "CANCELLED", "FAILED", None, outcome="cancelled")),  # deployed late
-        (replace(LIVE_CRAWL, task_id=None), RecordedTask(7, 1, U, 0, 1, "CANCELLED", "FAILED", None)),
+        # Deployed late.
+        (LIVE_CRAWL, RecordedTask(7, 1, U, 0, 1, "CANCELLED", "FAILED", None, outcome="cancelled")),
+        (
+            replace(LIVE_CRAWL, task_id=None),
+            RecordedTask(7, 1, U, 0, 1, "CANCELLED", "FAILED", None),
+        ),
         (replace(LIVE_CRAWL, uid=None), RecordedTask(7, 1, U, 0, 1, "LOST", "FAILED", "A")),
         # What is left of it is a process, which has no uid of its own.
-        (replace(LIVE_CRAWL, uid="12@34", stray=True), RecordedTask(7, 1, U, 0, 1, "LOST", "FAILED", "A")),
+        (
+            replace(LIVE_CRAWL, uid="12@34", stray=True),
+            RecordedTask(7, 1, U, 0, 1, "LOST", "FAILED", "A"),
+        ),
     ],
 )
 def test_our_own_object_is_still_alive_and_ended(seen: ClusterTask, row: RecordedTask) -> None:
@@ -386,23 +435,36 @@ def test_our_own_object_is_still_alive_and_ended(seen: ClusterTask, row: Recorde
 
 
 def lost(forced: bool = False, closed_at: datetime = NOW) -> AuditFinding:
-    parent = LiveParent("manager", 3, "manager/a/b", "PROCESSING", 1, LONG_AGO, "chain", forced=forced)
-    found = judge_parent(parent, WorkflowState(open=False, closed_at=closed_at, how="terminated", why="too large"))
+    parent = LiveParent(
+        "manager", 3, "manager/a/b", "PROCESSING", 1, LONG_AGO, "chain", forced=forced
+    )
+    found = judge_parent(
+        parent, WorkflowState(open=False, closed_at=closed_at, how="terminated", why="too large")
+    )
     assert found is not None
-    assert found.detail == "manager 3 (manager/a/b) is PROCESSING, but its workflow was terminated: too large"
+    assert (
+        found.detail
+        == "manager 3 (manager/a/b) is PROCESSING, but its workflow was terminated: too large"
+    )
     return found
 
 
-@pytest.mark.parametrize(("tries", "wait_s"), [(0, 30), (1, 30), (2, 60), (3, 120), (4, 240), (TRIES_MAX, 30)])
+@pytest.mark.parametrize(
+    ("tries", "wait_s"), [(0, 30), (1, 30), (2, 60), (3, 120), (4, 240), (TRIES_MAX, 30)]
+)
 def test_each_take_over_in_vain_waits_longer_than_the_one_before(tries: int, wait_s: float) -> None:
     noted = StoredFinding(LONG_AGO, NOW, tries=tries)
-    assert ready_at(lost(closed_at=LONG_AGO), noted, AuditRules()) == NOW + timedelta(seconds=wait_s)
+    assert ready_at(lost(closed_at=LONG_AGO), noted, AuditRules()) == NOW + timedelta(
+        seconds=wait_s
+    )
 
 
 @pytest.mark.parametrize(("forced", "most"), [(False, TRIES_MAX), (True, 1)])
 def test_after_so_many_in_a_row_it_is_given_up(forced: bool, most: int) -> None:
     finding = lost(forced)
-    assert [is_hopeless(finding, StoredFinding(NOW, NOW, tries=n)) for n in (0, most - 1, most)] == [
+    assert [
+        is_hopeless(finding, StoredFinding(NOW, NOW, tries=n)) for n in (0, most - 1, most)
+    ] == [
         False,
         most == 0,
         True,
@@ -410,7 +472,9 @@ def test_after_so_many_in_a_row_it_is_given_up(forced: bool, most: int) -> None:
     assert "too large" in given_up(finding)
 
 
-@pytest.mark.parametrize(("lived_s", "tries"), [(LIVED.total_seconds(), 4), (LIVED.total_seconds() + 1, 0)])
+@pytest.mark.parametrize(
+    ("lived_s", "tries"), [(LIVED.total_seconds(), 4), (LIVED.total_seconds() + 1, 0)]
+)
 def test_one_that_lived_for_a_while_begins_the_count_anew(lived_s: float, tries: int) -> None:
     noted = StoredFinding(NOW + timedelta(seconds=lived_s), NOW, tries=4)
     for closed_at in (LONG_AGO, NOW + timedelta(days=1)):  # whatever the clock of the server says
@@ -442,20 +506,27 @@ def test_what_goes_on_is_another_finding() -> None:
     ("stop", "most"),
     [
         (None, TRIES_MAX),
-        (StopIntent(NOW), TRIES_MAX),  # its crawlers have their grace, whatever happens to workflows meanwhile
+        # Its crawlers have their grace, whatever happens to workflows meanwhile.
+        (StopIntent(NOW), TRIES_MAX),
         (StopIntent(NOW, limit="timed_out"), TRIES_MAX),
         (StopIntent(NOW, force=True), 1),
     ],
 )
 def test_only_a_forced_stop_gives_up_sooner(stop: StopIntent | None, most: int) -> None:
-    run = LiveRun(1, U, 1, "STOPPING", "books", "r1", LONG_AGO, None, "crawl/books/r1", "chain", stop=stop)
-    found = judge_live(run, WorkflowState(open=False, closed_at=NOW, how="terminated"), {"RUNNING": 2})
+    run = LiveRun(
+        1, U, 1, "STOPPING", "books", "r1", LONG_AGO, None, "crawl/books/r1", "chain", stop=stop
+    )
+    found = judge_live(
+        run, WorkflowState(open=False, closed_at=NOW, how="terminated"), {"RUNNING": 2}
+    )
     assert found is not None
     assert found.tries_max == most
 
 
 def test_one_that_was_just_made_is_not_lost_by_a_workflow_of_before() -> None:
-    """A retry of a graph whose workflow was once terminated: the gateway is about to start the next one."""
+    """A retry of a graph whose workflow was once terminated: the gateway is about to start the next
+    one.
+    """
     parent = LiveParent("graph", 3, "graph/a", "executing", 2, NOW)
     before = WorkflowState(open=False, closed_at=LONG_AGO, how="terminated")
     found = judge_parent(parent, before)

@@ -1,4 +1,6 @@
-"""Bounds of numbers, times and texts from outside: one table for requests, one reader for what crawlers say."""
+"""Bounds of numbers, times and texts from outside: one table for requests, one reader for what
+crawlers say.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,15 @@ from crawler_lifecycle.runner import contract
 
 #: What no field of a request may be, whatever its unit.
 ABSURD = (math.nan, math.inf, -math.inf, 1e308, 2**63, -1, -(2**63), True, "5", 10**400)
-anything = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary() | st.lists(st.integers())
+anything = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text()
+    | st.binary()
+    | st.lists(st.integers())
+)
 
 
 def request_with(name: str, value: object) -> RunRequest:
@@ -40,8 +50,12 @@ def test_the_table_knows_every_number_of_a_request() -> None:
 
 @pytest.mark.parametrize("name", [name for name in LIMITS if name != "attempt"])
 @pytest.mark.parametrize("value", ABSURD, ids=lambda value: repr(value)[:20])
-def test_a_number_that_cannot_be_is_refused_with_field_value_and_cure(name: str, value: object) -> None:
-    with pytest.raises(InvalidRequest, match=rf"^{name}(\[0\])?: .+ is not allowed; give a ") as caught:
+def test_a_number_that_cannot_be_is_refused_with_field_value_and_cure(
+    name: str, value: object
+) -> None:
+    with pytest.raises(
+        InvalidRequest, match=rf"^{name}(\[0\])?: .+ is not allowed; give a "
+    ) as caught:
         request_with(name, value)
     assert len(str(caught.value)) < 400
 
@@ -56,7 +70,9 @@ def test_the_bounds_themselves_are_allowed_and_work(name: str) -> None:
         request_with(name, most + 1)
     if bound.unit:
         seconds = float(most) * (60 if bound.unit == "minutes" else 1)
-        assert datetime(2099, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds) < datetime(2101, 1, 1, tzinfo=UTC)
+        assert datetime(2099, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds) < datetime(
+            2101, 1, 1, tzinfo=UTC
+        )
         assert math.isfinite(seconds * 1e9)
         assert seconds * 1e9 < 2**63  # nanoseconds, as Temporal's server counts
     if bound.above:
@@ -70,7 +86,9 @@ def test_the_bounds_themselves_are_allowed_and_work(name: str) -> None:
 
 @pytest.mark.parametrize("year", [1, 1969, 2101, 9999])
 def test_a_due_time_lies_within_the_years_of_our_rows_and_names_its_zone(year: int) -> None:
-    with pytest.raises(InvalidRequest, match=r"^due_at: .+ give a time of the years 1970 to 2100 with its zone"):
+    with pytest.raises(
+        InvalidRequest, match=r"^due_at: .+ give a time of the years 1970 to 2100 with its zone"
+    ):
         RunRequest(crawler="a", due_at=datetime(year, 1, 1, tzinfo=UTC))
     with pytest.raises(InvalidRequest, match=r"^due_at: "):
         RunRequest(crawler="a", due_at=datetime(2026, 1, 1))
@@ -95,10 +113,12 @@ def test_a_catalogue_entry_asks_the_same_table() -> None:
         CrawlerDefinition("a", project="p", limits={"run_timeout_s": 1e308})
     with pytest.raises(InvalidRequest, match=r"^limits\.stop_grace_s: None"):
         CrawlerDefinition("a", project="p", limits={"stop_grace_s": None})
-    assert CrawlerDefinition("a", project="p", limits={"stall_timeout_s": None}).limits == {"stall_timeout_s": None}
+    assert CrawlerDefinition("a", project="p", limits={"stall_timeout_s": None}).limits == {
+        "stall_timeout_s": None
+    }
 
 
-# --- what a crawler says ----------------------------------------------------------------------------------------------
+# --- what a crawler says --------------------------------------------------------------------------
 
 
 @given(anything)
@@ -112,7 +132,10 @@ def test_what_a_crawler_says_is_a_bounded_value_or_unknown(said: object) -> None
 
 
 @given(
-    st.text(alphabet=st.characters() | st.just("\0") | st.sampled_from("\ud800\udfff"), max_size=50), st.integers(1, 40)
+    st.text(
+        alphabet=st.characters() | st.just("\0") | st.sampled_from("\ud800\udfff"), max_size=50
+    ),
+    st.integers(1, 40),
 )
 def test_a_text_is_short_enough_and_every_encoder_takes_it(said: str, most: int) -> None:
     text = bounds.words(said, most)
@@ -120,14 +143,18 @@ def test_a_text_is_short_enough_and_every_encoder_takes_it(said: str, most: int)
     assert text is None or text.encode().decode() == text
 
 
-@given(st.datetimes(timezones=st.timezones() | st.none()).map(datetime.isoformat) | st.text(max_size=40))
+@given(
+    st.datetimes(timezones=st.timezones() | st.none()).map(datetime.isoformat)
+    | st.text(max_size=40)
+)
 def test_a_time_is_one_that_a_row_can_hold(said: str) -> None:
     at = bounds.moment(said)
     assert at is None or (at.tzinfo is UTC and 1970 <= at.year <= 2100)
 
 
 @pytest.mark.parametrize(
-    "said", [None, 5, "9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00+14:00", "2026-01-01T00:00:00"]
+    "said",
+    [None, 5, "9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00+14:00", "2026-01-01T00:00:00"],
 )
 def test_the_ends_of_the_calendar_and_times_without_a_zone_are_unknown(said: object) -> None:
     assert bounds.moment(said) is None

@@ -11,9 +11,15 @@ from crawler_lifecycle.domain.clocks import CLOCK_MARGIN_S, CLOCK_OFF_MAX_S
 
 @pytest.mark.parametrize("uncertain_s", [0.0, 0.05, DATE_S])
 @pytest.mark.parametrize("sign", [1, -1])
-def test_two_machines_that_the_doctor_lets_pass_are_within_the_margin(uncertain_s: float, sign: int) -> None:
-    """Each is compared with the same third one; they may be off in opposite directions, by more than is certain."""
+def test_two_machines_that_the_doctor_lets_pass_are_within_the_margin(
+    uncertain_s: float, sign: int
+) -> None:
+    """Each is compared with the same third one; they may be off in opposite directions, by more
+    than is certain.
+    """
     tenths = [n / 10 for n in range(200)]
-    passed = [off for off in tenths if clock_line("the API", sign * off, uncertain_s).level != "bad"]
+    passed = [
+        off for off in tenths if clock_line("the API", sign * off, uncertain_s).level != "bad"
+    ]
     assert max(passed) >= CLOCK_OFF_MAX_S
     assert 2 * (max(passed) + uncertain_s) <= CLOCK_MARGIN_S

@@ -22,7 +22,9 @@ from crawler_lifecycle.domain.audits.corrections import (
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 PAGE = (Path(__file__).parents[2] / "docs" / "truth.md").read_text()
-moments = st.none() | st.datetimes(datetime(2026, 1, 1), datetime(2027, 1, 1), timezones=st.just(UTC))
+moments = st.none() | st.datetimes(
+    datetime(2026, 1, 1), datetime(2027, 1, 1), timezones=st.just(UTC)
+)
 
 
 @given(moments, moments)
@@ -31,7 +33,9 @@ def test_a_time_of_being_untrue_is_never_negative_and_begins_when_both_hold(
 ) -> None:
     since = untrue_since(believed, truth)
     assert (since is None) == (believed is None and truth is None)
-    assert all(moment <= since for moment in (believed, truth) if moment is not None and since is not None)
+    assert all(
+        moment <= since for moment in (believed, truth) if moment is not None and since is not None
+    )
     lag = untrue_ms(NOW, since)
     assert lag is None or lag >= 0
     assert (lag is None) == (since is None)
@@ -46,7 +50,11 @@ def test_a_time_is_rounded_to_milliseconds() -> None:
     ("worst", "kinds", "words"),
     [
         (None, {}, "no corrections this week"),
-        (41_203, {"killed": 2, "late": 1}, "wrong for at most 41.3 s this week: 3 corrections (killed 2, late 1)"),
+        (
+            41_203,
+            {"killed": 2, "late": 1},
+            "wrong for at most 41.3 s this week: 3 corrections (killed 2, late 1)",
+        ),
         (59_999, {"late": 1}, "wrong for at most 60 s this week: 1 correction (late 1)"),
         (60_001, {"late": 1}, "wrong for at most 61 s this week: 1 correction (late 1)"),
         (0, {"late": 1}, "wrong for at most 0 s this week: 1 correction (late 1)"),
@@ -72,5 +80,7 @@ def test_every_kind_has_its_sentence_everywhere() -> None:
     assert set(KIND.__args__) == {kind.value for kind in CorrectionKind}  # type: ignore[attr-defined]
     section = PAGE.partition("## Kinds of corrections")[2].partition("\n## ")[0]
     rows = dict(re.findall(r"^- `(\w+)`: (.+)$", section, re.M))
-    assert {kind: rows.get(kind) for kind in CorrectionKind} == {kind: kind.meaning for kind in CorrectionKind}
+    assert {kind: rows.get(kind) for kind in CorrectionKind} == {
+        kind: kind.meaning for kind in CorrectionKind
+    }
     assert {source for source in SOURCES if f"`{source}`" not in PAGE} == set()

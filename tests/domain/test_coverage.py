@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawler_lifecycle.domain.coverage import FIELDS_MAX, Brought, Coverage, ExpectedCoverage, judged, summed
+from crawler_lifecycle.domain.coverage import (
+    FIELDS_MAX,
+    Brought,
+    Coverage,
+    ExpectedCoverage,
+    judged,
+    summed,
+)
 from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.run import RunStatus, Verdict
@@ -45,7 +52,8 @@ def test_the_sentence() -> None:
     (Coverage(9, {}), [USUAL] * 3, {"price": 1e-6, "title": 1.0}, ["price: 0", "; title: 0 % "]),
     (FULL, [USUAL] * 3, {"price": 0.95}, []),  # others took its place: unknown
     (Coverage(9, {}), [FULL, FULL, USUAL], {"price": 0.95}, []),  # unknown before, too
-    (Coverage(9, {}), [USUAL, Coverage(5, {}), Coverage(5, {})], {"price": 0.95}, []),  # most had none
+    # Most had none.
+    (Coverage(9, {}), [USUAL, Coverage(5, {}), Coverage(5, {})], {"price": 0.95}, []),
     (Coverage(9, {}), [USUAL, USUAL, USUAL, Coverage(5, {})], {"price": 0.95}, ["is 98 % (median of 4 runs)"]),
     (Coverage(9, {}), [FULL] * 3, {f"f{n}": 0.5 for n in range(9)}, ["f4: 0 %", "; and 4 more"]),
     (None, [USUAL] * 3, {"price": 0.95}, []),  # nobody told
@@ -69,9 +77,15 @@ def test_what_is_too_little(
 def test_a_field_that_no_item_ever_had_is_told_and_fails_nothing(
     shares: dict[str, float], before: int, said: str | None
 ) -> None:
-    found = judge(Coverage(9, shares), [Coverage(9, {})] * before, ExpectedCoverage({"titel": 0.9}, fail=True))
+    found = judge(
+        Coverage(9, shares), [Coverage(9, {})] * before, ExpectedCoverage({"titel": 0.9}, fail=True)
+    )
     cause = f"titel: no item of this run or {before} before has it; correct expect in the catalogue{said}"
-    assert found == (Verdict(RunStatus.COMPLETED, "coverage", cause, EndedBy.SERVICE, "coverage") if said else DONE)
+    assert found == (
+        Verdict(RunStatus.COMPLETED, "coverage", cause, EndedBy.SERVICE, "coverage")
+        if said
+        else DONE
+    )
 
 
 def test_only_what_completed_is_judged_and_what_was_partial_says_so() -> None:
@@ -85,17 +99,24 @@ def test_only_what_completed_is_judged_and_what_was_partial_says_so() -> None:
 
 
 _odd: Any = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=70)
-_odd = st.recursive(_odd, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=70), inner))
+_odd = st.recursive(
+    _odd, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=70), inner)
+)
 _shares = st.dictionaries(st.text(max_size=70), st.floats(-0.5, 1.5) | _odd, max_size=50)
 
 
-@given(_odd | st.fixed_dictionaries({"items": st.integers(0, 2**60) | _odd, "shares": _shares | _odd}))
+@given(
+    _odd | st.fixed_dictionaries({"items": st.integers(0, 2**60) | _odd, "shares": _shares | _odd})
+)
 def test_whatever_is_said_is_believed_within_bounds(said: object) -> None:
     found = Coverage.of(said)
     if found is not None:
         assert found.items >= 1
         assert len(found.shares) <= FIELDS_MAX
-        assert all(0 < len(name) <= 60 and "\0" not in name and 0 <= share <= 1 for name, share in found.shares.items())
+        assert all(
+            0 < len(name) <= 60 and "\0" not in name and 0 <= share <= 1
+            for name, share in found.shares.items()
+        )
         assert Coverage.of({"items": found.items, "shares": found.shares}) == found
 
 
@@ -108,14 +129,26 @@ def test_what_says_nothing(said: object) -> None:
 
 
 def test_lies_are_left_out() -> None:
-    lies = {"a": 7, "b": math.nan, "c": True, "d": "1", "e" * 10**6: 1, "f\0": 1, "": 1, "\ud800": 1, "good": 0.5}
+    lies = {
+        "a": 7,
+        "b": math.nan,
+        "c": True,
+        "d": "1",
+        "e" * 10**6: 1,
+        "f\0": 1,
+        "": 1,
+        "\ud800": 1,
+        "good": 0.5,
+    }
     assert Coverage.of({"items": 5, "shares": lies}) == Coverage(5, {"good": 0.5})
     many = Coverage.of({"items": 5, "shares": {f"f{n}": 1 for n in range(10_000)}})
     assert many is not None
     assert len(many.shares) == FIELDS_MAX == feeds.FIELDS_MAX
 
 
-_coverage = st.builds(Coverage, st.integers(1, 10**6), st.dictionaries(st.sampled_from("abcde"), st.floats(0, 1)))
+_coverage = st.builds(
+    Coverage, st.integers(1, 10**6), st.dictionaries(st.sampled_from("abcde"), st.floats(0, 1))
+)
 
 
 @given(st.lists(_coverage, max_size=5))

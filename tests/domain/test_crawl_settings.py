@@ -11,7 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scrapy.settings import Settings
 
-from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, check_tasks, effective_settings
+from crawler_lifecycle.domain.crawlers.crawler import (
+    CrawlerDefinition,
+    check_tasks,
+    effective_settings,
+)
 from crawler_lifecycle.domain.crawlers.settings import DEFAULT, VALUE_MAX
 from crawler_lifecycle.domain.errors import InvalidRequest
 
@@ -34,7 +38,17 @@ def _looks_like_code(value: object) -> bool:
 
 
 def test_no_setting_of_scrapy_that_holds_code_or_places_is_on_the_list() -> None:
-    ends = ("_CLASS", "_DIR", "_FILE", "_MODULE", "_MODULES", "_STORE", "_STORAGE", "_HOST", "_PORT")
+    ends = (
+        "_CLASS",
+        "_DIR",
+        "_FILE",
+        "_MODULE",
+        "_MODULES",
+        "_STORE",
+        "_STORAGE",
+        "_HOST",
+        "_PORT",
+    )
     parts = ("MIDDLEWARES", "PIPELINES", "EXTENSIONS", "HANDLERS", "FEED", "RESOLVER")
     for name in ALL_OF_SCRAPY:
         named_so = name.endswith(ends) or any(part in name for part in parts)
@@ -44,10 +58,22 @@ def test_no_setting_of_scrapy_that_holds_code_or_places_is_on_the_list() -> None
 
 @pytest.mark.parametrize(
     "name",
-    ["LOG_FILE", "LOG_FORMAT", "EXTENSIONS", "JOBDIR", "FEEDS", "SPIDER_MODULES", "HTTPCACHE_DIR", "FILES_STORE"],
+    [
+        "LOG_FILE",
+        "LOG_FORMAT",
+        "EXTENSIONS",
+        "JOBDIR",
+        "FEEDS",
+        "SPIDER_MODULES",
+        "HTTPCACHE_DIR",
+        "FILES_STORE",
+    ],
 )
 def test_what_writes_or_loads_is_refused_with_its_cure(name: str) -> None:
-    with pytest.raises(InvalidRequest, match=rf"^settings\.{name}: '/x' may not be set by a request: .*allow_settings"):
+    with pytest.raises(
+        InvalidRequest,
+        match=rf"^settings\.{name}: '/x' may not be set by a request: .*allow_settings",
+    ):
         check_tasks(CRAWLER, {}, {name: "/x"}, None)
 
 
@@ -70,7 +96,10 @@ def test_only_names_of_settings_are_allowed(name: str) -> None:
         CrawlerDefinition("shops", project="/crawlers", allow_settings=[name])
 
 
-@given(st.sampled_from(sorted(DEFAULT)), st.text(max_size=30) | st.floats().map(str) | st.integers().map(str))
+@given(
+    st.sampled_from(sorted(DEFAULT)),
+    st.text(max_size=30) | st.floats().map(str) | st.integers().map(str),
+)
 def test_scrapy_reads_every_value_that_is_taken_and_as_what_it_is(name: str, value: str) -> None:
     rule = DEFAULT[name]
     if not rule.holds(value):

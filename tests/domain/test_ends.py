@@ -1,4 +1,6 @@
-"""What the exit codes and last words of crawlers mean: presets, entries, the defaults of an installation."""
+"""What the exit codes and last words of crawlers mean: presets, entries, the defaults of an
+installation.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ SCRAPY = reading(NO_ENDS, scrapy=True)
 
 def told(how: Reading, code: int, word: str | None = None) -> tuple[str, str, str]:
     """Return how the end of a command by itself is read."""
-    ending = read_end(End(exit_code=code, finish_reason=word or ("finished" if code == 0 else None)), None, how)
+    ending = read_end(
+        End(exit_code=code, finish_reason=word or ("finished" if code == 0 else None)), None, how
+    )
     return str(ending.status), ending.outcome, ending.cause
 
 
@@ -36,7 +40,11 @@ def test_presets_of_programs() -> None:
     wget, curl = reading(Ends("wget")), reading(Ends("curl"))
     assert [code for code in range(1, 9) if again(wget, code)] == [4]
     assert told(wget, 8) == ("FAILED", "failed", "The crawler failed, exit 8")
-    assert told(wget, 2) == ("FAILED", "failed", "The crawler failed for good (never retried), exit 2")
+    assert told(wget, 2) == (
+        "FAILED",
+        "failed",
+        "The crawler failed for good (never retried), exit 2",
+    )
     assert told(curl, 18) == ("FAILED", "failed", "The crawler failed, exit 18")
     assert again(curl, 18)
     assert again(curl, 6)
@@ -48,14 +56,23 @@ def test_presets_of_programs() -> None:
     ]  # fmt: skip
     assert told(browsertrix, 15, "enough")[:2] == ("SUCCEEDED", "enough")
     for code in (11, 13, 143):
-        assert told(browsertrix, code)[:2] == ("FAILED", "failed"), "no code proves that somebody stopped it"
+        assert told(browsertrix, code)[:2] == ("FAILED", "failed"), (
+            "no code proves that somebody stopped it"
+        )
     for name in PRESETS:
-        assert next_try(DEFAULT, EndedTry("failed", 127, 0, "k"), 0, 10, reading(Ends(name))) == "exit 127 is final"
+        assert (
+            next_try(DEFAULT, EndedTry("failed", 127, 0, "k"), 0, 10, reading(Ends(name)))
+            == "exit 127 is final"
+        )
 
 
 def test_an_entry_adds_codes_to_its_preset() -> None:
     how = reading(Ends("wget", success=[0, 8], final=[4], retry=[6]))
-    assert told(how, 8) == ("SUCCEEDED", "finished", "The crawler ended itself with 'finished', exit 8")
+    assert told(how, 8) == (
+        "SUCCEEDED",
+        "finished",
+        "The crawler ended itself with 'finished', exit 8",
+    )
     assert told(how, 8, "mirror")[:2] == ("SUCCEEDED", "mirror")
     assert (again(how, 4), again(how, 6)) == (False, True)
     assert "never retried" in told(how, 2)[2]
@@ -83,10 +100,16 @@ def test_a_word_of_a_command_proves_no_stop() -> None:
 def test_defaults_of_an_installation() -> None:
     ours = Ends("browsertrix", success=[8], failed_words=["no_results"])
     assert told(reading(NO_ENDS, ours), 8)[0] == told(reading(NO_ENDS, ours), 14)[0] == "SUCCEEDED"
-    assert told(reading(Ends("plain"), ours), 8)[0] == told(reading(Ends("plain"), ours), 14)[0] == "FAILED"
+    assert (
+        told(reading(Ends("plain"), ours), 8)[0]
+        == told(reading(Ends("plain"), ours), 14)[0]
+        == "FAILED"
+    )
     assert told(reading(Ends(final=[14]), ours), 14)[0] == "FAILED"
     assert told(reading(NO_ENDS, ours, scrapy=True), 0, "no_results")[0] == "FAILED"
-    assert not again(reading(NO_ENDS, Ends(retry=[1]), scrapy=True), 1), "its codes are verdicts of our runner"
+    assert not again(reading(NO_ENDS, Ends(retry=[1]), scrapy=True), 1), (
+        "its codes are verdicts of our runner"
+    )
 
 
 @pytest.mark.parametrize(("given", "error"), [
@@ -109,6 +132,8 @@ def test_scrapy_has_words_and_no_codes() -> None:
     crawler = CrawlerDefinition("shop", ends=Ends("scrapy", failed_words=["cancelled"]))
     assert crawler.ends.failed_words == ["cancelled"]
     for ends in (Ends("wget"), Ends(success=[8])):
-        with pytest.raises(InvalidRequest, match=r"shop: ends: .* leave out all but failed_words for kind 'scrapy'"):
+        with pytest.raises(
+            InvalidRequest, match=r"shop: ends: .* leave out all but failed_words for kind 'scrapy'"
+        ):
             CrawlerDefinition("shop", ends=ends)
         CrawlerDefinition("mirror", CrawlerKind.COMMAND, command=["wget"], ends=ends)

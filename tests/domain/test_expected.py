@@ -1,4 +1,6 @@
-"""What a run must bring: numbers of items, pages and errors, and the verdict about a run that brought less."""
+"""What a run must bring: numbers of items, pages and errors, and the verdict about a run that
+brought less.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def of(expect: dict[str, Any], **more: bool) -> ExpectedCoverage:
     return found
 
 
-def judge(brought: Brought, expected: ExpectedCoverage, good: list[Brought] | None = None) -> Verdict:
+def judge(
+    brought: Brought, expected: ExpectedCoverage, good: list[Brought] | None = None
+) -> Verdict:
     return judged(DONE, brought, expected, [], HUNDRED if good is None else good)
 
 
@@ -57,25 +61,37 @@ def judge(brought: Brought, expected: ExpectedCoverage, good: list[Brought] | No
     ({"fields": {"items": 0.9}}, Brought(27, 0), "empty", "items: 0, "),
     ({}, Brought(27, 0, 24), NO_ITEMS, ""),  # a command, of which nothing is expected
 ])  # fmt: skip
-def test_what_is_too_little(expect: dict[str, Any], brought: Brought, word: str | None, cause: str) -> None:
+def test_what_is_too_little(
+    expect: dict[str, Any], brought: Brought, word: str | None, cause: str
+) -> None:
     found = judge(brought, of(expect))
     assert found.lacks == word
     if word in UNMET_OUTCOMES:
-        assert (found.status, found.outcome, found.ended_by) == (RunStatus.COMPLETED, word, EndedBy.SERVICE)
+        assert (found.status, found.outcome, found.ended_by) == (
+            RunStatus.COMPLETED,
+            word,
+            EndedBy.SERVICE,
+        )
         assert found.cause.startswith(cause)
         assert found.attention == word
         failed = judge(brought, of(expect, fail=True))
-        assert (failed.status, failed.cause, failed.attention) == (RunStatus.FAILED, found.cause, word)
+        assert (failed.status, failed.cause, failed.attention) == (
+            RunStatus.FAILED,
+            found.cause,
+            word,
+        )
     else:
         assert (found.status, found.outcome, found.cause) == (DONE.status, DONE.outcome, DONE.cause)
         assert found.attention is None
 
 
 @pytest.mark.parametrize(("brought", "good", "word", "cause"), [
-    (Brought(27, 0, 24), HUNDRED, "empty", "items: 0, the usual number is 100"),  # its layout changed
+    # Its layout changed.
+    (Brought(27, 0, 24), HUNDRED, "empty", "items: 0, the usual number is 100"),
     (Brought(27, 0, 24), [], None, ""),  # nobody knows that it brings items
     (Brought(27, 0, 0), HUNDRED[:1], "empty", "items: 0, the usual number is 100 (median of 1 good runs)"),
-    (Brought(0, 0, 2), [], "empty", "no page and no item, but 2 errors"),  # every request was refused
+    # Every request was refused.
+    (Brought(0, 0, 2), [], "empty", "no page and no item, but 2 errors"),
     (Brought(0, 0, 0), [], None, ""),
     (Brought(27, 1, 24), HUNDRED, None, ""),
 ])  # fmt: skip
@@ -88,7 +104,9 @@ def test_a_spider_that_brings_nothing_is_told_without_any_expectation(
 
 
 def test_the_word_with_which_a_spider_closed_itself_stays_in_the_cause() -> None:
-    closed = Verdict(RunStatus.COMPLETED, "no credentials", "The crawler ended with 'no credentials', exit 0")
+    closed = Verdict(
+        RunStatus.COMPLETED, "no credentials", "The crawler ended with 'no credentials', exit 0"
+    )
     found = judged(closed, Brought(0, 0, 0), WATCHED, [], HUNDRED)
     assert (found.outcome, found.cause) == ("empty", f"items: 0{USUAL} 1; {closed.cause}")
 
@@ -98,7 +116,15 @@ def test_only_errors_are_told_whatever_is_expected() -> None:
 
 
 def test_the_worst_is_the_outcome_and_all_of_it_the_cause() -> None:
-    expected = of({"items": {"drop": 0.1}, "pages": 10, "errors": {"max_share": 0.1}, "price": 0.9, "items ": 0.5})
+    expected = of(
+        {
+            "items": {"drop": 0.1},
+            "pages": 10,
+            "errors": {"max_share": 0.1},
+            "price": 0.9,
+            "items ": 0.5,
+        }
+    )
     before = [Coverage(9, {"price": 1.0, "items ": 1.0})] * 3
     found = judged(DONE, Brought(5, 5, 5, Coverage(5, {})), expected, before, HUNDRED)
     assert found.outcome == "dropped"
@@ -132,18 +158,31 @@ def test_the_events_about_a_verdict(attention: str | None, types: list[str]) -> 
 
 def test_fields_with_the_names_of_counters_have_a_spelling_of_their_own() -> None:
     found = of({"price": 0.9, "pages": 3, "fields": {"items": 0.5, "pages": 1}})
-    assert (found.parts, found.numbers) == ({"price": 0.9, "items": 0.5, "pages": 1}, {"pages": {"min": 3}})
+    assert (found.parts, found.numbers) == (
+        {"price": 0.9, "items": 0.5, "pages": 1},
+        {"pages": {"min": 3}},
+    )
     assert of({"fields": 0.5}).parts == {"fields": 0.5}
 
 
 _wild: Any = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["min", "drop", "max_share"]), inner),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(st.sampled_from(["min", "drop", "max_share"]), inner)
+    ),
 )
 
 
-@given(st.dictionaries(st.sampled_from(["items", "pages", "errors", "fields", "price"]) | st.text(max_size=70), _wild))
-def test_whatever_is_expected_is_refused_with_its_name_or_can_be_judged(expect: dict[str, Any]) -> None:
+@given(
+    st.dictionaries(
+        st.sampled_from(["items", "pages", "errors", "fields", "price"]) | st.text(max_size=70),
+        _wild,
+    )
+)
+def test_whatever_is_expected_is_refused_with_its_name_or_can_be_judged(
+    expect: dict[str, Any],
+) -> None:
     refused, expected = "", None
     try:
         expected = of(expect)
@@ -159,11 +198,15 @@ def test_whatever_is_expected_is_refused_with_its_name_or_can_be_judged(expect: 
 
 _count = st.integers(0, 300)
 _share = st.floats(0, 1)
-_rules = st.fixed_dictionaries({}, optional={"min": st.integers(1, 200), "drop": _share}).filter(bool)
+_rules = st.fixed_dictionaries({}, optional={"min": st.integers(1, 200), "drop": _share}).filter(
+    bool
+)
 _expect = st.fixed_dictionaries({}, optional={
     "items": _rules, "pages": _rules, "errors": st.fixed_dictionaries({"max_share": _share}), "a": st.floats(0.1, 1),
 })  # fmt: skip
-_before = st.lists(st.builds(Coverage, st.integers(1, 99), st.fixed_dictionaries({"a": _share})), max_size=5)
+_before = st.lists(
+    st.builds(Coverage, st.integers(1, 99), st.fixed_dictionaries({"a": _share})), max_size=5
+)
 _good = st.lists(st.builds(Brought, _count, st.integers(1, 300)), max_size=5)
 
 
@@ -173,14 +216,22 @@ def _badness(found: Verdict) -> tuple[int, int]:
     return (found.status is RunStatus.FAILED, words.index(found.lacks))
 
 
-@given(_expect, st.booleans(), st.booleans(), _before, _good, _count, _count, _count, _count, _share)
+@given(
+    _expect, st.booleans(), st.booleans(), _before, _good, _count, _count, _count, _count, _share
+)
 def test_fewer_items_never_look_better(
     expect: dict[str, Any], fail: bool, watched: bool, before: list[Coverage], good: list[Brought],
     pages: int, items: int, fewer: int, errors: int, share: float,
 ) -> None:  # fmt: skip
     expected = of(expect, fail=fail, watched=watched)
     many, few = (
-        judged(DONE, Brought(pages, n, errors, Coverage(n, {"a": share}) if n else None), expected, before, good)
+        judged(
+            DONE,
+            Brought(pages, n, errors, Coverage(n, {"a": share}) if n else None),
+            expected,
+            before,
+            good,
+        )
         for n in (max(items, fewer), min(items, fewer))
     )
     assert _badness(few) >= _badness(many), (many, few)

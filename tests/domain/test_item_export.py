@@ -1,4 +1,6 @@
-"""Items as JSON Lines and CSV: all that was in them comes out, and nothing that a spreadsheet runs."""
+"""Items as JSON Lines and CSV: all that was in them comes out, and nothing that a spreadsheet
+runs.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawler_lifecycle.domain.item_export import COLUMNS_MAX, HEAD_ITEMS, LEFT_OUT, PAUSE, as_csv, as_jsonl, chosen
+from crawler_lifecycle.domain.item_export import (
+    COLUMNS_MAX,
+    HEAD_ITEMS,
+    LEFT_OUT,
+    PAUSE,
+    as_csv,
+    as_jsonl,
+    chosen,
+)
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=9)
-ITEMS = st.lists(st.dictionaries(TEXTS.filter(bool), TEXTS | st.integers() | st.none(), max_size=4), max_size=6)
+ITEMS = st.lists(
+    st.dictionaries(TEXTS.filter(bool), TEXTS | st.integers() | st.none(), max_size=4), max_size=6
+)
 
 
 def records(items: Iterable[Any], fields: list[str] | None = None) -> list[dict[str, str]]:
@@ -35,7 +47,9 @@ def test_all_that_is_in_items_comes_out(items: list[dict[str, Any]]) -> None:
         for row, item in zip(records(items), items, strict=True):
             for name, cell in row.items():
                 value = item.get(name.removeprefix("'"), item.get(name))
-                assert cell.removeprefix("'") == ("" if value is None else str(value)).removeprefix("'")
+                assert cell.removeprefix("'") == ("" if value is None else str(value)).removeprefix(
+                    "'"
+                )
 
 
 @pytest.mark.parametrize(("text", "cell"), [
@@ -54,8 +68,12 @@ def _by_python(data: bytes) -> list[list[str]]:
 
 def _by_arrow(data: bytes) -> list[list[str]]:
     several_lines = pyarrow.csv.ParseOptions(newlines_in_values=True)
-    as_texts = pyarrow.csv.ConvertOptions(column_types={"a": pyarrow.string(), "b": pyarrow.string()})
-    table = pyarrow.csv.read_csv(io.BytesIO(data), parse_options=several_lines, convert_options=as_texts)
+    as_texts = pyarrow.csv.ConvertOptions(
+        column_types={"a": pyarrow.string(), "b": pyarrow.string()}
+    )
+    table = pyarrow.csv.read_csv(
+        io.BytesIO(data), parse_options=several_lines, convert_options=as_texts
+    )
     return [table.column_names, *(list(row.values()) for row in table.to_pylist())]
 
 
@@ -64,7 +82,13 @@ def _by_sqlite(data: bytes) -> list[list[str]]:
     with tempfile.NamedTemporaryFile(suffix=".csv") as file:
         file.write(data)
         file.flush()
-        words = [program, "-json", ":memory:", f".import --csv {file.name} items", "SELECT * FROM items"]
+        words = [
+            program,
+            "-json",
+            ":memory:",
+            f".import --csv {file.name} items",
+            "SELECT * FROM items",
+        ]
         rows = json.loads(subprocess.run(words, check=True, capture_output=True, timeout=60).stdout)
     return [list(rows[0]), *(list(row.values()) for row in rows)]
 
@@ -79,7 +103,9 @@ def test_no_text_leaves_its_cell(read: Callable[[bytes], list[list[str]]]) -> No
     assert rows[0] == ["a", "b"]
     assert [row[0].removeprefix("'") for row in rows[1:]] == texts
     assert {row[1] for row in rows[1:]} == {"end"}
-    assert not [cell for row in rows for cell in row if cell.lstrip("\ufeff").startswith(("=", "@", "\r"))]
+    assert not [
+        cell for row in rows for cell in row if cell.lstrip("\ufeff").startswith(("=", "@", "\r"))
+    ]
     assert data.startswith(b"a,b\n")
     assert data.endswith(b"\n5,end\n-3.5,end\n"), "numbers stay numbers, and rows end as before"
 
@@ -100,7 +126,10 @@ def test_some_of_them() -> None:
     def numbers(**choice: Any) -> list[Any]:
         return [item for item in chosen(some, **choice) if item is not PAUSE]
 
-    assert numbers(field="even", contains="yes", fields=["n", "none"], offset=1, limit=2) == [{"n": 2}, {"n": 4}]
+    assert numbers(field="even", contains="yes", fields=["n", "none"], offset=1, limit=2) == [
+        {"n": 2},
+        {"n": 4},
+    ]
     assert numbers(offset=1_999) == [some[1_999]]
     assert list(chosen(some, contains="x")).count(PAUSE) == 4
     taken = iter(some)

@@ -6,11 +6,20 @@ from collections.abc import Iterator
 
 import pytest
 
-from crawler_lifecycle.domain.item_stats import BATCH_FIELDS, FIELD_NAME_MAX, FIELDS_MAX, FieldStats, _batch, item_stats
+from crawler_lifecycle.domain.item_stats import (
+    BATCH_FIELDS,
+    FIELD_NAME_MAX,
+    FIELDS_MAX,
+    FieldStats,
+    _batch,
+    item_stats,
+)
 
 
 def test_fields_of_items() -> None:
-    found = item_stats([{"a": "xy", "b": None}, {"a": "", "b": [1]}, {"a": "xyz", "c": {}}, {"a": "xy"}, 17])
+    found = item_stats(
+        [{"a": "xy", "b": None}, {"a": "", "b": [1]}, {"a": "xyz", "c": {}}, {"a": "xy"}, 17]
+    )
     assert found.items == 5
     assert found.fields == [
         FieldStats("a", 3, 0.6, 2, 2, 3),
@@ -22,7 +31,9 @@ def test_fields_of_items() -> None:
 
 @pytest.mark.parametrize("distinct", [1, 256, 2_000, 50_000])
 def test_distinct_values(distinct: int) -> None:
-    (field,) = item_stats({"url": f"https://example.com/{n % distinct}"} for n in range(50_000)).fields
+    (field,) = item_stats(
+        {"url": f"https://example.com/{n % distinct}"} for n in range(50_000)
+    ).fields
     assert field.filled == 50_000
     assert abs(field.distinct - distinct) <= (0 if distinct <= 256 else 0.35 * distinct)
 
@@ -35,7 +46,8 @@ def test_fields_without_end_are_counted_and_left_out() -> None:
 def test_values_of_several_kinds_are_the_same_in_each_batch() -> None:
     rows: list[object] = [5, 5.5, 5.0, "5", True, None, "", [], {}, [1], False, "x"]
     found = item_stats([{"a": rows[n % 2]} for n in range(2_000)] + [{"a": row} for row in rows])
-    assert found.fields == [FieldStats("a", 2_008, 0.998, 7, 1, 5)]  # 5, 5.5, "5", true, [1], false, x
+    # 5, 5.5, "5", true, [1], false, x.
+    assert found.fields == [FieldStats("a", 2_008, 0.998, 7, 1, 5)]
 
 
 def test_large_items_are_not_kept_together() -> None:
@@ -54,7 +66,9 @@ def test_large_items_are_not_kept_together() -> None:
 
 def test_wide_items_are_counted_in_linear_work_and_not_kept_together() -> None:
     """Each name of a batch was once looked for in each of its items."""
-    wide = [{f"{number}.{field}": field for field in range(BATCH_FIELDS // 2)} for number in range(4)]
+    wide = [
+        {f"{number}.{field}": field for field in range(BATCH_FIELDS // 2)} for number in range(4)
+    ]
     looked_up = 0
 
     class Counted(dict[str, int]):

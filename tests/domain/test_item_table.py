@@ -1,4 +1,6 @@
-"""Tables of items: of whatever bytes there is one, or a sentence; of good files exactly what is in them."""
+"""Tables of items: of whatever bytes there is one, or a sentence; of good files exactly what is in
+them.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ ROWS_MAX = 200
 KINDS = ("jsonl", "json", "csv", "tsv")
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
 values = st.recursive(
-    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3)
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
 )
 objects = st.dictionaries(st.text(max_size=8), values, max_size=5)
 
@@ -51,11 +54,19 @@ def column(found: ItemTable, name: str) -> list[str | None]:
 
 
 def is_sound(found: ItemTable) -> None:
-    """What holds whatever the bytes were: bounds, and texts that any page and any terminal takes."""
+    """What holds whatever the bytes were: bounds, and texts that any page and any terminal
+    takes.
+    """
     assert len(found.rows) <= ROWS_MAX
     assert len(found.columns) <= COLUMNS_MAX
-    assert [one.filled for one in found.columns] == sorted((one.filled for one in found.columns), reverse=True)
-    texts = [*names(found), *found.notes, *(cell for row in found.rows for cell in row if cell is not None)]
+    assert [one.filled for one in found.columns] == sorted(
+        (one.filled for one in found.columns), reverse=True
+    )
+    texts = [
+        *names(found),
+        *found.notes,
+        *(cell for row in found.rows for cell in row if cell is not None),
+    ]
     for text in texts:
         text.encode()  # no half characters
         assert len(text) <= max(CELL_MAX, NAME_MAX)
@@ -78,9 +89,14 @@ def test_of_what_looks_like_items(kind: str, text: str) -> None:
 
 
 @given(
-    st.lists(objects, min_size=1, max_size=4), st.booleans(), st.booleans(), st.sampled_from(["", "utf-8", "utf-16"])
+    st.lists(objects, min_size=1, max_size=4),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from(["", "utf-8", "utf-16"]),
 )
-def test_all_of_a_whole_file_is_shown(items: list[dict[str, Any]], lines: bool, escaped: bool, mark: str) -> None:
+def test_all_of_a_whole_file_is_shown(
+    items: list[dict[str, Any]], lines: bool, escaped: bool, mark: str
+) -> None:
     text = "\n".join(json.dumps(one, ensure_ascii=escaped) for one in items)
     if not lines:
         text = json.dumps(items, ensure_ascii=escaped, indent=1)
@@ -101,7 +117,13 @@ def test_all_of_a_whole_file_is_shown(items: list[dict[str, Any]], lines: bool, 
 
 
 @given(
-    st.lists(st.lists(st.text(st.characters(blacklist_categories=["Cs", "Cc"]), max_size=5), min_size=2, max_size=2))
+    st.lists(
+        st.lists(
+            st.text(st.characters(blacklist_categories=["Cs", "Cc"]), max_size=5),
+            min_size=2,
+            max_size=2,
+        )
+    )
 )
 def test_csv_with_whatever_stands_in_its_cells(records: list[list[str]]) -> None:
     text = io.StringIO()
@@ -162,13 +184,22 @@ def test_columns_that_most_items_fill_come_first() -> None:
     items = [{"rare": 1} if n == 0 else {"empty": "", "often": n, f"own{n}": n} for n in range(400)]
     found = table("a.jsonl", "".join(json.dumps(one) + "\n" for one in items).encode())
     assert [(one.name, one.filled) for one in found.columns[:2]] == [("often", 199), ("rare", 1)]
-    assert (found.total, len(found.rows), found.columns_left_out) == (400, 200, 199 + 3 - COLUMNS_MAX)
+    assert (found.total, len(found.rows), found.columns_left_out) == (
+        400,
+        200,
+        199 + 3 - COLUMNS_MAX,
+    )
 
 
-@pytest.mark.parametrize(("end", "total"), [(b'{"a": 2', 300), (b'{"a": 2}', 301), (b'{"a": 2\n', 300), (b"\n", 300)])
+@pytest.mark.parametrize(
+    ("end", "total"), [(b'{"a": 2', 300), (b'{"a": 2}', 301), (b'{"a": 2\n', 300), (b"\n", 300)]
+)
 def test_a_line_that_is_being_written_does_not_count(end: bytes, total: int) -> None:
     found = table("a.jsonl", b'{"a": 1}\n' * 300 + end)
-    assert (found.total, any("incomplete" in note for note in found.notes)) == (total, end == b'{"a": 2')
+    assert (found.total, any("incomplete" in note for note in found.notes)) == (
+        total,
+        end == b'{"a": 2',
+    )
 
 
 def test_pages(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +215,12 @@ def test_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_page_of_very_wide_items_ends_early() -> None:
     wide = json.dumps(dict.fromkeys(map(str, range(CELLS_MAX // 2)), "x")).encode() + b"\n"
     found = table("a.jsonl", wide * 5)
-    assert (len(found.rows), found.next, found.total, found.columns_left_out) == (2, 2, 5, CELLS_MAX // 2 - COLUMNS_MAX)
+    assert (len(found.rows), found.next, found.total, found.columns_left_out) == (
+        2,
+        2,
+        5,
+        CELLS_MAX // 2 - COLUMNS_MAX,
+    )
 
 
 def test_a_page_of_very_long_names_ends_early() -> None:

@@ -1,4 +1,6 @@
-"""Items of feeds: exactly what was written, however the bytes are cut; of anything else a count and a sentence."""
+"""Items of feeds: exactly what was written, however the bytes are cut; of anything else a count and
+a sentence.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,11 @@ from crawler_lifecycle.runner.item_reader import (
 )
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=20),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
 )
 OBJECTS = st.dictionaries(st.text(max_size=8), VALUES, max_size=5)
@@ -43,16 +49,27 @@ def read(name: str, data: bytes, cut: int = 1 << 20) -> tuple[list[Any], Counter
     return list(read_items(Feed(name), pieces, skipped)), skipped
 
 
-@given(st.lists(OBJECTS), st.sampled_from(["jsonl", "json"]), st.integers(1, 50), st.sampled_from(["utf-8", "utf-16"]))
+@given(
+    st.lists(OBJECTS),
+    st.sampled_from(["jsonl", "json"]),
+    st.integers(1, 50),
+    st.sampled_from(["utf-8", "utf-16"]),
+)
 def test_what_was_written_is_read_however_it_is_cut(
     found: list[dict[str, Any]], kind: str, cut: int, encoding: str
 ) -> None:
-    text = "".join(json.dumps(one) + "\n" for one in found) if kind == "jsonl" else json.dumps(found, indent=1)
+    text = (
+        "".join(json.dumps(one) + "\n" for one in found)
+        if kind == "jsonl"
+        else json.dumps(found, indent=1)
+    )
     assert read(f"items.{kind}", text.encode(encoding), cut) == (found, Counter())
 
 
 def test_numbers_that_json_does_not_have_are_nothing() -> None:
-    assert read("items.jsonl", b'{"a": Infinity, "b": -Infinity, "c": NaN}\n')[0] == [{"a": None, "b": None, "c": None}]
+    assert read("items.jsonl", b'{"a": Infinity, "b": -Infinity, "c": NaN}\n')[0] == [
+        {"a": None, "b": None, "c": None}
+    ]
 
 
 def test_long_values_end_nothing() -> None:
@@ -62,14 +79,27 @@ def test_long_values_end_nothing() -> None:
     assert read("items.csv", f"a\n{text}\n1\n".encode()) == ([{"a": text}, {"a": "1"}], Counter())
 
 
-@given(st.lists(st.lists(st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1), min_size=2, max_size=2)))
+@given(
+    st.lists(
+        st.lists(
+            st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1),
+            min_size=2,
+            max_size=2,
+        )
+    )
+)
 def test_records_of_csv(rows: list[list[str]]) -> None:
     text = io.StringIO()
     csv.writer(text).writerows([["a", "b"], *rows])
-    assert read("items.csv", text.getvalue().encode(), 7) == ([dict(zip("ab", row, strict=True)) for row in rows], {})
+    assert read("items.csv", text.getvalue().encode(), 7) == (
+        [dict(zip("ab", row, strict=True)) for row in rows],
+        {},
+    )
 
 
-@given(st.sampled_from(["jsonl", "json", "csv", "tsv"]), st.binary(max_size=300), st.integers(1, 40))
+@given(
+    st.sampled_from(["jsonl", "json", "csv", "tsv"]), st.binary(max_size=300), st.integers(1, 40)
+)
 def test_any_bytes_have_an_end(kind: str, data: bytes, cut: int) -> None:
     found, skipped = read(f"x.{kind}", data, cut)
     assert len(found) <= len(data)
@@ -90,7 +120,11 @@ def test_any_bytes_have_an_end(kind: str, data: bytes, cut: int) -> None:
     ("a.csv", b"", [], {}),
 ], ids=range(11))  # fmt: skip
 def test_what_is_odd(
-    name: str, data: bytes, found: list[Any], skipped: dict[str, int], monkeypatch: pytest.MonkeyPatch
+    name: str,
+    data: bytes,
+    found: list[Any],
+    skipped: dict[str, int],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(items, "ITEM_MAX", 200)
     monkeypatch.setattr(items, "_PART", 16)
@@ -98,8 +132,12 @@ def test_what_is_odd(
 
 
 @given(st.lists(OBJECTS, min_size=1), st.sampled_from(["jsonl", "json"]))
-def test_a_long_item_is_decoded_value_by_value_to_the_same(found: list[dict[str, Any]], kind: str) -> None:
-    text = "".join(json.dumps(one) + "\n" for one in found) if kind == "jsonl" else json.dumps(found)
+def test_a_long_item_is_decoded_value_by_value_to_the_same(
+    found: list[dict[str, Any]], kind: str
+) -> None:
+    text = (
+        "".join(json.dumps(one) + "\n" for one in found) if kind == "jsonl" else json.dumps(found)
+    )
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(items, "_LONG", 0)
         assert read(f"items.{kind}", text.encode()) == (found, Counter())
@@ -119,7 +157,12 @@ NARROW: list[Any] = [{"a": list(range(97))}, 1]
     ("a.csv", f"{',' * 101}\n3,4\n", [], {TOO_WIDE: 1, UNREADABLE: 1}, "more than 100 names of columns"),
 ], ids=range(4))  # fmt: skip
 def test_an_item_has_a_largest_number_of_values(
-    name: str, text: str, found: list[Any], skipped: dict[str, int], note: str, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    text: str,
+    found: list[Any],
+    skipped: dict[str, int],
+    note: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(items, "VALUES_MAX", 100)
     monkeypatch.setattr(items, "_LONG", 30)
@@ -132,12 +175,16 @@ def test_an_item_has_a_largest_number_of_values(
 
 
 @pytest.mark.parametrize(
-    ("endless", "skipped"), [(b'","\n', {TOO_LONG: 1}), (b"x\n", {TOO_LONG: 1}), (b'x,"""\n""",y\n', {})]
+    ("endless", "skipped"),
+    [(b'","\n', {TOO_LONG: 1}), (b"x\n", {TOO_LONG: 1}), (b'x,"""\n""",y\n', {})],
 )
 def test_a_record_of_csv_that_never_ends_is_read_line_by_line(
     endless: bytes, skipped: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Quotes join lines, so that no bound of a line bounds what is kept. To keep all of them would take 1.7 MB."""
+    """Quotes join lines, so that no bound of a line bounds what is kept.
+
+    To keep all of them would take 1.7 MB.
+    """
     monkeypatch.setattr(items, "ITEM_MAX", 5_000)
     monkeypatch.setattr(items, "_IN_VAIN_MAX", 20_000)
     told = SkippedData()
@@ -187,7 +234,9 @@ def test_feeds_of_a_run(names: list[str], found: list[str]) -> None:
     ("b", "x", []),
     (None, None, [0, 1, 2, 3, 4]),
 ], ids=range(6))  # fmt: skip
-def test_a_filter_by_field_and_text(field: str | None, contains: str | None, found: list[int]) -> None:
+def test_a_filter_by_field_and_text(
+    field: str | None, contains: str | None, found: list[int]
+) -> None:
     some = [{"a": "Green Tee"}, {"a": 19}, {"b": ["tee"]}, {"a": False, "b": None}, 9]
     fits = matching(field, contains)
     assert [n for n, item in enumerate(some) if fits(item)] == found
@@ -197,5 +246,8 @@ def test_json_that_everybody_reads() -> None:
     deep: Any = float("inf")
     for _ in range(5_000):
         deep = [deep]
-    assert json.loads(plain({"a": float("nan"), "b": [float("-inf"), 1.5]})) == {"a": None, "b": [None, 1.5]}
+    assert json.loads(plain({"a": float("nan"), "b": [float("-inf"), 1.5]})) == {
+        "a": None,
+        "b": [None, 1.5],
+    }
     assert "…" in plain(deep)

@@ -74,26 +74,56 @@ GROUP = """  + Exception Group Traceback (most recent call last):
 @pytest.mark.parametrize(
     ("log", "told"),
     [
-        (PYTHON + "ModuleNotFoundError: No module named 'bs4'\n", "ModuleNotFoundError: No module named 'bs4'"),
-        (PYTHON + "shop.errors.Banned: 403\nask the shop for a key\nand another note\n", "shop.errors.Banned: 403"),
-        (PYTHON + "KeyError: 1\n\nDuring handling of the above exception …:\n\n" + PYTHON + "OSError: 2", "OSError: 2"),
-        (PYTHON + "pydantic.ValidationError:\nprice: missing", "pydantic.ValidationError: price: missing"),
-        ('  File "a.py", line 1\n    f(\n     ^\nSyntaxError: never closed\n', "SyntaxError: never closed"),
+        (
+            PYTHON + "ModuleNotFoundError: No module named 'bs4'\n",
+            "ModuleNotFoundError: No module named 'bs4'",
+        ),
+        (
+            PYTHON + "shop.errors.Banned: 403\nask the shop for a key\nand another note\n",
+            "shop.errors.Banned: 403",
+        ),
+        (
+            PYTHON
+            + "KeyError: 1\n\nDuring handling of the above exception …:\n\n"
+            + PYTHON
+            + "OSError: 2",
+            "OSError: 2",
+        ),
+        (
+            PYTHON + "pydantic.ValidationError:\nprice: missing",
+            "pydantic.ValidationError: price: missing",
+        ),
+        (
+            '  File "a.py", line 1\n    f(\n     ^\nSyntaxError: never closed\n',
+            "SyntaxError: never closed",
+        ),
         (GROUP, "shop.Odd: 2"),
         (SCRAPY, "KeyError: 'price'"),
         ("2026-03-01 12:00:00 [shop] CRITICAL: no feed today\nbye\n", "no feed today"),
         ("12:00 INFO got ERROR 503 from the shop\nERROR:root:no feed\nbye", "root:no feed"),
         (NODE, "TypeError: x is not a function"),
-        ("node:internal\n\nError [ERR_MODULE_NOT_FOUND]: no 'x'\n    at y", "Error [ERR_MODULE_NOT_FOUND]: no 'x'"),
+        (
+            "node:internal\n\nError [ERR_MODULE_NOT_FOUND]: no 'x'\n    at y",
+            "Error [ERR_MODULE_NOT_FOUND]: no 'x'",
+        ),
         (JAVA, "java.net.UnknownHostException: shop.example"),
-        ("panic: entry in nil map\n\ngoroutine 1 [running]:\nexit status 2", "panic: entry in nil map"),
-        ("thread 'main' panicked at main.rs:2:5:\nno page\nnote: x", "thread 'main' panicked at main.rs:2:5: no page"),
+        (
+            "panic: entry in nil map\n\ngoroutine 1 [running]:\nexit status 2",
+            "panic: entry in nil map",
+        ),
+        (
+            "thread 'main' panicked at main.rs:2:5:\nno page\nnote: x",
+            "thread 'main' panicked at main.rs:2:5: no page",
+        ),
         ("Cloning…\nfatal: repository 'x' not found\nbye", "fatal: repository 'x' not found"),
         ("run.sh: line 1: jq: command not found\nbye", "run.sh: line 1: jq: command not found"),
         ("sh: 1: jq: not found\n", "sh: 1: jq: not found"),
         # nothing that is known: the last line that says anything
         ("2026-03-01 [scrapy.core.engine] INFO: Closing spider (finished)\n", None),
-        ('one\nGiving up after 3 tries\n\n[runner] It ended\n{"crawl_progress": {}}\n', "Giving up after 3 tries"),
+        (
+            'one\nGiving up after 3 tries\n\n[runner] It ended\n{"crawl_progress": {}}\n',
+            "Giving up after 3 tries",
+        ),
         ("", None),
         (" \n\t\r\n\0\0\n", None),
         # how it is written
@@ -126,7 +156,10 @@ def test_the_line_that_says_why(log: str, told: str | None) -> None:
         ),
         # Node: console of Crawlee, bunyan, pino, winston, npm
         ("\x1b[31mERROR\x1b[39m PlaywrightCrawler: no feed", "PlaywrightCrawler: no feed"),
-        ('{"name":"shop","level":50,"msg":"no feed","err":{"message":"refused","stack":"x"}}', "no feed: refused"),
+        (
+            '{"name":"shop","level":50,"msg":"no feed","err":{"message":"refused","stack":"x"}}',
+            "no feed: refused",
+        ),
         ('{"level":60,"time":1,"pid":7,"msg":"no feed"}', "no feed"),
         ("[12:00:00.123] ERROR (77): no feed", "no feed"),
         ('{"level":"error","message":"no feed"}', "no feed"),
@@ -137,7 +170,10 @@ def test_the_line_that_says_why(log: str, told: str | None) -> None:
         ('time=2026-03-01T12:00:00Z level=ERROR msg="no feed"', 'msg="no feed"'),
         ('time="2026-03-01T12:00:00Z" level=error msg="no feed"', 'msg="no feed"'),
         ("2026/03/01 12:00:00 ERROR no feed url=x", "no feed url=x"),
-        ('{"level":"error","ts":1.5,"caller":"main.go:9","msg":"no feed","error":"refused"}', "no feed: refused"),
+        (
+            '{"level":"error","ts":1.5,"caller":"main.go:9","msg":"no feed","error":"refused"}',
+            "no feed: refused",
+        ),
         ("2026-03-01T12:00:00.000Z\tERROR\tshop/main.go:9\tno feed", "shop/main.go:9 no feed"),
         ("3:04PM ERR no feed url=x", "no feed url=x"),
         ("E0301 12:00:00.000000       7 main.go:9] no feed", "no feed"),
@@ -147,7 +183,14 @@ def test_the_line_that_says_why(log: str, told: str | None) -> None:
     ],
 )
 def test_the_level_of_a_record_decides(line: str, told: str) -> None:
-    less = {"ERROR": "INFO", "error": "info", "ERR!": "WARN", "ERR": "INF", "E0301": "I0301", "CRITICAL": "NOTICE"}
+    less = {
+        "ERROR": "INFO",
+        "error": "info",
+        "ERR!": "WARN",
+        "ERR": "INF",
+        "E0301": "I0301",
+        "CRITICAL": "NOTICE",
+    }
     quiet = line
     for loud, other in less.items():
         quiet = quiet.replace(f"{loud}", other) if quiet == line else quiet
@@ -167,8 +210,14 @@ def error_in(log: str) -> Words | None:
     return last_error(reader(log.encode()), len(log.encode()))
 
 
-def test_a_trace_of_a_record_with_a_lower_level_is_no_error_after_which_the_crawler_went_on() -> None:
-    debug = "2026-03-01 12:00:00 [retry] DEBUG: tried again\n" + PYTHON.partition("\n")[2] + "TimeoutError: slow\n"
+def test_a_trace_of_a_record_with_a_lower_level_is_no_error_after_which_the_crawler_went_on() -> (
+    None
+):
+    debug = (
+        "2026-03-01 12:00:00 [retry] DEBUG: tried again\n"
+        + PYTHON.partition("\n")[2]
+        + "TimeoutError: slow\n"
+    )
     on = "2026-03-01 12:00:01 [scrapy.core.engine] INFO: Closing spider (finished)\n"
     found = error_in(SCRAPY + debug + on)
     assert found is not None
@@ -228,7 +277,14 @@ def test_two_long_lines_never_look_alike() -> None:
 
 
 def test_it_does_not_take_long() -> None:
-    for text in ("a" * 16_000, "a." * 8_000, "a: " * 5_000, "thread '" * 2_000, "\x1b[" * 8_000, "ERROR" * 3_000):
+    for text in (
+        "a" * 16_000,
+        "a." * 8_000,
+        "a: " * 5_000,
+        "thread '" * 2_000,
+        "\x1b[" * 8_000,
+        "ERROR" * 3_000,
+    ):
         began = datetime.now(UTC)
         last_words("\n".join([text] * 20))
         assert (datetime.now(UTC) - began).total_seconds() < 5
@@ -241,7 +297,10 @@ def test_it_does_not_take_long() -> None:
             "OSError: https://bob:hunter22@shop/x?token=abcdefgh1",
             "OSError: https://bob:[redacted]@shop/x?token=[redacted]",
         ),
-        ("ValueError: {'Authorization': 'Bearer abcdefgh1'}", "ValueError: {'Authorization': '[redacted]'}"),
+        (
+            "ValueError: {'Authorization': 'Bearer abcdefgh1'}",
+            "ValueError: {'Authorization': '[redacted]'}",
+        ),
     ],
 )
 def test_secrets_go_before_it_is_cut(line: str, told: str) -> None:
@@ -266,5 +325,7 @@ FAILED = Change(1, TaskStatus.RUNNING, TaskStatus.FAILED, None, "failed")
         (FAILED, None, None),
     ],
 )
-def test_only_what_failed_by_itself_has_an_error(change: Change, end: End | None, told: str | None) -> None:
+def test_only_what_failed_by_itself_has_an_error(
+    change: Change, end: End | None, told: str | None
+) -> None:
     assert error_of(change, end, "first\nlast\n") == told

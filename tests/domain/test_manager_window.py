@@ -1,4 +1,6 @@
-"""The window of a manager's cycle against a plain model: lists that are searched from the start for each slot."""
+"""The window of a manager's cycle against a plain model: lists that are searched from the start for
+each slot.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crawler_lifecycle.features.managers.domain import window as manager_window
-from crawler_lifecycle.features.managers.domain.manager import AddedJob, EndedJob, Facts, Job, JobState, Live, Waiting
+from crawler_lifecycle.features.managers.domain.manager import (
+    AddedJob,
+    EndedJob,
+    Facts,
+    Job,
+    JobState,
+    Live,
+    Waiting,
+)
 from crawler_lifecycle.features.managers.domain.window import Rules, Window
 from tests.support.examples import examples
 
@@ -98,7 +108,9 @@ def test_a_cycle_picks_what_the_plain_model_picks(
     key_cap: int | None,
     delayed_max: int,
 ) -> None:
-    """S-22, S-52, S-53, S-57, S-60, S-D5, S-D6: order, caps, the bounded delayed list and the numbers."""
+    """S-22, S-52, S-53, S-57, S-60, S-D5, S-D6: order, caps, the bounded delayed list and the
+    numbers.
+    """
     pools: dict[JobState, list[Waiting]] = {state: [] for state in STATES}
     for n, (state, one, not_before) in enumerate(places, 1):
         if state is DELAYED and len(pools[DELAYED]) >= delayed_max:
@@ -128,7 +140,9 @@ def test_a_cycle_picks_what_the_plain_model_picks(
         key_cap=lambda key: key_cap,
     )
     copies = {state: list(rows) for state, rows in pools.items()}
-    model = Model(copies, cap - len(live), spider_cap, key_cap, delayed_max, spiders.copy(), keys.copy())
+    model = Model(
+        copies, cap - len(live), spider_cap, key_cap, delayed_max, spiders.copy(), keys.copy()
+    )
     model.cycle()
     with mock.patch.multiple(manager_window, DELAYED_MAX=delayed_max, _POOL_PAGE=2):
         window = Window(facts, pool)
@@ -141,7 +155,9 @@ def test_a_cycle_picks_what_the_plain_model_picks(
     assert [one.seq for one in window.picked] == list(range(7, 7 + len(model.picked)))
     assert again is None
     assert window.live <= max(cap, len(live))
-    assert window.live_by_spider == +(spiders + Counter(_job(places, one).spider for one in model.picked))
+    assert window.live_by_spider == +(
+        spiders + Counter(_job(places, one).spider for one in model.picked)
+    )
     assert window.waiting == sum(map(len, copies.values()))
     assert window.over == (not window.live and not window.waiting)
     assert (window.sentence(cap) is None) == window.over
@@ -153,7 +169,10 @@ def _job(places: list[tuple[JobState, Job, float | None]], item_id: int) -> Job:
 
 def _window(facts: Facts, **pools: list[Waiting]) -> Window:
     rows = {state: pools.get(state.value, []) for state in JobState}
-    return Window(facts, lambda state, after, limit: [one for one in rows[state] if one.item_id > after][:limit])
+    return Window(
+        facts,
+        lambda state, after, limit: [one for one in rows[state] if one.item_id > after][:limit],
+    )
 
 
 def _facts(**more: object) -> Facts:
@@ -162,7 +181,9 @@ def _facts(**more: object) -> Facts:
 
 def test_jobs_of_this_cycle_queue_behind_the_rows() -> None:
     """S-53: first in, first out, over cycles."""
-    window = _window(_facts(queued=1, buffered=1), queued=[Waiting(1, job())], buffered=[Waiting(2, job())])
+    window = _window(
+        _facts(queued=1, buffered=1), queued=[Waiting(1, job())], buffered=[Waiting(2, job())]
+    )
     new = window.add(AddedJob(0, job("new")))
     order = []
     while (waiting := window.reserve(Rules(9))) is not None:
@@ -175,12 +196,17 @@ def test_a_person_s_cap_goes_before_that_of_the_class_and_a_pause_before_both() 
     assert _window(_facts(cap=9, live=2)).free(5) == 7
     assert _window(_facts(live=7)).free(5) == 0, "a shrunk cap picks nothing, and ends nothing"
     assert _window(_facts(cap=9, paused=True)).free(5) == 0
-    assert _window(_facts(source_error="position 3: …")).free(5) == 5, "what was read before it runs"
+    assert _window(_facts(source_error="position 3: …")).free(5) == 5, (
+        "what was read before it runs"
+    )
 
 
 def test_the_next_cycle_comes_when_there_is_something_to_do() -> None:
     many = _window(
-        _facts(ended=[ended := EndedJob(Live(1, "k", job(), 1), 1, False, "finished", True)], more_ended=True)
+        _facts(
+            ended=[ended := EndedJob(Live(1, "k", job(), 1), 1, False, "finished", True)],
+            more_ended=True,
+        )
     )
     assert many.again_s(1) is None, "a class that handles no end must not spin"
     many.ended(ended)
@@ -190,7 +216,9 @@ def test_the_next_cycle_comes_when_there_is_something_to_do() -> None:
     assert (reading.reserve(Rules(2, may_start=lambda one: False)), reading.delayed) == (None, [1])
     assert reading.again_s(2) == 0, "more of the source may fill the slot"
     assert reading.again_s(0) is None
-    window = _window(_facts(queued=2), queued=[Waiting(1, job(), not_before=NOW + n) for n in (9, 4)])
+    window = _window(
+        _facts(queued=2), queued=[Waiting(1, job(), not_before=NOW + n) for n in (9, 4)]
+    )
     assert window.reserve(Rules(5)) is None
     assert window.again_s(5) == 4
     assert window.sentence(5) == "2 jobs wait: the delay of a retry is not over"
@@ -203,6 +231,8 @@ def test_it_says_what_it_waits_for() -> None:
     assert _window(_facts(paused=True, queued=1)).sentence(2) == "a person paused it"
     assert _window(_facts(exhausted=False)).sentence(2) == "its source is being read"
     assert _window(_facts(live=1)).sentence(2) == "1 job is live, and none waits"
-    window = _window(_facts(live_by_spider={"a": 1}, live=1, queued=1), queued=[Waiting(1, job("a"))])
+    window = _window(
+        _facts(live_by_spider={"a": 1}, live=1, queued=1), queued=[Waiting(1, job("a"))]
+    )
     window.reserve(Rules(5, spider_cap=lambda spider: 1))
     assert window.sentence(5) == "1 job waits: spider a has its 1 live jobs"

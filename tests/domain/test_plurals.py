@@ -19,7 +19,9 @@ def test_one_has_no_s() -> None:
 
 def test_a_length_is_not_written_before_a_plural() -> None:
     """``{len(rows)} runs`` is right for each number but one."""
-    wrong = re.compile(r"\{len\(\w+\)(:,)?\} (runs|tasks|jobs|steps|items|pages|graphs|managers)\b(?! are not allowed)")
+    wrong = re.compile(
+        r"\{len\(\w+\)(:,)?\} (runs|tasks|jobs|steps|items|pages|graphs|managers)\b(?! are not allowed)"
+    )
     found = [
         f"{file.relative_to(PACKAGE)}: {match[0]}"
         for file in PACKAGE.rglob("*.py")

@@ -1,4 +1,6 @@
-"""The engine of pools: bounds hold for anything, no place is idle that somebody may take, and shares are fair."""
+"""The engine of pools: bounds hold for anything, no place is idle that somebody may take, and
+shares are fair.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.pools import CALL_S, PROBE_S, RECALL_S, Gate, Pool, Pools, PoolUsage, Share, Ticket
+from crawler_lifecycle.domain.pools import (
+    CALL_S,
+    PROBE_S,
+    RECALL_S,
+    Gate,
+    Pool,
+    Pools,
+    PoolUsage,
+    Share,
+    Ticket,
+)
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 NAMES = ("a", "b", "c")
@@ -21,14 +33,20 @@ NAMES = ("a", "b", "c")
 _pool = st.builds(
     Pool, max=st.none() | st.integers(1, 9), weight=st.floats(0.1, 10), reserved=st.integers(0, 2)
 )  # fmt: skip
-_held = st.builds(PoolUsage, st.integers(0, 6), st.dictionaries(st.integers(1, 5), st.integers(0, 3)))
+_held = st.builds(
+    PoolUsage, st.integers(0, 6), st.dictionaries(st.integers(1, 5), st.integers(0, 3))
+)
 _share = st.builds(Share, st.floats(0, 1e4), st.floats(0, 1e5), st.floats(0, 1e4))
 
 
 @st.composite
 def gates(draw: st.DrawFn) -> Gate:
-    pools = Pools(dict.fromkeys(NAMES, Pool()) | draw(st.dictionaries(st.sampled_from(NAMES), _pool)), 40)
-    pools = Pools(pools.named, draw(st.none() | st.integers(6, 40)), draw(st.sampled_from((0, 0, 3))))
+    pools = Pools(
+        dict.fromkeys(NAMES, Pool()) | draw(st.dictionaries(st.sampled_from(NAMES), _pool)), 40
+    )
+    pools = Pools(
+        pools.named, draw(st.none() | st.integers(6, 40)), draw(st.sampled_from((0, 0, 3)))
+    )
     each = st.dictionaries(st.sampled_from(NAMES), _held)
     return Gate(pools, draw(st.dictionaries(st.sampled_from(NAMES), _share)), draw(each), NOW)
 
@@ -40,7 +58,9 @@ def tickets(sizes: list[tuple[str, int, int]]) -> list[Ticket]:
     ]
 
 
-_tickets = st.lists(st.tuples(st.sampled_from(NAMES), st.integers(1, 5), st.integers(1, 8)), max_size=12).map(tickets)
+_tickets = st.lists(
+    st.tuples(st.sampled_from(NAMES), st.integers(1, 5), st.integers(1, 8)), max_size=12
+).map(tickets)
 
 
 def all_held(gate: Gate) -> int:
@@ -48,7 +68,9 @@ def all_held(gate: Gate) -> int:
 
 
 @given(gates(), _tickets)
-def test_no_bound_is_exceeded_and_no_free_place_is_kept_from_all(gate: Gate, waiting: list[Ticket]) -> None:
+def test_no_bound_is_exceeded_and_no_free_place_is_kept_from_all(
+    gate: Gate, waiting: list[Ticket]
+) -> None:
     before = {name: gate.holds(name).all for name in NAMES}
     total = all_held(gate)
     given_ = gate.grant(waiting, NOW)
@@ -63,17 +85,23 @@ def test_no_bound_is_exceeded_and_no_free_place_is_kept_from_all(gate: Gate, wai
         others = [max(0, pool.reserved - gate.holds(n).all) for n, pool in gate.pools.named.items()]
         assert all_held(gate) + sum(others) <= max(places, total + sum(given_.values()))
         assert all_held(gate) <= places
-    left = [Ticket(o.run_id, o.pool, o.priority, o.since, 1) for o in waiting if given_.get(o.run_id, 0) < o.wanted]
+    left = [
+        Ticket(o.run_id, o.pool, o.priority, o.since, 1)
+        for o in waiting
+        if given_.get(o.run_id, 0) < o.wanted
+    ]
     assert gate.grant(left, NOW) == {} or sum(given_.values()) == 100
 
 
 @given(gates(), _tickets)
 def test_within_a_pool_the_most_urgent_runs_take_turns(gate: Gate, waiting: list[Ticket]) -> None:
-    """Of the same priority nobody has two places more than one that still wants some, and who waited longer comes
-    first; while somebody wants one, nobody less urgent has any."""
+    """Of the same priority nobody has two places more than one that still wants some, and who
+    waited longer comes first; while somebody wants one, nobody less urgent has any."""
     given_ = gate.grant(waiting, NOW)
     for name in NAMES:
-        line = sorted((o for o in waiting if o.pool == name), key=lambda o: (o.priority, o.since, o.run_id))
+        line = sorted(
+            (o for o in waiting if o.pool == name), key=lambda o: (o.priority, o.since, o.run_id)
+        )
         for position, left in enumerate(line):
             got = given_.get(left.run_id, 0)
             if got == left.wanted:
@@ -99,26 +127,38 @@ def test_no_run_waits_for_the_burst_of_another(sizes: list[int], slots: int) -> 
         got[run_id] += 1
         served += 1
         now = NOW + timedelta(seconds=served)
-        line = [replace(o, wanted=o.wanted - 1, since=now) if o.run_id == run_id else o for o in line]
+        line = [
+            replace(o, wanted=o.wanted - 1, since=now) if o.run_id == run_id else o for o in line
+        ]
         line = [o for o in line if o.wanted]
     assert got == dict(enumerate(sizes))
 
 
-@given(gates(), st.lists(st.tuples(st.floats(-1e6, 1e6), st.sets(st.sampled_from(NAMES))), max_size=6))
+@given(
+    gates(), st.lists(st.tuples(st.floats(-1e6, 1e6), st.sets(st.sampled_from(NAMES))), max_size=6)
+)
 def test_no_clock_breaks_the_shares(gate: Gate, steps: list[tuple[float, set[str]]]) -> None:
     for seconds, waiting in steps:
         gate.sample(NOW + timedelta(seconds=seconds), waiting)
-        assert all(0 <= share.used < 1e7 and abs(share.clock) < 1e7 for share in gate.shares.values())
+        assert all(
+            0 <= share.used < 1e7 and abs(share.clock) < 1e7 for share in gate.shares.values()
+        )
         assert all(seconds >= 1 for seconds in gate.hold_s(*NAMES).values())
 
 
 def fairness(weights: list[float], slots: int, surplus: int, seed: int) -> float:
-    """Ten minutes of overload by tasks of 1 to 30 s; how far the worst pool is from its part of the slot-seconds."""
+    """Ten minutes of overload by tasks of 1 to 30 s; how far the worst pool is from its part of the
+    slot-seconds.
+    """
     chance = random.Random(seed)
     names = [f"p{n}" for n in range(len(weights))]
-    gate = Gate(Pools({n: Pool(weight=w) for n, w in zip(names, weights, strict=True)}, slots, surplus))
+    gate = Gate(
+        Pools({n: Pool(weight=w) for n, w in zip(names, weights, strict=True)}, slots, surplus)
+    )
     used, executing, queue = dict.fromkeys(names, 0.0), list[tuple[float, str]](), list[str]()
-    waiting = [Ticket(n * 100 + k, name, 3, NOW, 1) for n, name in enumerate(names) for k in range(20)]
+    waiting = [
+        Ticket(n * 100 + k, name, 3, NOW, 1) for n, name in enumerate(names) for k in range(20)
+    ]
     for tick in range(1200):
         seconds = tick / 2
         now = NOW + timedelta(seconds=seconds)
@@ -135,7 +175,10 @@ def fairness(weights: list[float], slots: int, surplus: int, seed: int) -> float
             gate.holds(name).waiting[3] -= 1
             gate.holds(name).executing += 1
     assert sum(used.values()) > 0.97 * slots * 600
-    return max(abs(used[n] / sum(used.values()) / (w / sum(weights)) - 1) for n, w in zip(names, weights, strict=True))
+    return max(
+        abs(used[n] / sum(used.values()) / (w / sum(weights)) - 1)
+        for n, w in zip(names, weights, strict=True)
+    )
 
 
 @pytest.mark.parametrize("weights", [[1.0] * 10, [1.0, 3.0]])
@@ -145,7 +188,9 @@ def test_shares_are_within_5_percent_of_the_weights(weights: list[float], surplu
 
 
 def test_a_pool_that_waited_for_nothing_has_saved_up_nothing() -> None:
-    gate = Gate(Pools({"a": Pool(), "b": Pool()}, slots=10), held={"a": PoolUsage(10)}, sampled_at=NOW)
+    gate = Gate(
+        Pools({"a": Pool(), "b": Pool()}, slots=10), held={"a": PoolUsage(10)}, sampled_at=NOW
+    )
     for second in range(1, 100):
         gate.sample(NOW + timedelta(seconds=second), {"a"})
     gate.held["a"].executing = 0
@@ -168,11 +213,16 @@ def test_what_could_wait_on_the_cluster_takes_no_slot_of_a_reserve() -> None:
 @pytest.mark.parametrize("held_up", [Ticket(1, "a", 3, NOW, 9), Ticket(1, "c", 5, NOW, 9)])
 def test_who_is_held_up_by_more_than_its_share_is_not_behind(held_up: Ticket) -> None:
     gate = Gate(
-        Pools({"a": Pool(max=1), "b": Pool(), "c": Pool()}, slots=10), held={"a": PoolUsage(1), "b": PoolUsage(9)}
+        Pools({"a": Pool(max=1), "b": Pool(), "c": Pool()}, slots=10),
+        held={"a": PoolUsage(1), "b": PoolUsage(9)},
     )
     for step in range(360):
-        gate.sample(NOW + timedelta(seconds=10 * step), gate.rivals([held_up, Ticket(2, "b", 3, NOW, 99)]))
-    assert gate.share("b").clock == 0, "whoever comes next shares with b from now on, and not for the hour before"
+        gate.sample(
+            NOW + timedelta(seconds=10 * step), gate.rivals([held_up, Ticket(2, "b", 3, NOW, 99)])
+        )
+    assert gate.share("b").clock == 0, (
+        "whoever comes next shares with b from now on, and not for the hour before"
+    )
 
 
 def test_a_refusal_counts_less_and_less() -> None:
@@ -184,7 +234,9 @@ def test_a_refusal_counts_less_and_less() -> None:
 def test_who_was_called_is_called_again_after_a_while() -> None:
     ticket = Ticket(1, "a", 3, NOW, 1, called_at=NOW)
     assert CALL_S < RECALL_S
-    assert [ticket.to_call(NOW + timedelta(seconds=s)) for s in (-RECALL_S, 0, CALL_S, RECALL_S)] == [
+    assert [
+        ticket.to_call(NOW + timedelta(seconds=s)) for s in (-RECALL_S, 0, CALL_S, RECALL_S)
+    ] == [
         True,
         False,
         False,

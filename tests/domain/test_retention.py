@@ -77,7 +77,11 @@ def test_only_what_bears_the_name_of_a_run_of_ours_may_go(
     ref: RunRef | None, uid: str | None, state: RetentionState
 ) -> None:
     old = NOW - timedelta(days=1)
-    run = None if uid is None else KeptRun(7, uid, "shops", "COMPLETED", 1, old, "exported", None, old)
+    run = (
+        None
+        if uid is None
+        else KeptRun(7, uid, "shops", "COMPLETED", 1, old, "exported", None, old)
+    )
     assert stand_of_name(ref, run, NOW)[0] is state
 
 
@@ -111,7 +115,11 @@ def test_only_what_is_over_exported_and_long_ago_is_old(run: KeptRun, incomplete
     over = run.status in ("COMPLETED", "FAILED") and run.ended_at is not None
     exported = run.export in ("exported", "empty") and run.exported_at == LONG_AGO
     whole = run.export_note is None or incomplete
-    old = over and not run.removed and (run.given_up or (run.ended_at == LONG_AGO and exported and whole))
+    old = (
+        over
+        and not run.removed
+        and (run.given_up or (run.ended_at == LONG_AGO and exported and whole))
+    )
     assert (stand is RetentionState.OLD) is old
 
 
@@ -124,9 +132,21 @@ def test_only_what_is_over_exported_and_long_ago_is_old(run: KeptRun, incomplete
         ({"ended_at": LATER}, RetentionState.RECENT, "it ended too recently"),
         ({"exported_at": LATER}, RetentionState.RECENT, "it was exported too recently"),
         ({"export": None}, RetentionState.NOT_EXPORTED, "no export of this attempt has ended"),
-        ({"export": "failed", "export_note": "no bucket"}, RetentionState.NOT_EXPORTED, "no bucket"),
-        ({"export_note": "3 files were left out"}, RetentionState.INCOMPLETE, "3 files were left out"),
-        ({"given_up": True, "exported_at": LATER}, RetentionState.OLD, "its removal has already begun"),
+        (
+            {"export": "failed", "export_note": "no bucket"},
+            RetentionState.NOT_EXPORTED,
+            "no bucket",
+        ),
+        (
+            {"export_note": "3 files were left out"},
+            RetentionState.INCOMPLETE,
+            "3 files were left out",
+        ),
+        (
+            {"given_up": True, "exported_at": LATER},
+            RetentionState.OLD,
+            "its removal has already begun",
+        ),
         ({"given_up": True, "removed": True}, RetentionState.REMOVED, "its files were removed"),
     ],
 )
@@ -173,7 +193,11 @@ def test_only_of_a_run_that_ended_and_was_left_alone_anything_goes(
     assert goes == (status in OVER and (ended, updated) == (OLD_ROW, OLD_ROW))
 
 
-@given(st.sampled_from([None, Stays.LIVE, Stays.RECENT, Stays.UNREADABLE]), st.sampled_from([None, "7/1/x"]), MOMENTS)
+@given(
+    st.sampled_from([None, Stays.LIVE, Stays.RECENT, Stays.UNREADABLE]),
+    st.sampled_from([None, "7/1/x"]),
+    MOMENTS,
+)
 def test_only_events_that_may_repeat_go(run: Stays | None, key: object, created: object) -> None:
     goes = event_stays(run, key, created, PRUNED_BEFORE) is None
     assert goes == (run is None and key is None and created == OLD_ROW)
@@ -185,7 +209,9 @@ def test_only_events_that_may_repeat_go(run: Stays | None, key: object, created:
     MOMENTS,
     MOMENTS,
 )
-def test_only_findings_that_were_closed_go(run: Stays | None, status: object, seen: object, repaired: object) -> None:
+def test_only_findings_that_were_closed_go(
+    run: Stays | None, status: object, seen: object, repaired: object
+) -> None:
     goes = finding_stays(run, status, (seen, repaired), PRUNED_BEFORE) is None
     old = all(moment in (None, OLD_ROW) for moment in (seen, repaired))
     assert goes == (run in (None, Stays.UNKNOWN) and status in ("repaired", "gone") and old)

@@ -46,8 +46,12 @@ ENDED_BY |= {"deploy_failed": EndedBy.SERVICE}
 ENDED = [outcome for outcome, by in ENDED_BY.items() if (by, outcome) not in WORDS.values()]
 
 
-def end(outcome: str, code: int | None = None, retry: int = 0, memory: str | None = None) -> EndedTry:
-    return EndedTry(outcome, code, retry, f"run/0/{retry}", ENDED_BY.get(outcome, EndedBy.CRAWLER), memory)
+def end(
+    outcome: str, code: int | None = None, retry: int = 0, memory: str | None = None
+) -> EndedTry:
+    return EndedTry(
+        outcome, code, retry, f"run/0/{retry}", ENDED_BY.get(outcome, EndedBy.CRAWLER), memory
+    )
 
 
 @pytest.mark.parametrize("outcome", sorted(OUTCOMES - {"banned", *NEVER}))
@@ -61,11 +65,16 @@ def test_a_word_of_a_crawler_is_a_failure_of_its_own_and_no_other(outcome: str) 
 @pytest.mark.parametrize("ended_by", [EndedBy.PERSON, EndedBy.SERVICE])
 @pytest.mark.parametrize("outcome", sorted(OUTCOMES))
 def test_what_a_person_or_we_ended_is_never_retried(outcome: str, ended_by: EndedBy) -> None:
-    assert next_try(ALL, EndedTry(outcome, 1, 0, "run/0/0", ended_by), 0, 10) == f"{outcome} is never retried"
+    assert (
+        next_try(ALL, EndedTry(outcome, 1, 0, "run/0/0", ended_by), 0, 10)
+        == f"{outcome} is never retried"
+    )
 
 
 def test_an_end_that_an_older_build_recorded_is_retried_by_its_outcome() -> None:
-    assert isinstance(next_try(DEFAULT, EndedTry("evicted", 137, 0, "run/0/0", None), 0, 10), NextTry)
+    assert isinstance(
+        next_try(DEFAULT, EndedTry("evicted", 137, 0, "run/0/0", None), 0, 10), NextTry
+    )
 
 
 @pytest.mark.parametrize(
@@ -94,13 +103,18 @@ def test_an_end_that_an_older_build_recorded_is_retried_by_its_outcome() -> None
         (Retries(max=0), end("lost"), "retries.max is 0"),
     ],
 )
-def test_an_end_is_retried_or_the_reason_is_told(policy: Retries, ended: EndedTry, why: str | None) -> None:
+def test_an_end_is_retried_or_the_reason_is_told(
+    policy: Retries, ended: EndedTry, why: str | None
+) -> None:
     found = next_try(policy, ended, used=0, budget=10)
     assert isinstance(found, NextTry) if why is None else found == why
 
 
 def test_the_budget_of_a_run_bounds_all_its_tries() -> None:
-    assert next_try(DEFAULT, end("lost"), used=10, budget=10) == "the run's budget of 10 tries is used up"
+    assert (
+        next_try(DEFAULT, end("lost"), used=10, budget=10)
+        == "the run's budget of 10 tries is used up"
+    )
     assert [budget_of(DEFAULT, tasks) for tasks in (1, 5, 500)] == [10, 10, 1000]
     assert budget_of(Retries(budget=50), 500) == 50
 
@@ -122,15 +136,26 @@ def test_waits_grow_to_the_cap_and_are_the_same_for_the_same_try(
 
 @pytest.mark.parametrize(
     ("memory", "cap", "after"),
-    [("512Mi", None, "768Mi"), ("512Mi", "600Mi", "600Mi"), (None, "1Gi", None), ("1000k", None, "2Mi")],
+    [
+        ("512Mi", None, "768Mi"),
+        ("512Mi", "600Mi", "600Mi"),
+        (None, "1Gi", None),
+        ("1000k", None, "2Mi"),
+    ],
 )
-def test_after_oom_the_next_try_has_more_memory(memory: str | None, cap: str | None, after: str | None) -> None:
-    found = next_try(Retries(on=["oom"], memory_cap=cap), end("killed by oom", memory=memory), 0, 10)
+def test_after_oom_the_next_try_has_more_memory(
+    memory: str | None, cap: str | None, after: str | None
+) -> None:
+    found = next_try(
+        Retries(on=["oom"], memory_cap=cap), end("killed by oom", memory=memory), 0, 10
+    )
     assert found == NextTry(found.wait_s if isinstance(found, NextTry) else 0, after)
 
 
 def test_a_task_that_had_all_its_memory_is_not_tried_again() -> None:
-    found = next_try(Retries(on=["oom"], memory_cap="1Gi"), end("killed by oom", memory="1Gi"), 0, 10)
+    found = next_try(
+        Retries(on=["oom"], memory_cap="1Gi"), end("killed by oom", memory="1Gi"), 0, 10
+    )
     assert found == "it had all the memory that retries.memory_cap allows (1Gi)"
 
 
@@ -141,7 +166,11 @@ def test_a_task_that_had_all_its_memory_is_not_tried_again() -> None:
         ({"max": -1}, "retries.max", "from 0 to 100"),
         ({"max": True}, "retries.max", "from 0 to 100"),
         ({"on": ["lost"] * 7}, "retries.on", "each once"),
-        ({"on": ["evicted", "sad"]}, "retries.on", "interrupted, evicted, lost, oom, banned, failed"),
+        (
+            {"on": ["evicted", "sad"]},
+            "retries.on",
+            "interrupted, evicted, lost, oom, banned, failed",
+        ),
         ({"backoff_s": -1}, "retries.backoff_s", "from 0"),
         ({"factor": 0}, "retries.factor", "from 1"),
         ({"cap_s": float("inf")}, "retries.cap_s", "from 0"),
@@ -176,7 +205,8 @@ def test_keys_that_contradict_each_other_are_refused_at_each_door(
         CrawlerDefinition("books", retries=policy, resources=Resources(memory=memory))
     with pytest.raises(InvalidRequest, match=f"^{field}: "):
         completed(
-            RunRequest(crawler="books", retries=policy), CrawlerDefinition("books", resources=Resources(memory=memory))
+            RunRequest(crawler="books", retries=policy),
+            CrawlerDefinition("books", resources=Resources(memory=memory)),
         )
 
 
@@ -187,7 +217,10 @@ def test_other_nodes_need_labels_and_a_number(given: dict[str, object]) -> None:
 
 
 def test_labels_of_nodes_are_checked_where_operators_give_them() -> None:
-    with pytest.raises(InvalidRequest, match=r"^books: retries\.retry_on\.node_selector: 'a b' is no name of a label"):
+    with pytest.raises(
+        InvalidRequest,
+        match=r"^books: retries\.retry_on\.node_selector: 'a b' is no name of a label",
+    ):
         CrawlerDefinition("books", retries=Retries(retry_on=OtherNodes({"a b": "c"})))
 
 
@@ -197,15 +230,26 @@ def test_a_request_chooses_no_nodes() -> None:
 
 
 def test_each_key_comes_from_the_nearest_place_that_gives_it() -> None:
-    request, crawler, installation = Retries(max=7), Retries(max=6, on=["banned"]), Retries(max=5, cap_s=60)
+    request, crawler, installation = (
+        Retries(max=7),
+        Retries(max=6, on=["banned"]),
+        Retries(max=5, cap_s=60),
+    )
     found = resolved(request, crawler, installation)
-    assert (found.max, found.on, found.cap_s, found.backoff_s) == (7, ["banned"], 60, DEFAULT.backoff_s)
+    assert (found.max, found.on, found.cap_s, found.backoff_s) == (
+        7,
+        ["banned"],
+        60,
+        DEFAULT.backoff_s,
+    )
     assert resolved(None, None, Retries()) == DEFAULT
 
 
 def test_memory_grows_until_the_cap_and_then_the_tries_are_over() -> None:
     policy, memory, seen = Retries(max=100, on=["oom"], memory_cap="2Gi"), "512Mi", list[int]()
-    while isinstance(found := next_try(policy, end("killed by oom", memory=memory), 0, 100), NextTry):
+    while isinstance(
+        found := next_try(policy, end("killed by oom", memory=memory), 0, 100), NextTry
+    ):
         assert found.memory is not None
         memory = found.memory
         seen.append((parse_memory(memory) or 0) // 2**20)

@@ -13,7 +13,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from crawler_lifecycle.domain import errors, ladder, names
 from crawler_lifecycle.domain.crawlers.arguments import Argument
-from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind, check_tasks, effective_args
+from crawler_lifecycle.domain.crawlers.crawler import (
+    CrawlerDefinition,
+    CrawlerKind,
+    check_tasks,
+    effective_args,
+)
 from crawler_lifecycle.domain.resources import parse_cpu, parse_memory
 from crawler_lifecycle.domain.run import (
     ChildTask,
@@ -98,9 +103,12 @@ def test_run_statuses_only_go_forwards() -> None:
         assert not any(run_may_become(end, s) for s in RunStatus)
 
 
-# --- verdict ------------------------------------------------------------------------------------------------------
+# --- verdict --------------------------------------------------------------------------------------
 
-DONE, FAILED = EndedTasks("SUCCEEDED", "finished", 2), EndedTasks("FAILED", "banned", 1, "The site banned the crawler")
+DONE, FAILED = (
+    EndedTasks("SUCCEEDED", "finished", 2),
+    EndedTasks("FAILED", "banned", 1, "The site banned the crawler"),
+)
 PERSON = StopIntent(T0, requested_by="ada", reason="enough")
 
 
@@ -126,7 +134,9 @@ def test_verdicts(
     assert found.cause
 
 
-@pytest.mark.parametrize("groups", [[], [EndedTasks("RUNNING", None, 1)], [DONE, EndedTasks("QUEUED", None, 1)]])
+@pytest.mark.parametrize(
+    "groups", [[], [EndedTasks("RUNNING", None, 1)], [DONE, EndedTasks("QUEUED", None, 1)]]
+)
 def test_no_verdict_while_anything_is_alive(groups: list[EndedTasks]) -> None:
     with pytest.raises(ValueError, match="all ended"):
         verdict(groups, None)
@@ -142,22 +152,32 @@ groups = st.builds(
 
 @given(st.lists(groups, min_size=1, max_size=6), st.booleans())
 def test_a_verdict_does_not_depend_on_the_order(found: list[EndedTasks], ok: bool) -> None:
-    one, other = verdict(found, None, partial_ok=ok), verdict(list(reversed(found)), None, partial_ok=ok)
+    one, other = (
+        verdict(found, None, partial_ok=ok),
+        verdict(list(reversed(found)), None, partial_ok=ok),
+    )
     assert (one.status, one.outcome) == (other.status, other.outcome)
     assert one.status.terminal
 
 
-# --- stops, cadence, names, arguments ---------------------------------------------------------------------------------
+# --- stops, cadence, names, arguments -------------------------------------------------------------
 
 
-def test_stops_merge_to_all_force_and_the_time_and_words_of_the_first_unless_a_person_follows_a_limit() -> None:
+def test_stops_merge_to_all_force_and_the_time_and_words_of_the_first_unless_a_person_follows_a_limit() -> (
+    None
+):
     later = T0 + timedelta(seconds=5)
-    limit, person = StopIntent(T0, limit="timed_out"), StopIntent(T0, requested_by="ada", reason="enough")
+    limit, person = (
+        StopIntent(T0, limit="timed_out"),
+        StopIntent(T0, requested_by="ada", reason="enough"),
+    )
     forced = StopIntent(later, force=True, requested_by="bob", reason="now")
     assert person.merged(forced) == replace(person, force=True)
     assert limit.merged(forced) == replace(forced, requested_at=T0)
     assert person.merged(StopIntent(later, limit="start_timeout")) == person
-    given_up = StopIntent(later, force=True, requested_by="the audit", reason="lost", limit="failed", escalated=True)
+    given_up = StopIntent(
+        later, force=True, requested_by="the audit", reason="lost", limit="failed", escalated=True
+    )
     assert limit.merged(given_up) == replace(limit, force=True, escalated=True)
 
 
@@ -176,7 +196,8 @@ def test_names_are_stable_and_fit() -> None:
     assert names.cluster_name(7, 3, 2) == "crawl-7-3-2"
     assert len(names.cluster_name(2**53, 99999, 999)) <= 52
     assert names.fairness_key("graph-7") == "graph-7"
-    assert names.fairness_key("x" + "é" * 100) == "x" + "é" * 31  # a server refuses more than 64 bytes
+    # A server refuses more than 64 bytes.
+    assert names.fairness_key("x" + "é" * 100) == "x" + "é" * 31
 
 
 def test_what_no_retry_can_mend_is_told_apart_by_type() -> None:
@@ -185,14 +206,17 @@ def test_what_no_retry_can_mend_is_told_apart_by_type() -> None:
     assert "Fenced" in final
     assert "SchedulerUnavailable" not in final
     kinds = errors._subclasses(errors.LifecycleError)
-    own = [cls for cls in kinds if cls.__module__ == errors.__name__]  # an adapter's own kinds have one of these codes
+    # An adapter's own kinds have one of these codes.
+    own = [cls for cls in kinds if cls.__module__ == errors.__name__]
     assert len({cls.code for cls in own}) == len(own)
     assert all(cls.code == cls.__name__ for cls in own)
     assert {cls.code for cls in kinds} == {cls.code for cls in own}
 
 
 def test_arguments_are_layered_and_checked() -> None:
-    crawler = CrawlerDefinition("c", args={"site": Argument(required=True), "n": Argument(default="1")})
+    crawler = CrawlerDefinition(
+        "c", args={"site": Argument(required=True), "n": Argument(default="1")}
+    )
     assert effective_args(crawler, {"site": "s"}, {"n": "2"}) == {"site": "s", "n": "2"}
     with pytest.raises(errors.InvalidRequest, match=r"args.site: missing"):
         effective_args(crawler, {})
@@ -204,24 +228,35 @@ def test_arguments_are_layered_and_checked() -> None:
 
 def test_every_crawler_may_be_told_which_retry_it_is() -> None:
     assert effective_args(CrawlerDefinition("c"), {"retry_num": "2"}) == {"retry_num": "2"}
-    with pytest.raises(errors.InvalidRequest, match=r"args.retry_num: 'often' is not allowed; give a whole number"):
+    with pytest.raises(
+        errors.InvalidRequest, match=r"args.retry_num: 'often' is not allowed; give a whole number"
+    ):
         effective_args(CrawlerDefinition("c"), {"retry_num": "often"})
     declared = CrawlerDefinition("c", args={"retry_num": Argument(choices=["few", "many"])})
-    assert effective_args(declared, {"retry_num": "few"}) == {"retry_num": "few"}, "its own declaration holds"
+    assert effective_args(declared, {"retry_num": "few"}) == {"retry_num": "few"}, (
+        "its own declaration holds"
+    )
 
 
 def test_a_task_carries_so_much_and_no_more() -> None:
-    """Arguments and settings together, as the JSON that the process gets: the run's, the task's and the catalogue's."""
+    """Arguments and settings together, as the JSON that the process gets: the run's, the task's and
+    the catalogue's.
+    """
     half = {"a": "x" * 32_000}
     RunRequest(crawler="c", args=half, settings={"b": "x" * 33_000})
-    with pytest.raises(errors.InvalidRequest, match=r"^settings: 66018 bytes of arguments and settings"):
+    with pytest.raises(
+        errors.InvalidRequest, match=r"^settings: 66018 bytes of arguments and settings"
+    ):
         RunRequest(crawler="c", args=half, settings={"b": "x" * 34_000})
-    with pytest.raises(errors.InvalidRequest, match=r"^args: .* at most 65536 are allowed\. Divide them"):
+    with pytest.raises(
+        errors.InvalidRequest, match=r"^args: .* at most 65536 are allowed\. Divide them"
+    ):
         RunRequest(crawler="c", args={"a": "é" * 11_000})  # six bytes each
     own = ChildTask({"b": "x" * 40_000})
     with pytest.raises(errors.InvalidRequest, match=r"^tasks\[1\]\.args: "):
         RunRequest(crawler="c", args=half, tasks=[ChildTask(), own])
-    RunRequest(crawler="c", args=half, tasks=[ChildTask({"a": "x" * 40_000})])  # in place of the run's
+    # In place of the run's.
+    RunRequest(crawler="c", args=half, tasks=[ChildTask({"a": "x" * 40_000})])
 
     crawler = CrawlerDefinition("c", args={"a": Argument(default="x" * 40_000), "b": Argument()})
     check_tasks(crawler, {}, {}, [{"a": "1", "b": "x" * 60_000}])
@@ -247,12 +282,17 @@ def test_a_definition_refuses_what_cannot_work() -> None:
 def test_tasks_that_would_all_do_the_same_are_refused_where_the_crawler_splits_nothing() -> None:
     args = {"page": Argument(default="1")}
     for splits in (None, True):
-        check_tasks(CrawlerDefinition("site", project="p", args=args, splits=splits), {}, {}, [{}, {}])
+        check_tasks(
+            CrawlerDefinition("site", project="p", args=args, splits=splits), {}, {}, [{}, {}]
+        )
     site = CrawlerDefinition("site", project="p", args=args, splits=False)
     check_tasks(site, {}, {}, [{}])
     check_tasks(site, {}, {}, [{}, {"page": "2"}])
     for same in ([{}, {"page": "2"}, {}], [{"page": "2"}, {}, {"page": "1"}]):
-        with pytest.raises(ValueError, match=r"^tasks\[2\]: the same arguments as tasks\[[01]\], and crawler 'site' "):
+        with pytest.raises(
+            ValueError,
+            match=r"^tasks\[2\]: the same arguments as tasks\[[01]\], and crawler 'site' ",
+        ):
             check_tasks(site, {}, {}, same)
 
 

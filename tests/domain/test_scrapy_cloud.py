@@ -1,4 +1,6 @@
-"""Scrapy Cloud's words in ours: spiders, projects, units, outcomes, metadata (docs/managers-scrapy-cloud.md)."""
+"""Scrapy Cloud's words in ours: spiders, projects, units, outcomes, metadata
+(docs/managers-scrapy-cloud.md).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,12 @@ from crawler_lifecycle.domain.resources import Resources
 from crawler_lifecycle.domain.run import RunStatus, StopIntent
 from crawler_lifecycle.domain.task import End, TaskStatus, read_end
 from crawler_lifecycle.features.managers.domain.manager import Job
-from crawler_lifecycle.features.managers.domain.scrapy_cloud import FAILED_HERE, Cloud, never_retried, run_request_of
+from crawler_lifecycle.features.managers.domain.scrapy_cloud import (
+    FAILED_HERE,
+    Cloud,
+    never_retried,
+    run_request_of,
+)
 from crawler_lifecycle.features.managers.store.rows import job_metadata, outcome_of, state_of
 from crawler_lifecycle.ports.runs import RunRow, TaskRow
 from crawler_lifecycle.settings import PlansSettings, Settings
@@ -31,8 +38,17 @@ CATALOGUE = [
 CLOUD = Cloud(projects={"7": "eu-", "us": "us-", "self": ""})
 
 
-def run(status: RunStatus = RunStatus.COMPLETED, outcome: str | None = "finished", *, multi: bool = False) -> RunRow:
-    request = {"args": {"url": "x", "retry_num": "2"}, "settings": {"LOG_LEVEL": "INFO"}, "tags": ["FLOW_ID=f"]}
+def run(
+    status: RunStatus = RunStatus.COMPLETED,
+    outcome: str | None = "finished",
+    *,
+    multi: bool = False,
+) -> RunRow:
+    request = {
+        "args": {"url": "x", "retry_num": "2"},
+        "settings": {"LOG_LEVEL": "INFO"},
+        "tags": ["FLOW_ID=f"],
+    }
     return RunRow(
         41, "u", "manager/3/9", "shops", "api", status, "completion", 2, NOW, NOW, outcome=outcome, cause="because",
         request=request, multi=multi, pages=8, items=5, started_at=NOW, ended_at=NOW,
@@ -68,10 +84,16 @@ def test_a_spider_is_the_crawler_of_that_name_or_the_only_one_that_has_it(
         ("shops", "us", r"^spider: 'shops' is unknown; no crawler in project 'us'"),
         ("news", None, r"2 crawlers have this spider \(eu-news, us-news\); name one"),
         ("", None, "is unknown"),
-        ("shops", "8", r"^project_id: '8' is not allowed; name one of LIFECYCLE_PLANS__PROJECTS \(7, self, us\)"),
+        (
+            "shops",
+            "8",
+            r"^project_id: '8' is not allowed; name one of LIFECYCLE_PLANS__PROJECTS \(7, self, us\)",
+        ),
     ],
 )
-def test_anything_else_is_an_unknown_spider_or_project(spider: str, project: str | None, words: str) -> None:
+def test_anything_else_is_an_unknown_spider_or_project(
+    spider: str, project: str | None, words: str
+) -> None:
     with pytest.raises(InvalidRequest, match=words):
         CLOUD.crawler(spider, project, CATALOGUE)
 
@@ -87,9 +109,13 @@ def test_units_are_so_many_times_a_unit() -> None:
     small = Cloud(Resources(cpu="250m", memory="1.5Gi"))
     assert small.resources(1) == Resources(cpu="250m", memory="1.5Gi")
     assert small.resources(40) == Resources(cpu="10000m", memory="60Gi")
-    assert Cloud(Resources(cpu="0.5", memory="100000000")).resources(10) == Resources(cpu="5", memory="1000000000")
+    assert Cloud(Resources(cpu="0.5", memory="100000000")).resources(10) == Resources(
+        cpu="5", memory="1000000000"
+    )
     for wrong in (0, -1, 1001, True, 1.5, "2"):
-        with pytest.raises(InvalidRequest, match=r"^units: .* is not allowed; give a whole number from 1 to 1000"):
+        with pytest.raises(
+            InvalidRequest, match=r"^units: .* is not allowed; give a whole number from 1 to 1000"
+        ):
             CLOUD.resources(wrong)  # type: ignore[arg-type]
     with pytest.raises(InvalidRequest, match=r"^units: 1000 units are too many: resources.memory"):
         Cloud(Resources(memory="9000000T")).resources(1000)
@@ -97,16 +123,32 @@ def test_units_are_so_many_times_a_unit() -> None:
 
 def test_the_request_of_a_job() -> None:
     job = Job(
-        "shops", {"url": "x"}, {"LOG_LEVEL": "INFO"}, ["JOBSEQ=0000000009.r2"], units=2, project_id="7", priority=1
+        "shops",
+        {"url": "x"},
+        {"LOG_LEVEL": "INFO"},
+        ["JOBSEQ=0000000009.r2"],
+        units=2,
+        project_id="7",
+        priority=1,
     )
-    more = {"request_id": "manager/3/9.r2", "parent": "manager/m/f", "flow_id": "f", "requested_by": "ann"}
+    more = {
+        "request_id": "manager/3/9.r2",
+        "parent": "manager/m/f",
+        "flow_id": "f",
+        "requested_by": "ann",
+    }
     asked = run_request_of(job, CLOUD.crawler(job.spider, job.project_id, CATALOGUE), CLOUD, **more)
     assert (asked.crawler, asked.request_id, asked.trigger) == ("eu-shops", "manager/3/9.r2", "api")
     assert (asked.args, asked.settings, asked.tags) == (job.spider_args, job.job_settings, job.tags)
     assert (asked.parent, asked.flow_id, asked.requested_by) == ("manager/m/f", "f", "ann")
     assert (asked.resources, asked.priority, asked.pool) == (Resources(memory="2Gi"), 1, None)
-    assert run_request_of(dataclasses.replace(job, pool="shop-a"), CATALOGUE[0], CLOUD).pool == "shop-a"
-    assert run_request_of(dataclasses.replace(job, priority=None), CATALOGUE[0], CLOUD).priority == 3
+    assert (
+        run_request_of(dataclasses.replace(job, pool="shop-a"), CATALOGUE[0], CLOUD).pool
+        == "shop-a"
+    )
+    assert (
+        run_request_of(dataclasses.replace(job, priority=None), CATALOGUE[0], CLOUD).priority == 3
+    )
 
 
 def test_states() -> None:
@@ -121,7 +163,10 @@ def test_the_outcome_is_that_of_the_task_of_a_single_process_run() -> None:
     stopped = run(RunStatus.FAILED, "cancelled")
     assert outcome_of(stopped, [task("cancel_timeout")]) == "cancel_timeout"
     assert outcome_of(run(RunStatus.FAILED, "deploy_failed"), [task(None)]) == "deploy_failed"
-    assert outcome_of(run(RunStatus.FAILED, "partial", multi=True), [task("cancel_timeout")]) == "partial"
+    assert (
+        outcome_of(run(RunStatus.FAILED, "partial", multi=True), [task("cancel_timeout")])
+        == "partial"
+    )
     assert outcome_of(run(RunStatus.PROCESSING, None), [task("finished")]) is None
     judged = dataclasses.replace(run(RunStatus.FAILED, "coverage"), ended_by=EndedBy.SERVICE)
     assert outcome_of(judged, [task("finished")]) == "coverage"
@@ -129,7 +174,10 @@ def test_the_outcome_is_that_of_the_task_of_a_single_process_run() -> None:
 
 def test_every_outcome_of_ours_that_is_a_failure_is_known() -> None:
     person, forced = StopIntent(NOW), StopIntent(NOW, force=True, escalated=True)
-    limits = [StopIntent(NOW, limit=limit) for limit in ("start_timeout", "timed_out", "cancelled (stalled)")]
+    limits = [
+        StopIntent(NOW, limit=limit)
+        for limit in ("start_timeout", "timed_out", "cancelled (stalled)")
+    ]
     ends = [
         End(code, signal, reason, finish_reason=said, disruption=moved, verdict=verdict, told=True)
         for code in (None, 0, 1, 3, 4, 11, 13, 14, 15, 17, 18, 137, 143)
@@ -151,11 +199,15 @@ def test_what_is_never_retried() -> None:
     assert never_retried(EndedBy.CRAWLER, [None, "exit 17 is final"])
     assert never_retried(EndedBy.CRAWLER, ["exit 4 is final"])
     for ended_by in (EndedBy.LIMIT, EndedBy.CLUSTER, EndedBy.CRAWLER, None):
-        assert not never_retried(ended_by, ["failed is not in retries.on", "3 of 3 tries made", None]), ended_by
+        assert not never_retried(
+            ended_by, ["failed is not in retries.on", "3 of 3 tries made", None]
+        ), ended_by
 
 
 def test_metadata_has_these_keys_and_no_others() -> None:
-    told = job_metadata(run(), [task("finished")], {"item_scraped_count": 5.0}, spider="news", units=2)
+    told = job_metadata(
+        run(), [task("finished")], {"item_scraped_count": 5.0}, spider="news", units=2
+    )
     assert told == {
         "state": "finished",
         "close_reason": "finished",
@@ -177,8 +229,13 @@ def test_metadata_has_these_keys_and_no_others() -> None:
 
 
 def test_metadata_without_statistics_has_the_counters_under_scrapys_names() -> None:
-    assert job_metadata(run())["scrapystats"] == {"response_received_count": 8, "item_scraped_count": 5}
-    odd = dataclasses.replace(run(RunStatus.INITIALIZING, None), request={"tags": "x", "args": 7}, started_at=None)
+    assert job_metadata(run())["scrapystats"] == {
+        "response_received_count": 8,
+        "item_scraped_count": 5,
+    }
+    odd = dataclasses.replace(
+        run(RunStatus.INITIALIZING, None), request={"tags": "x", "args": 7}, started_at=None
+    )
     told = job_metadata(odd)
     assert (told["state"], told["close_reason"], told["running_time"]) == ("pending", None, None)
     assert (told["tags"], told["spider_args"], told["spider"]) == ([], {}, "shops")
@@ -193,5 +250,8 @@ def test_an_installation_says_what_units_and_projects_are(monkeypatch: pytest.Mo
     assert found == Cloud(Resources("500m", "2Gi"), {"7": "eu-", "self": ""})
     monkeypatch.setenv("LIFECYCLE_PLANS__UNIT_CPU", "much")
     monkeypatch.setenv("LIFECYCLE_PLANS__PROJECTS", '{"7": "Eu "}')
-    with pytest.raises(InvalidRequest, match=r"LIFECYCLE_PLANS__UNIT_CPU: 'much' .*LIFECYCLE_PLANS__PROJECTS: .*'Eu '"):
+    with pytest.raises(
+        InvalidRequest,
+        match=r"LIFECYCLE_PLANS__UNIT_CPU: 'much' .*LIFECYCLE_PLANS__PROJECTS: .*'Eu '",
+    ):
         Settings.load()

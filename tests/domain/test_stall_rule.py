@@ -16,13 +16,17 @@ def at(minutes: float) -> datetime:
     return T0 + timedelta(minutes=minutes)
 
 
-def reading(minutes: float, *, executing: bool = True, moved: bool = False, counted: bool = True) -> Reading:
+def reading(
+    minutes: float, *, executing: bool = True, moved: bool = False, counted: bool = True
+) -> Reading:
     return Reading(at(minutes), executing, moved, counted)
 
 
 def test_two_looks_vouch_for_the_time_between_them() -> None:
     assert quiet_time(timedelta(0), at(0), at(15), False, reading(15)) == timedelta(minutes=15)
-    assert quiet_time(timedelta(minutes=15), at(15), at(30), False, reading(30)) == timedelta(minutes=30)
+    assert quiet_time(timedelta(minutes=15), at(15), at(30), False, reading(30)) == timedelta(
+        minutes=30
+    )
 
 
 def test_a_first_look_vouches_for_nothing() -> None:
@@ -30,15 +34,21 @@ def test_a_first_look_vouches_for_nothing() -> None:
 
 
 def test_progress_sets_it_back() -> None:
-    assert quiet_time(timedelta(minutes=59), at(0), at(15), False, reading(15, moved=True)) == timedelta(0)
+    assert quiet_time(
+        timedelta(minutes=59), at(0), at(15), False, reading(15, moved=True)
+    ) == timedelta(0)
 
 
 def test_a_run_that_only_waits_or_cannot_be_read_is_not_quiet() -> None:
-    assert quiet_time(timedelta(minutes=59), at(0), at(15), False, reading(15, executing=False)) == timedelta(0)
+    assert quiet_time(
+        timedelta(minutes=59), at(0), at(15), False, reading(15, executing=False)
+    ) == timedelta(0)
 
 
 def test_a_crawler_that_never_counted_never_stalls() -> None:
-    assert quiet_time(timedelta(minutes=59), at(0), at(15), False, reading(15, counted=False)) == timedelta(0)
+    assert quiet_time(
+        timedelta(minutes=59), at(0), at(15), False, reading(15, counted=False)
+    ) == timedelta(0)
 
 
 def test_one_that_never_counted_is_as_quiet_as_its_crawlers() -> None:
@@ -79,11 +89,15 @@ def test_the_limit_is_reached_exactly_and_can_be_off() -> None:
 minutes = st.floats(min_value=0, max_value=10_000, allow_nan=False)
 
 
-@given(st.lists(st.tuples(minutes, st.booleans(), st.booleans(), st.booleans()), max_size=30), minutes)
+@given(
+    st.lists(st.tuples(minutes, st.booleans(), st.booleans(), st.booleans()), max_size=30), minutes
+)
 def test_never_more_than_the_time_since_the_last_progress(
     looks: list[tuple[float, bool, bool, bool]], gap: float
 ) -> None:
-    """Whatever looks come, in whatever order of clocks: it never exceeds the time since the last sign of life."""
+    """Whatever looks come, in whatever order of clocks: it never exceeds the time since the last
+    sign of life.
+    """
     quiet, last, since = timedelta(0), None, None
     for when, executing, moved, failed in sorted(looks):
         now = Reading(at(when), executing, moved, True)

@@ -1,4 +1,6 @@
-"""How far polls stretch their intervals: never shorter or beyond the ladder, as far as an overload needs, and back."""
+"""How far polls stretch their intervals: never shorter or beyond the ladder, as far as an overload
+needs, and back.
+"""
 
 from __future__ import annotations
 
@@ -28,22 +30,30 @@ def late_of(gap_s: float) -> float:
 
 
 @given(st.floats(MIN_GAP_SECONDS, 1e6), FACTORS, st.floats(0, 1000))
-def test_an_interval_gets_no_shorter_and_ends_with_the_ladder(gap_s: float, before: float, late_s: float) -> None:
+def test_an_interval_gets_no_shorter_and_ends_with_the_ladder(
+    gap_s: float, before: float, late_s: float
+) -> None:
     found = stretched(gap_s, before, late_s)
     assert gap_s <= found <= max(gap_s, min(LONGEST_S, STRETCH_MAX * gap_s))
     assert found <= stretched(gap_s, before, late_of(gap_s))
 
 
 @given(st.floats(MIN_GAP_SECONDS, LONGEST_S), st.floats(1, 20))
-def test_without_an_overload_every_interval_comes_back_to_its_schedule(gap_s: float, factor: float) -> None:
+def test_without_an_overload_every_interval_comes_back_to_its_schedule(
+    gap_s: float, factor: float
+) -> None:
     for _ in range(15):
         factor = stretched(gap_s, factor, OVERLOADED_S / 2) / gap_s
     assert factor == 1
     assert stretch_words(factor) is None
 
 
-@pytest.mark.parametrize(("gap_s", "late_s", "found"), [(1.2, 0.3, 2.4), (5, 0.9, 5), (5, 1, 10), (60, 11, 60)])
-def test_a_moment_is_no_overload_of_a_long_interval(gap_s: float, late_s: float, found: float) -> None:
+@pytest.mark.parametrize(
+    ("gap_s", "late_s", "found"), [(1.2, 0.3, 2.4), (5, 0.9, 5), (5, 1, 10), (60, 11, 60)]
+)
+def test_a_moment_is_no_overload_of_a_long_interval(
+    gap_s: float, late_s: float, found: float
+) -> None:
     assert stretched(gap_s, 1, late_s) == pytest.approx(found)
 
 
@@ -52,7 +62,9 @@ def test_the_words_say_the_stretch_and_are_read_again(factor: float) -> None:
     assert stretch_of(stretch_words(factor)) == pytest.approx(factor, abs=0.0501)
 
 
-@pytest.mark.parametrize("text", [None, "", "polls", "polls x times their interval", "polls 2 times", "waiting: polls"])
+@pytest.mark.parametrize(
+    "text", [None, "", "polls", "polls x times their interval", "polls 2 times", "waiting: polls"]
+)
 def test_any_other_text_is_no_stretch(text: str | None) -> None:
     assert stretch_of(text) == 1
 
@@ -84,14 +96,21 @@ class Queue:
 
 
 @pytest.mark.parametrize(("runs", "interval_s"), [(80, 1.2), (400, 5.0), (10_000, 60.0)])
-def test_a_lasting_overload_ends_after_a_few_polls_of_each_run(runs: int, interval_s: float) -> None:
-    """Twice and more of what the worker can do. It then has time for other work, which waits behind a short queue."""
+def test_a_lasting_overload_ends_after_a_few_polls_of_each_run(
+    runs: int, interval_s: float
+) -> None:
+    """Twice and more of what the worker can do.
+
+    It then has time for other work, which waits behind a short queue.
+    """
     queue = Queue(runs, interval_s, each_s=0.03)
     queue.until(20 * interval_s)
     later = sorted(queue.until(60 * interval_s))
     assert later[len(later) // 2] < interval_s / 2
     assert later[len(later) * 9 // 10] < 1.2 * interval_s
-    assert 0.3 < len(later) * queue.each_s / (40 * interval_s) < 0.8, "the share of its time that polls take"
+    assert 0.3 < len(later) * queue.each_s / (40 * interval_s) < 0.8, (
+        "the share of its time that polls take"
+    )
 
 
 def test_an_outage_after_which_all_come_at_once_stretches_little_and_not_for_long() -> None:

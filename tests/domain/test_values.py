@@ -1,4 +1,6 @@
-"""Values of steps: what goes in comes out as what it was, and what cannot travel is refused with its place."""
+"""Values of steps: what goes in comes out as what it was, and what cannot travel is refused with
+its place.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ from crawler_lifecycle.domain.values import (
 from crawler_lifecycle.features.graphs.domain.checks import check
 from crawler_lifecycle.features.graphs.domain.spec import GraphSpec, StepKind, StepSpec
 
-ZONES = st.sampled_from([UTC, timezone(timedelta(hours=-3, minutes=-30)), timezone(timedelta(seconds=61))])
+ZONES = st.sampled_from(
+    [UTC, timezone(timedelta(hours=-3, minutes=-30)), timezone(timedelta(seconds=61))]
+)
 LEAVES = st.one_of(
     st.none(),
     st.booleans(),
@@ -53,7 +57,9 @@ VALUES = st.recursive(
 
 
 def exact(value: Any) -> Any:
-    """Told apart also where Python takes them for equal: 1, 1.0, True; 0.0, -0.0; 1.0 and 1.00 as decimals."""
+    """Told apart also where Python takes them for equal: 1, 1.0, True; 0.0, -0.0; 1.0 and 1.00 as
+    decimals.
+    """
     if isinstance(value, dict):
         return {key: exact(one) for key, one in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,6 @@
-"""What a run waits for, in one sentence: true of what is on record, with ages that are those of the record."""
+"""What a run waits for, in one sentence: true of what is on record, with ages that are those of the
+record.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,15 @@ from hypothesis import strategies as st
 
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import TaskStatus
-from crawler_lifecycle.domain.waiting import InLine, Standing, ageless, place_in_line, retry_wait, span, waiting
+from crawler_lifecycle.domain.waiting import (
+    InLine,
+    Standing,
+    ageless,
+    place_in_line,
+    retry_wait,
+    span,
+    waiting,
+)
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 LIVE = Standing("PROCESSING", NOW, tasks={"RUNNING": 2})
@@ -35,7 +45,9 @@ CASES: dict[str, tuple[Standing, str | None]] = {
         "the cluster has not answered for 4 min: 503",
     ),
     "a row of ours that cannot be": (
-        replace(LIVE, look_error="task_history task_id 7: status is 'X'", look_error_since=before(30)),
+        replace(
+            LIVE, look_error="task_history task_id 7: status is 'X'", look_error_since=before(30)
+        ),
         "looks have failed for 30 s: task_history task_id 7: status is 'X'",
     ),
     "the scheduler service": (
@@ -83,21 +95,34 @@ CASES: dict[str, tuple[Standing, str | None]] = {
         "3 tasks QUEUED for 1 min: waiting for a place in pool a (1 of 1 in use; 1 older task comes first)",
     ),
     "a line that the cluster's refusal made": (
-        replace(NEW, waiting_for="quota: pods", waiting_since=before(20), line=place_in_line(InLine("a", 1, 1))),
+        replace(
+            NEW,
+            waiting_for="quota: pods",
+            waiting_since=before(20),
+            line=place_in_line(InLine("a", 1, 1)),
+        ),
         "waiting for 20 s: quota: pods",
     ),
     "the next try": (
         replace(
-            LIVE, tasks={"QUEUED": 1}, waiting_for=retry_wait(NOW + timedelta(seconds=245), "retry (2 of 3): drained")
+            LIVE,
+            tasks={"QUEUED": 1},
+            waiting_for=retry_wait(NOW + timedelta(seconds=245), "retry (2 of 3): drained"),
         ),
         "retrying in 4 min (2 of 3): drained",
     ),
     "the next try, beside others": (
-        replace(LIVE, tasks={"RUNNING": 1, "QUEUED": 2}, waiting_for=retry_wait(before(3), "retry (1 of 3): drained")),
+        replace(
+            LIVE,
+            tasks={"RUNNING": 1, "QUEUED": 2},
+            waiting_for=retry_wait(before(3), "retry (1 of 3): drained"),
+        ),
         "retrying in 0 s (1 of 3): drained; 2 tasks QUEUED in all",
     ),
     "a next try that has begun": (
-        replace(LIVE, tasks={"RUNNING": 1}, waiting_for=retry_wait(before(3), "retry (1 of 3): drained")),
+        replace(
+            LIVE, tasks={"RUNNING": 1}, waiting_for=retry_wait(before(3), "retry (1 of 3): drained")
+        ),
         None,
     ),
     "nothing yet": (NEW, "its first tasks are being deployed"),
@@ -109,16 +134,27 @@ CASES: dict[str, tuple[Standing, str | None]] = {
         replace(LIVE, tasks={"RUNNING": 2, "QUEUED": 7}, max_parallel=2),
         "7 tasks QUEUED: at most 2 at once (max_parallel_tasks)",
     ),
-    "the next look": (replace(LIVE, tasks={"RUNNING": 1, "QUEUED": 1}), "1 task QUEUED until the next look"),
+    "the next look": (
+        replace(LIVE, tasks={"RUNNING": 1, "QUEUED": 1}),
+        "1 task QUEUED until the next look",
+    ),
     "a line after a part of its tasks": (
         replace(LIVE, tasks={"RUNNING": 1, "QUEUED": 2}, line=place_in_line(InLine("a", 1, 1))),
         "2 tasks QUEUED: waiting for a place in pool a (1 of 1 in use)",
     ),
     "deferred": (
-        replace(LIVE, tasks={"RUNNING": 1, "QUEUED": 3}, waiting_for="quota: pods", waiting_since=before(70)),
+        replace(
+            LIVE,
+            tasks={"RUNNING": 1, "QUEUED": 3},
+            waiting_for="quota: pods",
+            waiting_since=before(70),
+        ),
         "3 tasks QUEUED for 1 min: quota: pods",
     ),
-    "a word that nobody took back": (replace(LIVE, waiting_for="quota: pods", waiting_since=before(70)), None),
+    "a word that nobody took back": (
+        replace(LIVE, waiting_for="quota: pods", waiting_since=before(70)),
+        None,
+    ),
     "tasks that wait on the cluster": (
         replace(LIVE, tasks={"RUNNING": 4, "PENDING": 2}, reason="waiting: 4 of 4 slots in use"),
         "2 tasks PENDING: 4 of 4 slots in use",
@@ -136,7 +172,12 @@ CASES: dict[str, tuple[Standing, str | None]] = {
         "stop requested by ann 40 s ago: 2 tasks (index 0, 3) not yet proved to have ended",
     ),
     "a stop of many": (
-        replace(STOPPED, tasks={"STOPPING": 9, "CANCELLED": 5}, unproved=[0, 1, 2, 3, 4], stop_force=True),
+        replace(
+            STOPPED,
+            tasks={"STOPPING": 9, "CANCELLED": 5},
+            unproved=[0, 1, 2, 3, 4],
+            stop_force=True,
+        ),
         "forced stop requested by ann 40 s ago: 9 tasks (index 0, 1, 2, 3, 4 …) not yet proved to have ended",
     ),
     "a stop during a deployment": (
@@ -156,9 +197,16 @@ CASES: dict[str, tuple[Standing, str | None]] = {
         "stop requested by ann 40 s ago: 2 tasks not yet proved to have ended; "
         "the cluster has not answered for 35 s: 503",
     ),
-    "an end": (Standing("COMPLETED", NOW, waiting_for="x", look_error="y", next_look_at=before(999)), None),
+    "an end": (
+        Standing("COMPLETED", NOW, waiting_for="x", look_error="y", next_look_at=before(999)),
+        None,
+    ),
     "an export": (
-        Standing("FAILED", NOW, undelivered=["run.ended is not delivered after 3 tries: 500", "the files: full"]),
+        Standing(
+            "FAILED",
+            NOW,
+            undelivered=["run.ended is not delivered after 3 tries: 500", "the files: full"],
+        ),
         "run.ended is not delivered after 3 tries: 500; the files: full",
     ),
 }
@@ -181,7 +229,9 @@ def test_without_a_clock_it_names_the_moment() -> None:
 def test_ages_alone_make_no_other_sentence(name: str) -> None:
     standing = CASES[name][0]
     later = replace(
-        standing, now=NOW + timedelta(hours=5), next_look_at=None if "due now" in name else standing.next_look_at
+        standing,
+        now=NOW + timedelta(hours=5),
+        next_look_at=None if "due now" in name else standing.next_look_at,
     )
     first, second = waiting(replace(standing, next_look_at=later.next_look_at)), waiting(later)
     if standing.next_look_at is None or "overdue" in name:
@@ -190,26 +240,44 @@ def test_ages_alone_make_no_other_sentence(name: str) -> None:
 
 
 def test_a_position_alone_makes_no_other_sentence() -> None:
-    first, line = CASES["its position in the line"][0], place_in_line(InLine("shop-a", 3, 20, about_s=0.2))
+    first, line = (
+        CASES["its position in the line"][0],
+        place_in_line(InLine("shop-a", 3, 20, about_s=0.2)),
+    )
     assert ageless(waiting(first) or "") == ageless(waiting(replace(first, line=line)) or "")
     said = place_in_line(InLine("shop-a", 3, None, older=1, about_s=90, shut=True, shared=True))
     assert said == (
         "a place in pool shop-a (none is left for it: all are reserved for other pools; of this project 3 in use; "
         "1 older task comes first; about 1 min)"
     )
-    assert place_in_line(InLine("a", 0, None, about_s=9, shared=True)) == "a place in pool a (about 9 s)"
-    assert place_in_line(InLine("default", 0, None)) == "a place in pool default", "what is zero or unknown is left out"
+    assert (
+        place_in_line(InLine("a", 0, None, about_s=9, shared=True))
+        == "a place in pool a (about 9 s)"
+    )
+    assert place_in_line(InLine("default", 0, None)) == "a place in pool default", (
+        "what is zero or unknown is left out"
+    )
 
 
 @pytest.mark.parametrize(
     ("seconds", "words"),
-    [(-3, "0 s"), (0.9, "0 s"), (59, "59 s"), (60, "1 min"), (7199, "119 min"), (7200, "2 h"), (172_800, "2 d")],
+    [
+        (-3, "0 s"),
+        (0.9, "0 s"),
+        (59, "59 s"),
+        (60, "1 min"),
+        (7199, "119 min"),
+        (7200, "2 h"),
+        (172_800, "2 d"),
+    ],
 )
 def test_spans(seconds: float, words: str) -> None:
     assert span(seconds) == words
 
 
-moments = st.none() | st.datetimes(datetime(2026, 1, 1), datetime(2027, 1, 1), timezones=st.just(UTC))
+moments = st.none() | st.datetimes(
+    datetime(2026, 1, 1), datetime(2027, 1, 1), timezones=st.just(UTC)
+)
 texts = st.none() | st.text(max_size=30)
 
 
@@ -229,7 +297,8 @@ texts = st.none() | st.text(max_size=30)
         stop_by=texts,
         stop_force=st.booleans(),
         stop_heard=st.booleans(),
-        tasks=st.none() | st.dictionaries(st.sampled_from([str(s) for s in TaskStatus]), st.integers(0, 9)),
+        tasks=st.none()
+        | st.dictionaries(st.sampled_from([str(s) for s in TaskStatus]), st.integers(0, 9)),
         unproved=st.lists(st.integers(0, 9), max_size=7),
         reason=texts,
         max_parallel=st.none() | st.integers(1, 9),

@@ -25,7 +25,9 @@ RUNS = st.integers(1, 3)
 
 
 class World(RuleBasedStateMachine):
-    """Runs change, looks take time and fail, and time passes in steps of a twentieth of a second."""
+    """Runs change, looks take time and fail, and time passes in steps of a twentieth of a
+    second.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,7 +68,9 @@ class World(RuleBasedStateMachine):
                 assert run_id not in self.looking, "a run is looked at by one at a time"
                 before, took = self.ended.get(run_id, (-100.0, 0.0))
                 assert self.now - before >= max(REST_S, 2 * took) - 1e-9
-                covered = change.tasks is None or self.open.get(run_id, 0) in {index for index, _ in change.tasks}
+                covered = change.tasks is None or self.open.get(run_id, 0) in {
+                    index for index, _ in change.tasks
+                }
                 assert covered or run_id not in self.open, "a task that changed is left out"
                 self.looking[run_id] = (self.now + self.takes, self.open.get(run_id, 0))
 

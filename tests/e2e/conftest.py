@@ -1,6 +1,8 @@
-"""One stack of real processes for all tests of this folder, and the table that the kill matrix leaves.
+"""One stack of real processes for all tests of this folder, and the table that the kill matrix
+leaves.
 
-It can be held at any call (failpoints), its audits repair at once, and each test leaves it whole: ``world`` sees to it.
+It can be held at any call (failpoints), its audits repair at once, and each test leaves it whole:
+``world`` sees to it.
 """
 
 from __future__ import annotations
@@ -24,7 +26,11 @@ os.environ.update(FRUGAL)
 HERE = Path(__file__).resolve().parent
 #: Of this folder: one that adds tasks to its own run, and one that goes on where it was.
 CRAWLERS: list[Row] = [
-    {"name": "shelves", "command": ["python", "shelves.py"], "args": {"shelf": {"required": False}}},
+    {
+        "name": "shelves",
+        "command": ["python", "shelves.py"],
+        "args": {"shelf": {"required": False}},
+    },
     {
         "name": "steps",
         "command": ["python", "steps.py"],
@@ -62,7 +68,9 @@ def table(pytestconfig: pytest.Config) -> list[str]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Those with stacks of their own come first: the shared one, while it is up, takes a twentieth of a processor."""
+    """Those with stacks of their own come first: the shared one, while it is up, takes a twentieth
+    of a processor.
+    """
     places = [place for place, item in enumerate(items) if item.path.is_relative_to(HERE)]
     mine = sorted((items[place] for place in places), key=_when)
     for place, item in zip(places, mine, strict=True):
@@ -73,10 +81,14 @@ def _when(item: pytest.Item) -> tuple[bool, bool]:
     return "stack" in getattr(item, "fixturenames", ()), item.name == LAST
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
     """Print the table."""
     if lines := config.stash.get(TABLE, []):
         terminalreporter.section("kill matrix: seconds after kill -9")
-        terminalreporter.write_line(f"{'killed':10} {'moment':10} {'part back':>10} {'all seen':>10} {'all ended':>10}")
+        terminalreporter.write_line(
+            f"{'killed':10} {'moment':10} {'part back':>10} {'all seen':>10} {'all ended':>10}"
+        )
         for line in lines:
             terminalreporter.write_line(line)

@@ -9,11 +9,15 @@ from tests.e2e.world import Row, World
 
 def history(world: World, workflow_id: str) -> list[Row]:
     """The events of a workflow, by the Temporal CLI."""
-    events: list[Row] = json.loads(world.temporal("workflow", "show", "--workflow-id", workflow_id).stdout)["events"]
+    events: list[Row] = json.loads(
+        world.temporal("workflow", "show", "--workflow-id", workflow_id).stdout
+    )["events"]
     return events
 
 
 def served_by(world: World, workflow_id: str, pid: int) -> list[Row]:
-    """The steps of the workflow and its activities that this worker process took; not what it signalled."""
+    """The steps of the workflow and its activities that this worker process took; not what it
+    signalled.
+    """
     taken = [e for e in history(world, workflow_id) if f'"identity": "{pid}@' in json.dumps(e)]
     return [e for e in taken if "_TASK_" in e["eventType"]]

@@ -1,7 +1,9 @@
-"""A crawler for tests of stops: waits, says every stop signal it gets, and ends in order a moment after the first.
+"""A crawler for tests of stops: waits, says every stop signal it gets, and ends in order a moment
+after the first.
 
-The moment lets a second signal be seen. With ``deaf`` it says what it got and goes on. What it says goes to its log,
-which stays open whatever happens to its folder. With a file ``enough`` beside its items it finishes.
+The moment lets a second signal be seen. With ``deaf`` it says what it got and goes on. What it says
+goes to its log, which stays open whatever happens to its folder. With a file ``enough`` beside its
+items it finishes.
 """
 
 import json

@@ -1,4 +1,6 @@
-"""A crawler that finds two shelves and hands each to a task of its own, which writes what it was given."""
+"""A crawler that finds two shelves and hands each to a task of its own, which writes what it was
+given.
+"""
 
 import json
 import os

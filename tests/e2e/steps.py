@@ -1,4 +1,6 @@
-"""A crawler that goes on where it was: it writes each step into a journal, until there is a file that says "over"."""
+"""A crawler that goes on where it was: it writes each step into a journal, until there is a file
+that says "over".
+"""
 
 import json
 import os

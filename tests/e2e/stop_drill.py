@@ -1,8 +1,10 @@
-"""Cells of the stop matrix on real processes: several runs, each in its phase, through one outage at the same time.
+"""Cells of the stop matrix on real processes: several runs, each in its phase, through one outage
+at the same time.
 
-Every cell of the table can be reached here, with two things in mind. A SQLite file that is "down" can be read but not
-written, since its processes have it open; MariaDB really dies. And what is sent before a frozen worker goes on reaches
-it all at once, so that "stop, then force_stop" is one after the other only where a crawler shows that it got the first.
+Every cell of the table can be reached here, with two things in mind. A SQLite file that is "down"
+can be read but not written, since its processes have it open; MariaDB really dies. And what is sent
+before a frozen worker goes on reaches it all at once, so that "stop, then force_stop" is one after
+the other only where a crawler shows that it got the first.
 """
 
 from __future__ import annotations
@@ -55,7 +57,8 @@ HELD = {
 }
 #: Phases in which a deaf crawler gets the plain stop before the forced one comes.
 EXECUTING = (BEFORE_FIRST_LOOK, SINGLE, MULTI, ADDING, LOOKING)
-#: Phases in which nothing of the run may be on the cluster, or nothing has to be asked of it any more.
+#: Phases in which nothing of the run may be on the cluster, or nothing has to be asked of it any
+#: more.
 WITHOUT_CLUSTER = (BEFORE_FIRST_TASK, AFTER_ROW, COMPLETING, EXPORTING, ENDED)
 
 _numbers = itertools.count(1)
@@ -82,7 +85,9 @@ class Drill:
 
     @property
     def by_gateway(self) -> bool:
-        """Whether its stops go through the gateway: half of those that can, spread over phases and kinds."""
+        """Whether its stops go through the gateway: half of those that can, spread over phases and
+        kinds.
+        """
         cell = self.cell
         if cell.gateway:
             return True
@@ -90,7 +95,7 @@ class Drill:
             return False
         return (len(cell.phase) + len(cell.kind)) % 2 == 0
 
-    # --- into the phase ----------------------------------------------------------------------------------------------
+    # --- into the phase ---------------------------------------------------------------------------
 
     def request(self) -> Row:
         args, more = {}, {}
@@ -108,7 +113,9 @@ class Drill:
         return {"crawler": "patient", "args": args, **QUICK, "limits": limits, **more}
 
     def start(self) -> None:
-        """Start it; half of those that wait for their first workflow task are unknown to the gateway."""
+        """Start it; half of those that wait for their first workflow task are unknown to the
+        gateway.
+        """
         if self.phase == BEFORE_FIRST_TASK and not self.by_gateway:
             self.world.start_by_temporal(self.workflow_id, self.request())
             return
@@ -127,11 +134,20 @@ class Drill:
             return
         if self.phase == BEFORE_FIRST_LOOK:
             # The observer looks at once, so this phase is over with the crawler's start.
-            until(lambda: self._row("waiting_for") == names.WAITING_FOR_START or self._row("started_at"), "its offer")
+            until(
+                lambda: (
+                    self._row("waiting_for") == names.WAITING_FOR_START or self._row("started_at")
+                ),
+                "its offer",
+            )
         if self.phase in EXECUTING and self.phase != BEFORE_FIRST_LOOK:
             active = 2 if self.phase == MULTI else 1
             until(
-                lambda: world.tasks(run_id).get("RUNNING") == active and self._row("status") == "PROCESSING", "a start"
+                lambda: (
+                    world.tasks(run_id).get("RUNNING") == active
+                    and self._row("status") == "PROCESSING"
+                ),
+                "a start",
             )
         if self.phase == LOOKING:
             world.points.hold(run_id, HELD[LOOKING])
@@ -143,7 +159,10 @@ class Drill:
         if self.phase in HELD:
             until(lambda: world.points.held(run_id), f"{self.cell.id}: a call that hangs")
         if self.phase in EXECUTING or (self.phase == DEPLOYING and self.cell.on_cluster):
-            until(lambda: self._says("begins") == (2 if self.phase == MULTI else 1), "crawlers that execute")
+            until(
+                lambda: self._says("begins") == (2 if self.phase == MULTI else 1),
+                "crawlers that execute",
+            )
         if self.phase == EXPORTING:
             until(lambda: self._row("status") == "COMPLETED", "the verdict")
 
@@ -158,7 +177,7 @@ class Drill:
         logs = [folder / "log" for folder in self.world.task_folders(self.run_id)]
         return sum(line in log.read_text().splitlines() for log in logs if log.exists())
 
-    # --- the stop ----------------------------------------------------------------------------------------------------
+    # --- the stop ---------------------------------------------------------------------------------
 
     def stops(self) -> list[tuple[str, bool]]:
         """Id and force of what is sent at once."""
@@ -189,7 +208,9 @@ class Drill:
     def force(self) -> None:
         """The second stop of somebody who saw that the first did not help."""
         folders = self.world.task_folders(self.run_id)
-        until(lambda: all(self.world.signals(f) for f in folders), f"{self.cell.id}: the plain stop")
+        until(
+            lambda: all(self.world.signals(f) for f in folders), f"{self.cell.id}: the plain stop"
+        )
         self.send(self.stops()[1:])
 
     def send(self, stops: Sequence[tuple[str, bool]]) -> None:
@@ -197,7 +218,9 @@ class Drill:
         if self.by_gateway:
             with ThreadPoolExecutor(1 if in_this_order else 20) as pool:
                 answers = list(pool.map(lambda stop: self.post(*stop), stops))
-            assert all(answer.status_code in (200, 202) for answer in answers), [a.text for a in answers]
+            assert all(answer.status_code in (200, 202) for answer in answers), [
+                a.text for a in answers
+            ]
         elif in_this_order:
             for one in stops:
                 self.world.talk(self._signal(*one))
@@ -229,42 +252,62 @@ class Drill:
             return False
         return bool(snapshot is None or snapshot["stop"] or snapshot["outcome"])
 
-    # --- the proof ---------------------------------------------------------------------------------------------------
+    # --- the proof --------------------------------------------------------------------------------
 
     def find_run(self) -> None:
-        self.run_id = self.run_id or until(lambda: self.world.run_of(self.workflow_id) or 0, "the run")
+        self.run_id = self.run_id or until(
+            lambda: self.world.run_of(self.workflow_id) or 0, "the run"
+        )
 
     def prove(self) -> None:
         """The end is what the table says, at every source."""
         world, cell, run_id = self.world, self.cell, self.run_id
         run = world.gateway.run(run_id)
-        assert (run["status"], run["outcome"], run["attempt"]) == (cell.status, cell.outcome, 1), run["cause"]
+        assert (run["status"], run["outcome"], run["attempt"]) == (cell.status, cell.outcome, 1), (
+            run["cause"]
+        )
         for check in CHECKS.values():
             check(world.places, run)
         assert world.tasks(run_id) == dict(cell.tasks)
         self._prove_tasks()
         self._prove_log()
-        told = [e for e in told_events(self.world.places) if e["id"] == f"{run_id}-{run['run_uid']}/1/run.ended"]
+        told = [
+            e
+            for e in told_events(self.world.places)
+            if e["id"] == f"{run_id}-{run['run_uid']}/1/run.ended"
+        ]
         assert {e["data"]["status"] for e in told} == {cell.export_status}
-        events = world.query("SELECT type, COUNT(*) FROM outbox_event WHERE run_id = ? GROUP BY type", run_id)
+        events = world.query(
+            "SELECT type, COUNT(*) FROM outbox_event WHERE run_id = ? GROUP BY type", run_id
+        )
         counted = {**{"run.ended": 0, "run.stopped": 0}, **dict(events)}
         assert (counted["run.ended"], counted["run.stopped"]) == (1, cell.stopped_events)
-        kinds = {kind for (kind,) in world.query("SELECT kind FROM correction WHERE run_id = ?", run_id)}
+        kinds = {
+            kind for (kind,) in world.query("SELECT kind FROM correction WHERE run_id = ?", run_id)
+        }
         assert kinds <= {"late"}, kinds
         (exported,) = world.query("SELECT status FROM export_record WHERE run_id = ?", run_id)
         assert exported == ("exported" if cell.on_cluster else "empty",)
 
     def _prove_tasks(self) -> None:
-        """What is on the cluster, which signals its crawlers got, and that nothing was started or ended twice."""
+        """What is on the cluster, which signals its crawlers got, and that nothing was started or
+        ended twice.
+        """
         world, cell, run_id = self.world, self.cell, self.run_id
         folders = world.task_folders(run_id)
         assert len(folders) == cell.on_cluster, folders
         signals = [len(world.signals(folder)) for folder in folders]
         assert sorted(signals) == [0] * (len(folders) - cell.signals) + [1] * cell.signals
         assert sum(_killed(folder) for folder in folders) == cell.killed
-        begun = [(folder / "log").read_text().count("begins\n") for folder in folders if (folder / "log").exists()]
+        begun = [
+            (folder / "log").read_text().count("begins\n")
+            for folder in folders
+            if (folder / "log").exists()
+        ]
         assert set(begun) <= {0, 1}
-        rows = world.query("SELECT task_index, status, cluster_uid FROM task_history WHERE run_id = ?", run_id)
+        rows = world.query(
+            "SELECT task_index, status, cluster_uid FROM task_history WHERE run_id = ?", run_id
+        )
         uids = {json.loads((folder / "spec.json").read_text())["uid"] for folder in folders}
         assert {uid for _, _, uid in rows if uid} == uids
         twice = "SELECT task_id, to_status FROM status_transition WHERE run_id = ? GROUP BY task_id, to_status"
@@ -281,18 +324,23 @@ class Drill:
 
 
 def _killed(folder: Path) -> bool:
-    """Whether the cluster was told to delete this task by force, by the mark or by the end that it left."""
+    """Whether the cluster was told to delete this task by force, by the mark or by the end that it
+    left.
+    """
     mark, end = folder / "signalled.json", folder / "end.json"
     if mark.exists() and json.loads(mark.read_text())["by"] == "kill":
         return True
-    if not end.exists():  # killed while its folder was away, so that nobody could write how it ended
+    # Killed while its folder was away, so that nobody could write how it ended.
+    if not end.exists():
         return (folder / "process.json").exists()
     return bool(json.loads(end.read_text())["signal"] == signal.SIGKILL)
 
 
 @dataclass
 class Batch:
-    """Drills of one state at once: with a worker that is frozen while they are stopped, or (``killed``) with none."""
+    """Drills of one state at once: with a worker that is frozen while they are stopped, or
+    (``killed``) with none.
+    """
 
     world: StopWorld
     state: str
@@ -367,12 +415,16 @@ class Batch:
         for drill in self.drills:
             if drill.cell.refused:
                 answer = drill.post(drill.name, False)
-                assert (answer.status_code, answer.json()["code"]) == (503, "store_unavailable"), answer.text
+                assert (answer.status_code, answer.json()["code"]) == (503, "store_unavailable"), (
+                    answer.text
+                )
             else:
                 drill.stop()
 
     def _watch_the_outage(self) -> None:
-        """What can be done without the dependency is done now; what cannot is neither done nor claimed."""
+        """What can be done without the dependency is done now; what cannot is neither done nor
+        claimed.
+        """
         world = self.world
         if not self.killed:
             for drill in self.drills:
@@ -388,26 +440,40 @@ class Batch:
         elif self.state == "cluster answering errors":
             asked = [drill for drill in self.drills if drill.phase not in WITHOUT_CLUSTER]
             for drill in asked:
-                until(lambda d=drill: world.status(d.run_id) == "STOPPING", f"{drill.cell.id}: the stop")  # type: ignore[misc]
+                until(
+                    lambda d=drill: world.status(d.run_id) == "STOPPING",
+                    f"{drill.cell.id}: the stop",
+                )  # type: ignore[misc]
             time.sleep(3)
             for drill in asked:
-                assert world.status(drill.run_id) == "STOPPING", f"{drill.cell.id}: shown until proved gone"
+                assert world.status(drill.run_id) == "STOPPING", (
+                    f"{drill.cell.id}: shown until proved gone"
+                )
         else:
             time.sleep(3)
 
     def _ask_again(self) -> None:
-        """What the gateway refused was never promised; it is asked for again, and still no worker is up."""
+        """What the gateway refused was never promised; it is asked for again, and still no worker
+        is up.
+        """
         for drill in self.drills:
-            until(lambda d=drill: d.post(d.name, False).status_code == 202, "a gateway that works again")  # type: ignore[misc]
+            until(
+                lambda d=drill: d.post(d.name, False).status_code == 202,
+                "a gateway that works again",
+            )  # type: ignore[misc]
             drill.promised.append(drill.name)
 
     def _all_closed(self) -> None:
-        """The verdicts come while the calls still hang; then these may be answered, too late to change anything."""
+        """The verdicts come while the calls still hang; then these may be answered, too late to
+        change anything.
+        """
         for drill in self.drills:
             drill.find_run()
         ids = [drill.run_id for drill in self.drills]
         marks = ", ".join("?" * len(ids))
-        sql = f"SELECT run_id, status, stage, waiting_for FROM run_history WHERE run_id IN ({marks})"
+        sql = (
+            f"SELECT run_id, status, stage, waiting_for FROM run_history WHERE run_id IN ({marks})"
+        )
         ended = f"{sql} AND status IN {TERMINAL}"
         self._until(lambda: len(self.world.rows(ended, *ids)) == len(ids), "verdicts", sql, ids)
         for drill in self.drills:
@@ -434,11 +500,13 @@ class Batch:
         world.healthy()
 
 
-# --- the choice of cells ---------------------------------------------------------------------------------------------
+# --- the choice of cells --------------------------------------------------------------------------
 
-#: How many cells run on real processes; the whole table runs under time skipping. Another seed chooses other cells.
+#: How many cells run on real processes; the whole table runs under time skipping. Another seed
+#: chooses other cells.
 REAL_CELLS, SEED = 40, int(os.environ.get("LIFECYCLE_TEST_STOP_SEED", "1"))
-#: States whose cells (without those that need the worker dead) are in every run of the tests, on SQLite.
+#: States whose cells (without those that need the worker dead) are in every run of the tests, on
+#: SQLite.
 SAMPLED = ("all well", "cluster answering errors")
 
 
@@ -449,15 +517,24 @@ def batch_of(cell: Cell) -> tuple[str, bool]:
 
 def cells_of(database: str) -> list[Any]:
     """This database's half of the cells as parameters, those of one batch next to each other."""
-    ordered = sorted(pairwise(REAL_CELLS, SEED), key=lambda cell: (STATES.index(cell.state), cell.gateway))
+    ordered = sorted(
+        pairwise(REAL_CELLS, SEED), key=lambda cell: (STATES.index(cell.state), cell.gateway)
+    )
     mine = ordered[("sqlite", "mariadb").index(database) :: 2]
-    sample = [cell for cell in mine if database == "sqlite" and cell.state in SAMPLED and not cell.gateway]
-    return [pytest.param(cell, id=cell.id, marks=() if cell in sample else pytest.mark.slow) for cell in mine]
+    sample = [
+        cell for cell in mine if database == "sqlite" and cell.state in SAMPLED and not cell.gateway
+    ]
+    return [
+        pytest.param(cell, id=cell.id, marks=() if cell in sample else pytest.mark.slow)
+        for cell in mine
+    ]
 
 
 @dataclass
 class Matrix:
-    """The drills of the cells that this session asks for; a batch runs when its first cell is asked for."""
+    """The drills of the cells that this session asks for; a batch runs when its first cell is asked
+    for.
+    """
 
     world: StopWorld
     cells: list[Cell]
@@ -468,7 +545,9 @@ class Matrix:
     def of(cls, request: pytest.FixtureRequest, world: StopWorld) -> Matrix:
         """Of the cells that were selected from the fixture's module."""
         items = [item for item in request.session.items if item.fspath == request.path]
-        return cls(world, [item.callspec.params["cell"] for item in items if hasattr(item, "callspec")])
+        return cls(
+            world, [item.callspec.params["cell"] for item in items if hasattr(item, "callspec")]
+        )
 
     def drill(self, cell: Cell) -> Drill:
         """The drill of this cell, after everything. Raises what made its batch fail."""

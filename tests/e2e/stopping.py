@@ -1,8 +1,9 @@
-"""Runs brought into any phase of their life on real processes, what they depend on broken, and stops of every kind.
+"""Runs brought into any phase of their life on real processes, what they depend on broken, and
+stops of every kind.
 
-A phase is reached and kept in one of three ways: the run really waits there (a full cluster, a first check that is far
-away, a crawler that goes on), the worker is frozen at that moment (SIGSTOP), or one call of that run hangs in the
-worker (``failpoints/sitecustomize.py``).
+A phase is reached and kept in one of three ways: the run really waits there (a full cluster, a
+first check that is far away, a crawler that goes on), the worker is frozen at that moment
+(SIGSTOP), or one call of that run hangs in the worker (``failpoints/sitecustomize.py``).
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ PATIENT = {
 
 
 class Failpoints:
-    """Holds single calls of single runs inside of the worker; see ``failpoints/sitecustomize.py``."""
+    """Holds single calls of single runs inside of the worker; see
+    ``failpoints/sitecustomize.py``.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -64,7 +67,11 @@ class Failpoints:
     def held(self, run: int | str = "*", point: str = "*") -> list[str]:
         """The calls that are held now by processes that live."""
         marks = [file.name for file in (self.folder / "held").glob(f"{run}.{point}@*")]
-        return [name for name in marks if processes.start_time(int(name.rpartition("@")[2].partition("-")[0]))]
+        return [
+            name
+            for name in marks
+            if processes.start_time(int(name.rpartition("@")[2].partition("-")[0]))
+        ]
 
 
 @dataclass
@@ -95,7 +102,10 @@ class StopWorld(World):
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("LIFECYCLE_CLUSTER__SLOTS", str(SLOTS))
-            patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (FAILPOINTS, os.environ.get("PYTHONPATH")))))
+            patch.setenv(
+                "PYTHONPATH",
+                os.pathsep.join(filter(None, (FAILPOINTS, os.environ.get("PYTHONPATH")))),
+            )
             patch.setenv("LIFECYCLE_TEST_FAILPOINTS", str(folder.parent / "failpoints"))
             patch.setenv("LIFECYCLE_GATEWAY__WRITES_PER_S", "1000")
             patch.setenv("LIFECYCLE_GATEWAY__REQUESTS_AT_ONCE", "200")
@@ -111,9 +121,11 @@ class StopWorld(World):
                 world.free_slots()
                 world.end()
 
-    # --- parts -------------------------------------------------------------------------------------------------------
+    # --- parts ------------------------------------------------------------------------------------
 
-    def deploy(self, folder: Path, name: str = "worker", roles: Sequence[str] = (), **settings: str) -> None:
+    def deploy(
+        self, folder: Path, name: str = "worker", roles: Sequence[str] = (), **settings: str
+    ) -> None:
         """As any stack does; failpoints work in the new part too."""
         super().deploy(folder, name, roles, **{"PYTHONPATH": FAILPOINTS, **settings})
 
@@ -138,9 +150,11 @@ class StopWorld(World):
         return "worker" in self.stack.supervisor.pids()
 
     def fill_slots(self) -> None:
-        """Take every slot of the cluster: the free ones now, each other one at the moment at which it is given back.
+        """Take every slot of the cluster: the free ones now, each other one at the moment at which
+        it is given back.
 
-        The kernel hands a lock to who sleeps for it, before anybody who only tries now and then can have it.
+        The kernel hands a lock to who sleeps for it, before anybody who only tries now and then can
+        have it.
         """
         for number in range(SLOTS):
             slot = self.folder / "cluster" / "slots" / str(number)
@@ -149,13 +163,15 @@ class StopWorld(World):
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                threading.Thread(target=fcntl.flock, args=(file, fcntl.LOCK_EX), daemon=True).start()
+                threading.Thread(
+                    target=fcntl.flock, args=(file, fcntl.LOCK_EX), daemon=True
+                ).start()
 
     def free_slots(self) -> None:
         while self._slots:
             os.close(self._slots.pop())
 
-    # --- Temporal ----------------------------------------------------------------------------------------------------
+    # --- Temporal ---------------------------------------------------------------------------------
 
     def start_by_temporal(self, workflow_id: str, request: Row) -> None:
         """Start a run as a stranger would."""
@@ -163,7 +179,9 @@ class StopWorld(World):
         self.talk(lambda client: client.start_workflow(names.LIFECYCLE_WORKFLOW, request, **more))
 
     def add_by_temporal(self, workflow_id: str, key: str) -> None:
-        """Send a page of child tasks; returns when the workflow has taken it, before anything was done about it."""
+        """Send a page of child tasks; returns when the workflow has taken it, before anything was
+        done about it.
+        """
         page = {"tasks": [{"args": {}}] * 2, "request_id": key}
         stage = WorkflowUpdateStage.ACCEPTED
         self.talk(
@@ -172,11 +190,13 @@ class StopWorld(World):
             )
         )
 
-    # --- asking ------------------------------------------------------------------------------------------------------
+    # --- asking -----------------------------------------------------------------------------------
 
     def rows(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
         """As ``query``; nothing when the database cannot answer now."""
-        with contextlib.suppress(sqlite_files.driver.OperationalError, pymysql.err.OperationalError):
+        with contextlib.suppress(
+            sqlite_files.driver.OperationalError, pymysql.err.OperationalError
+        ):
             return self.query(sql, *values)
         return []
 
@@ -185,7 +205,9 @@ class StopWorld(World):
         return sorted(file.parent for file in found)
 
     def begun(self, folder: Path) -> bool:
-        """Whether the crawler of this task listens to signals, by its own word: RUNNING on record comes before that."""
+        """Whether the crawler of this task listens to signals, by its own word: RUNNING on record
+        comes before that.
+        """
         log = folder / "log"
         return log.exists() and "begins" in log.read_text().splitlines()
 
@@ -196,7 +218,9 @@ class StopWorld(World):
         return [float(at) for at in re.findall(r"^signal \d+ at ([\d.]+)$", text, re.MULTILINE)]
 
     def closed(self, run_ids: Sequence[int]) -> bool:
-        """Whether these runs have their verdict and everything that follows it, and their workflows are over."""
+        """Whether these runs have their verdict and everything that follows it, and their workflows
+        are over.
+        """
         marks = ", ".join("?" * len(run_ids))
         done = self.rows(
             "SELECT DISTINCT r.run_id, r.owner_workflow_id FROM run_history r JOIN export_record x ON "
@@ -204,7 +228,9 @@ class StopWorld(World):
             f"WHERE r.run_id IN ({marks}) AND r.status IN {TERMINAL}",
             *run_ids,
         )
-        if len(done) < len(set(run_ids)) or self.open_workflows([workflow_id for _, workflow_id in done]):
+        if len(done) < len(set(run_ids)) or self.open_workflows(
+            [workflow_id for _, workflow_id in done]
+        ):
             return False
         return not self.listed_as_open(run_ids)
 
@@ -212,7 +238,7 @@ class StopWorld(World):
         return self.server.transactions() if self.server is not None else super().transactions()
 
 
-# --- what a stop depends on, and how it breaks -----------------------------------------------------------------------
+# --- what a stop depends on, and how it breaks ----------------------------------------------------
 
 
 @contextmanager
@@ -222,7 +248,9 @@ def nothing_broken(world: StopWorld) -> Iterator[None]:
 
 @contextmanager
 def database_down(world: StopWorld) -> Iterator[None]:
-    """MariaDB dies and comes back; of a SQLite file the lock is held, so that nobody can write to it."""
+    """MariaDB dies and comes back; of a SQLite file the lock is held, so that nobody can write to
+    it.
+    """
     if world.server is not None:
         world.server.kill()
         try:

@@ -1,4 +1,6 @@
-"""Tasks added to a live run from outside: by Temporal's CLI, and by the crawler itself with its own token."""
+"""Tasks added to a live run from outside: by Temporal's CLI, and by the crawler itself with its own
+token.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +28,26 @@ def test_the_temporal_cli_adds_tasks(world: World) -> None:
     world.cli_start("cli/adding", {"crawler": "plain", "args": ENDLESS, **QUICK})
     run_id = until(lambda: world.run_of("cli/adding"), "the run")
     until(lambda: world.tasks(run_id).get("RUNNING"), "a task that runs")
-    page = json.dumps({"tasks": [{"args": {"max_pages": "2", "delay": "0.01"}}], "request_id": "cli-more"})
-    words = ["workflow", "update", "execute", "--workflow-id", "cli/adding", "--name", "add_tasks", "--input", page]
+    page = json.dumps(
+        {"tasks": [{"args": {"max_pages": "2", "delay": "0.01"}}], "request_id": "cli-more"}
+    )
+    words = [
+        "workflow",
+        "update",
+        "execute",
+        "--workflow-id",
+        "cli/adding",
+        "--name",
+        "add_tasks",
+        "--input",
+        page,
+    ]
     for _ in range(2):
         answer = json.loads(world.temporal(*words).stdout)
         assert [task["index"] for task in answer["result"]["tasks"]] == [1]
-    until(lambda: world.tasks(run_id) == {"RUNNING": 1, "SUCCEEDED": 1}, "the end of the added task")
+    until(
+        lambda: world.tasks(run_id) == {"RUNNING": 1, "SUCCEEDED": 1}, "the end of the added task"
+    )
     world.temporal("workflow", "signal", "--workflow-id", "cli/adding", "--name", "stop")
     result = world.cli_result("cli/adding")["result"]
     assert result["tasks"] == {"CANCELLED": 1, "SUCCEEDED": 1}

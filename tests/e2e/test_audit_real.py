@@ -1,4 +1,6 @@
-"""Audits on the real stack: what terminated, deleted and killed things leave behind is found and put right."""
+"""Audits on the real stack: what terminated, deleted and killed things leave behind is found and
+put right.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ from tests.e2e.world import AUDITS, ENDLESS, EVERY_S, QUICK, World, moment, unti
 from tests.support import in_process
 
 SHORT = {"max_pages": "3", "delay": "0.05"}
-#: From due to looked at, whatever keeps a run from being looked at; the rest is what a slow machine may take.
+#: From due to looked at, whatever keeps a run from being looked at; the rest is what a slow machine
+#: may take.
 REACH_S = 60 + 15
 
 
@@ -74,11 +77,16 @@ def started(world: World, args: dict[str, str], *, tasks: int = 1) -> int:
 
 
 def corrections(world: World, run_id: int) -> list[tuple[str, str, str]]:
-    return world.query("SELECT kind, believed, truth FROM correction WHERE run_id = ? AND found_by = 'sweep'", run_id)
+    return world.query(
+        "SELECT kind, believed, truth FROM correction WHERE run_id = ? AND found_by = 'sweep'",
+        run_id,
+    )
 
 
 def owner(world: World, run_id: int) -> str:
-    return str(world.query("SELECT owner_workflow_id FROM run_history WHERE run_id = ?", run_id)[0][0])
+    return str(
+        world.query("SELECT owner_workflow_id FROM run_history WHERE run_id = ?", run_id)[0][0]
+    )
 
 
 def crawlers_of(world: World, run_id: int) -> list[int]:
@@ -95,9 +103,13 @@ def crawlers_of(world: World, run_id: int) -> list[int]:
 
 
 def test_audits_are_scheduled(stack: World) -> None:
-    described = json.loads(stack.temporal("schedule", "describe", "--schedule-id", "crawl-audit").stdout)
+    described = json.loads(
+        stack.temporal("schedule", "describe", "--schedule-id", "crawl-audit").stdout
+    )
     schedule = described["schedule"]
-    assert schedule["spec"]["interval"] == [{"interval": f"{EVERY_S}s"}] or EVERY_S in json.dumps(schedule["spec"])
+    assert schedule["spec"]["interval"] == [{"interval": f"{EVERY_S}s"}] or EVERY_S in json.dumps(
+        schedule["spec"]
+    )
     assert schedule["action"]["startWorkflow"]["workflowType"]["name"] == "CrawlAuditWorkflow"
     assert "SKIP" in str(schedule["policies"]["overlapPolicy"]).upper()
     reports = "SELECT audit_id FROM audit_report ORDER BY audit_id"
@@ -114,13 +126,22 @@ def test_a_run_whose_workflow_was_terminated_comes_to_its_end(stack: World) -> N
         until(lambda: stack.tasks(run_id) == {"RUNNING": 2}, "two tasks that run")
         # That they execute may be on record before the run itself has started.
         until(lambda: stack.gateway.run(run_id)["status"] == "PROCESSING", "a run that has started")
-        stack.temporal("workflow", "terminate", "--workflow-id", owner(stack, run_id), "--reason", "by an operator")
+        stack.temporal(
+            "workflow",
+            "terminate",
+            "--workflow-id",
+            owner(stack, run_id),
+            "--reason",
+            "by an operator",
+        )
     assert crawlctl(stack, "audit", "-q").returncode == 1, "without --repair something is left"
     assert audit(stack)["repaired"] == {"no_workflow": 1}
     until(lambda: stack.closed([run_id]), "the end of the run")
     run = stack.gateway.run(run_id)
     assert (run["status"], run["outcome"], run["attempt"]) == ("COMPLETED", "finished", 2)
-    rows = stack.query("SELECT task_index, attempt, status FROM task_history WHERE run_id = ?", run_id)
+    rows = stack.query(
+        "SELECT task_index, attempt, status FROM task_history WHERE run_id = ?", run_id
+    )
     assert sorted(rows) == [(0, 1, "SUCCEEDED"), (1, 1, "SUCCEEDED")]
     assert ("repair", "PROCESSING", "no workflow") in corrections(stack, run_id)
     settled(stack)
@@ -132,16 +153,30 @@ def test_a_crawler_that_no_row_knows_is_ended(stack: World) -> None:
     run_id = started(stack, ENDLESS)
     until(lambda: stack.tasks(run_id) == {"RUNNING": 1}, "a task that runs")
     workflow_id = owner(stack, run_id)
-    until(lambda: stack.cli_list(f"CrawlRunId={run_id} AND ExecutionStatus='Running'"), "the workflow in the list")
+    until(
+        lambda: stack.cli_list(f"CrawlRunId={run_id} AND ExecutionStatus='Running'"),
+        "the workflow in the list",
+    )
     until(lambda: crawlers_of(stack, run_id), "the crawler itself")
-    stack.temporal("workflow", "terminate", "--workflow-id", workflow_id, "--reason", "by an operator")
+    stack.temporal(
+        "workflow", "terminate", "--workflow-id", workflow_id, "--reason", "by an operator"
+    )
     events = f"(SELECT seq FROM outbox_event WHERE run_id = {run_id})"
-    tables = ("task_observation", "task_finding", "status_transition", "history_property", "task_history")
+    tables = (
+        "task_observation",
+        "task_finding",
+        "status_transition",
+        "history_property",
+        "task_history",
+    )
     write(
         stack,
         "PRAGMA foreign_keys = OFF",
         f"DELETE FROM outbox_delivery WHERE seq IN {events}",
-        *(f"DELETE FROM {table} WHERE run_id = {run_id}" for table in ("outbox_event", *tables, "run_history")),
+        *(
+            f"DELETE FROM {table} WHERE run_id = {run_id}"
+            for table in ("outbox_event", *tables, "run_history")
+        ),
     )
     report = audit(stack, code=1)
     assert (report["found"], report["repaired"]) == ({"orphan": 1}, {})
@@ -159,7 +194,9 @@ def test_a_crawler_of_an_ended_run_that_executes_is_a_correction_and_is_ended(st
     stack.healthy()
     run_id = started(stack, ENDLESS)
     until(lambda: stack.tasks(run_id) == {"RUNNING": 1}, "a task that runs")
-    stack.temporal("workflow", "terminate", "--workflow-id", owner(stack, run_id), "--reason", "by an operator")
+    stack.temporal(
+        "workflow", "terminate", "--workflow-id", owner(stack, run_id), "--reason", "by an operator"
+    )
     ended = "ended_at = strftime('%Y-%m-%d %H:%M:%f', 'now') || '000'"
     write(
         stack,
@@ -177,15 +214,21 @@ def test_a_crawler_of_an_ended_run_that_executes_is_a_correction_and_is_ended(st
 
 
 def test_a_crawler_that_outlives_its_supervisor_and_forges_its_end_executes(stack: World) -> None:
-    """Supervisor killed, an end put beside: the process is what counts. Its run goes on, and a stop ends it."""
+    """Supervisor killed, an end put beside: the process is what counts.
+
+    Its run goes on, and a stop ends it.
+    """
     stack.healthy()
     run_id = started(stack, ENDLESS)
     until(lambda: stack.tasks(run_id) == {"RUNNING": 1}, "a task that runs")
-    # Its process is on file a moment before it executes, and leaves when its supervisor dies in between.
+    # Its process is on file a moment before it executes, and leaves when its supervisor dies in
+    # between.
     until(lambda: crawlers_of(stack, run_id), "the crawler itself")
     folder = run_folder(stack.folder, run_id) / "0" / "1"
     os.kill(json.loads((folder / "supervisor.json").read_text())["pid"], signal.SIGKILL)
-    (folder / "end.json").write_text(json.dumps({"exit_code": 1, "signal": None, "reason": "Error"}))
+    (folder / "end.json").write_text(
+        json.dumps({"exit_code": 1, "signal": None, "reason": "Error"})
+    )
     looked = "SELECT verified_at FROM run_history WHERE run_id = ?"
     before = stack.query(looked, run_id)
     until(lambda: stack.query(looked, run_id) != before, "a look after that")
@@ -230,7 +273,10 @@ def test_a_temporal_that_has_forgotten_everything_is_noticed_within_a_minute(alo
     supervisor.start([temporal])
     alone.stack.supervisor.wait_healthy()
     back = datetime.now(UTC)
-    until(lambda: alone.gateway.get("/v1/runs")["overdue"]["run_id"] == run_id, "the word that its look is overdue")
+    until(
+        lambda: alone.gateway.get("/v1/runs")["overdue"]["run_id"] == run_id,
+        "the word that its look is overdue",
+    )
     assert f"(run {run_id})" in alone.gateway.get("/v1/corrections/summary")["text"]
     until(lambda: alone.gateway.run(run_id)["attempt"] == 2, "another workflow", 120)
     looked = "SELECT verified_at FROM run_history WHERE run_id = ?"

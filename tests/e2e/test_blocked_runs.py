@@ -1,4 +1,6 @@
-"""A bug in workflow code stops no crawl and fails no run: it is told, and a build that mends it lets the run go on."""
+"""A bug in workflow code stops no crawl and fails no run: it is told, and a build that mends it
+lets the run go on.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ BUG = Change(
 )
 #: A step less: right for new runs, wrong for those that have taken it.
 MISFIT = Change(
-    "workflows/lifecycle.py", "        await call(InitiationActivities.add_workflow_id, registration)\n", ""
+    "workflows/lifecycle.py",
+    "        await call(InitiationActivities.add_workflow_id, registration)\n",
+    "",
 )
 
 
@@ -47,19 +51,27 @@ def blocked(world: World, run_id: int) -> str | None:
 
 
 def blocked_by(world: World, run_id: int, words: str) -> str | None:
-    """What is told, once it is this: before, no worker may have taken the step up yet, or Temporal answered late."""
+    """What is told, once it is this: before, no worker may have taken the step up yet, or Temporal
+    answered late.
+    """
     text = blocked(world, run_id)
     return text if text is not None and words in text else None
 
 
 def gauge(world: World) -> float:
-    with urllib.request.urlopen(f"{world.stack.addresses['gateway']}/metrics", timeout=30) as answer:
+    with urllib.request.urlopen(
+        f"{world.stack.addresses['gateway']}/metrics", timeout=30
+    ) as answer:
         lines = answer.read().decode().splitlines()
-    return float(next(line.split()[1] for line in lines if line.startswith("lifecycle_runs_blocked ")))
+    return float(
+        next(line.split()[1] for line in lines if line.startswith("lifecycle_runs_blocked "))
+    )
 
 
 def listed(world: World, run_id: int) -> str | None:
-    return next((row["blocked"] for row in world.gateway.runs(limit=20) if row["run_id"] == run_id), None)
+    return next(
+        (row["blocked"] for row in world.gateway.runs(limit=20) if row["run_id"] == run_id), None
+    )
 
 
 @pytest.mark.parametrize(
@@ -67,7 +79,8 @@ def listed(world: World, run_id: int) -> str | None:
     [
         ("bug", BUG, "RuntimeError: a bug in this build; deploy a build that corrects this"),
         pytest.param(
-            *("misfit", MISFIT, "this build cannot continue the work of an earlier build"), marks=pytest.mark.slow
+            *("misfit", MISFIT, "this build cannot continue the work of an earlier build"),
+            marks=pytest.mark.slow,
         ),
     ],
 )
@@ -79,13 +92,18 @@ def test_a_blocked_run_is_told_and_goes_on_with_a_build_that_mends_it(
     until(lambda: ours.tasks(run_id).get("RUNNING"), "a task that runs")
     looked = ours.gateway.run(run_id)["verified_at"]
     until(lambda: ours.gateway.run(run_id)["verified_at"] != looked, "two looks")
-    until(lambda: blocked(ours, run_id) is None and listed(ours, run_id) is None, "a run that goes on")
+    until(
+        lambda: blocked(ours, run_id) is None and listed(ours, run_id) is None, "a run that goes on"
+    )
 
     ours.deploy(build(tmp_path / "build", change))
     begun = time.monotonic()
     text = until(lambda: blocked_by(ours, run_id, words), "the run shown as blocked", SHOWN_S)
     shown = time.monotonic() - begun
-    assert "its crawl continues, but a stop has to wait: a forced one ends the crawl within a minute" in text
+    assert (
+        "its crawl continues, but a stop has to wait: a forced one ends the crawl within a minute"
+        in text
+    )
     assert ours.tasks(run_id) == {"RUNNING": 1}
     until(lambda: gauge(ours) >= 1, "the figure", SHOWN_S)
     counted = time.monotonic() - begun
@@ -93,8 +111,11 @@ def test_a_blocked_run_is_told_and_goes_on_with_a_build_that_mends_it(
     shown_to_people = ours.crawlctl("describe", str(run_id)).stdout.splitlines()
     assert words in next(line for line in shown_to_people if line.startswith("waiting"))
     with capsys.disabled():
-        print(f"\nblocked by a {name}: told of the run after {shown:.0f} s, counted and listed after {counted:.0f} s")
-    # A stop is recorded and acknowledged whatever the workflow can do, and carried out as soon as it can.
+        print(
+            f"\nblocked by a {name}: told of the run after {shown:.0f} s, counted and listed after {counted:.0f} s"
+        )
+    # A stop is recorded and acknowledged whatever the workflow can do, and carried out as soon as
+    # it can.
     ours.gateway.stop(run_id, requested_by="ada")
 
     ours.deploy(ROOT)
@@ -105,7 +126,9 @@ def test_a_blocked_run_is_told_and_goes_on_with_a_build_that_mends_it(
     assert listed(ours, run_id) is None
 
 
-def test_a_crawl_that_ends_while_its_run_is_blocked_is_found_by_the_next_build(ours: World, tmp_path: Path) -> None:
+def test_a_crawl_that_ends_while_its_run_is_blocked_is_found_by_the_next_build(
+    ours: World, tmp_path: Path
+) -> None:
     """With nothing done by anybody but the deployment."""
     request = {"crawler": "plain", "args": {"max_pages": "12", "delay": "0.3"}, **QUICK}
     bug = build(tmp_path / "build", BUG)
@@ -113,7 +136,8 @@ def test_a_crawl_that_ends_while_its_run_is_blocked_is_found_by_the_next_build(o
         run_id = ours.gateway.start(request, "blocked-end")["run_id"]
         until(lambda: ours.tasks(run_id).get("RUNNING"), "a task that runs")
         until(lambda: ours.status(run_id) == "PROCESSING", "a run that has started")
-        # From now on it is held itself: it waits for the site for a minute, and a deployment may take longer.
+        # From now on it is held itself: it waits for the site for a minute, and a deployment may
+        # take longer.
         [(_, _, crawl)] = task_processes(ours.places, run_id).values()
         os.killpg(crawl, signal.SIGSTOP)
     try:
@@ -122,7 +146,9 @@ def test_a_crawl_that_ends_while_its_run_is_blocked_is_found_by_the_next_build(o
         os.killpg(crawl, signal.SIGCONT)
     ends = run_folder(ours.folder, run_id)
     until(lambda: list(ends.glob("*/*/end.json")), "the end of the crawl")
-    until(lambda: blocked_by(ours, run_id, "a bug in this build"), "the run shown as blocked", SHOWN_S)
+    until(
+        lambda: blocked_by(ours, run_id, "a bug in this build"), "the run shown as blocked", SHOWN_S
+    )
     assert ours.status(run_id) == "PROCESSING", "nobody looked"
     ours.deploy(ROOT)
     until(lambda: ours.closed([run_id]), "the end of the run", NEXT_TRY_S)
@@ -131,11 +157,16 @@ def test_a_crawl_that_ends_while_its_run_is_blocked_is_found_by_the_next_build(o
 
 def test_without_a_worker_a_run_says_so(ours: World) -> None:
     """Its next step is not failing, it is not taken up: another cure."""
-    run_id = ours.gateway.start({"crawler": "plain", "args": ENDLESS, **QUICK}, "blocked-nobody")["run_id"]
+    run_id = ours.gateway.start({"crawler": "plain", "args": ENDLESS, **QUICK}, "blocked-nobody")[
+        "run_id"
+    ]
     until(lambda: ours.tasks(run_id).get("RUNNING"), "a task that runs")
     ours.undeploy()
-    # It may have been left in the middle of a look, which nobody goes on with: a signal is a next step in any case.
-    [(workflow_id,)] = ours.query("SELECT owner_workflow_id FROM run_history WHERE run_id = ?", run_id)
+    # It may have been left in the middle of a look, which nobody goes on with: a signal is a next
+    # step in any case.
+    [(workflow_id,)] = ours.query(
+        "SELECT owner_workflow_id FROM run_history WHERE run_id = ?", run_id
+    )
     ours.temporal("workflow", "signal", "--workflow-id", workflow_id, "--name", "look_now")
     words = "no worker has taken up its next step since"
     until(lambda: blocked_by(ours, run_id, words), "the run shown as blocked", SHOWN_S)

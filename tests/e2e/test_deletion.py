@@ -1,4 +1,6 @@
-"""A deletion on a whole stack: a planted word is found nowhere afterwards, although the worker is killed meanwhile."""
+"""A deletion on a whole stack: a planted word is found nowhere afterwards, although the worker is
+killed meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ pathlib.Path(os.environ["CRAWL_STATS_FILE"]).write_text(json.dumps(told))
 sys.exit(1)
 """
 pytestmark = pytest.mark.slow
-#: What was delivered is with its receiver; services write lines of their own (docs/operations-database.md).
+#: What was delivered is with its receiver; services write lines of their own
+#: (docs/operations-database.md).
 DELIVERED = {"events.jsonl", "logs/worker.log"}
 
 
@@ -51,9 +54,16 @@ def planted(tmp_path: Path) -> Iterator[World]:
 def in_tables(world: World) -> set[str]:
     found = set()
     with closing(sqlite_files.connect(world.places.path("database"))) as database:
-        names = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        names = [
+            name
+            for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        ]
         for name in names:
-            if any(WORD in shown(cell) for row in database.execute(f"SELECT * FROM {name}") for cell in row):
+            if any(
+                WORD in shown(cell)
+                for row in database.execute(f"SELECT * FROM {name}")
+                for cell in row
+            ):
                 found.add(name)
     return found
 
@@ -66,19 +76,31 @@ def shown(cell: object) -> str:
 
 
 def in_files(world: World) -> set[str]:
-    """Files below the folder of the stack, without those of Temporal's database, which gives room back by and by."""
-    files = (path for path in world.folder.rglob("*") if path.is_file() and not path.name.startswith("temporal.db"))
-    return {str(path.relative_to(world.folder)) for path in files if WORD.encode() in path.read_bytes()}
+    """Files below the folder of the stack, without those of Temporal's database, which gives room
+    back by and by.
+    """
+    files = (
+        path
+        for path in world.folder.rglob("*")
+        if path.is_file() and not path.name.startswith("temporal.db")
+    )
+    return {
+        str(path.relative_to(world.folder)) for path in files if WORD.encode() in path.read_bytes()
+    }
 
 
 def zips(world: World) -> list[str]:
     """The first part of the path of each archive, which is packed."""
-    return [str(path.relative_to(world.folder)).split("/")[0] for path in world.folder.rglob("*.zip")]
+    return [
+        str(path.relative_to(world.folder)).split("/")[0] for path in world.folder.rglob("*.zip")
+    ]
 
 
 def in_histories(world: World) -> list[str]:
     async def search() -> list[str]:
-        client = await Client.connect(str(world.stack.addresses["temporal"]).removeprefix("http://"))
+        client = await Client.connect(
+            str(world.stack.addresses["temporal"]).removeprefix("http://")
+        )
         found = []
         async for one in client.list_workflows(""):
             history = await client.get_workflow_handle(one.id, run_id=one.run_id).fetch_history()
@@ -95,18 +117,31 @@ def test_a_planted_word_is_found_nowhere(planted: World) -> None:
     run = world.gateway.start(ask, "r1")["run_id"]
     until(lambda: world.gateway.run(run)["status"] == "FAILED", "its end")
     until(lambda: world.closed([run]), "its archive")
-    assert in_tables(world) >= {"run_history", "task_history", "task_log", "run_tag", "outbox_event"}
+    assert in_tables(world) >= {
+        "run_history",
+        "task_history",
+        "task_log",
+        "run_tag",
+        "outbox_event",
+    }
     assert in_histories(world)
-    assert {"cluster", "archive"} <= {name.split("/")[0] for name in in_files(world)} | set(zips(world))
+    assert {"cluster", "archive"} <= {name.split("/")[0] for name in in_files(world)} | set(
+        zips(world)
+    )
     done = world.crawlctl("delete", str(run), "--yes", "--by", "ada")
     assert done.returncode == 0, done.stderr
     world.stack.supervisor.kill("worker", signal.SIGKILL)
-    report = until(lambda: (told := world.gateway.run(run)["deleted"])["ended_at"] and told, "the end of the deletion")
+    report = until(
+        lambda: (told := world.gateway.run(run)["deleted"])["ended_at"] and told,
+        "the end of the deletion",
+    )
     assert in_tables(world) == set()
     assert in_histories(world) == []
     assert (in_files(world), zips(world)) == (DELIVERED, [])
     assert (report["left"], report["requested_by"]) == ({}, "ada")
-    assert list(report["gone"]).index("archives") < list(report["gone"]).index("Temporal histories"), "files went first"
+    assert list(report["gone"]).index("archives") < list(report["gone"]).index(
+        "Temporal histories"
+    ), "files went first"
     said = world.crawlctl("describe", str(run))
     assert "by ada, done" in said.stdout
     assert WORD not in json.dumps(world.gateway.run(run)) + said.stdout

@@ -1,8 +1,9 @@
-"""A worker that was frozen in the middle of a step and wakes when others have gone on: it changes nothing, and says so.
+"""A worker that was frozen in the middle of a step and wakes when others have gone on: it changes
+nothing, and says so.
 
-One real worker is held in nine steps of nine runs at once and frozen (SIGSTOP). Then either another worker tries the
-same steps again and finishes them, or every run is resumed under its next attempt. Then the first one wakes, does what
-it was about to do, and leaves.
+One real worker is held in nine steps of nine runs at once and frozen (SIGSTOP). Then either another
+worker tries the same steps again and finishes them, or every run is resumed under its next attempt.
+Then the first one wakes, does what it was about to do, and leaves.
 """
 
 from __future__ import annotations
@@ -58,8 +59,11 @@ STEPS = {
     "record_look": Step("cluster.store.record_look.before", held_from="running"),
     "sync_statuses": Step("workflows.store.apply_findings.before", ends=True, held_from="running"),
     "update_run_status": Step("workflows.store.end_run.before", seconds=1.0),
-    # A call to the cluster that is held has lost its place to another: nothing of it is written when it comes back.
-    "k8_stop_task": Step("control.cluster.stop.before", held_from="running", stopped=True, warns=False),
+    # A call to the cluster that is held has lost its place to another: nothing of it is written
+    # when it comes back.
+    "k8_stop_task": Step(
+        "control.cluster.stop.before", held_from="running", stopped=True, warns=False
+    ),
     PUSHED: Step("workflows.store.append_event.before"),
     # An attempt that was resumed meanwhile may still say how its own export went: nobody else will.
     "record_export": Step("export.store.record_export.before", seconds=1.0, warns=False),
@@ -110,9 +114,9 @@ class Frozen:
             if step.held_from == "start":
                 world.points.hold(last + 1, step.point)
             request = {"crawler": "patient", "args": {"seconds": str(step.seconds)}, **QUICK}
-            self.runs[name] = world.gateway.start(request, f"{'resumed' if self.resumes else 'retried'}-{name}")[
-                "run_id"
-            ]
+            self.runs[name] = world.gateway.start(
+                request, f"{'resumed' if self.resumes else 'retried'}-{name}"
+            )["run_id"]
             assert self.runs[name] == last + 1
         for name, step in STEPS.items():
             if step.held_from == "running":
@@ -125,23 +129,33 @@ class Frozen:
                 if step.stopped:
                     world.gateway.stop(run, requested_by="ada", request_id=f"stop-{run}")
         for name, step in STEPS.items():
-            until(lambda run=self.runs[name], at=step.point: world.points.held(run, at), f"the worker held in {name}")
+            until(
+                lambda run=self.runs[name], at=step.point: world.points.held(run, at),
+                f"the worker held in {name}",
+            )
 
     def freeze(self) -> None:
         self.world.freeze("worker")
         self.frozen_at = datetime.now(UTC)
         if self.resumes:
             for run in self.runs.values():
-                [(workflow_id,)] = self.world.query("SELECT owner_workflow_id FROM run_history WHERE run_id = ?", run)
+                [(workflow_id,)] = self.world.query(
+                    "SELECT owner_workflow_id FROM run_history WHERE run_id = ?", run
+                )
                 self.world.temporal("workflow", "terminate", "--workflow-id", workflow_id)
         self.world.points.release()
 
     def succeed(self) -> None:
-        """Another worker takes over, and the runs go on until each step is done by somebody else."""
+        """Another worker takes over, and the runs go on until each step is done by somebody
+        else.
+        """
         world = self.world
         usual = world.stack.supervisor._kept["worker"].part
         port, metrics = processes.free_port(), processes.free_port()
-        ports = {"LIFECYCLE_WORKER__HEALTH_PORT": str(port), "LIFECYCLE_WORKER__METRICS_PORT": str(metrics)}
+        ports = {
+            "LIFECYCLE_WORKER__HEALTH_PORT": str(port),
+            "LIFECYCLE_WORKER__METRICS_PORT": str(metrics),
+        }
         health = f"http://127.0.0.1:{port}/readyz"
         part = Part("successor", command("worker"), health, {**usual.env, **ports}, grace_s=25.0)
         began = time.monotonic()
@@ -151,7 +165,11 @@ class Frozen:
             for name, run in self.runs.items():
                 self._resume(name, run)
         for name, run in self.runs.items():
-            until(lambda name=name, run=run: self._is_done(name, run), f"{name} by somebody else", RECOVERY_S)
+            until(
+                lambda name=name, run=run: self._is_done(name, run),
+                f"{name} by somebody else",
+                RECOVERY_S,
+            )
             print(f"{time.monotonic() - began:6.1f} s {name}", flush=True)
 
     def _resume(self, name: str, run: int) -> None:
@@ -159,10 +177,13 @@ class Frozen:
         try:
             world.gateway.resume(run, rerun=world.status(run) == "COMPLETED")
         except CommandFailed as refused:
-            # A recorded stop whose workflow is gone: the gateway has begun the next attempt by itself.
+            # A recorded stop whose workflow is gone: the gateway has begun the next attempt by
+            # itself.
             if refused.code is not Exit.NOT_IN_THIS_STATE or not STEPS[name].stopped:
                 raise
-        until(lambda: self._attempt(run) == 2, f"the second attempt of run {run} ({name})", RECOVERY_S)
+        until(
+            lambda: self._attempt(run) == 2, f"the second attempt of run {run} ({name})", RECOVERY_S
+        )
 
     def _attempt(self, run: int) -> int:
         return int(self.world.query("SELECT attempt FROM run_history WHERE run_id = ?", run)[0][0])
@@ -174,19 +195,34 @@ class Frozen:
             return world.closed([run])
         sql = "SELECT status, waiting_for, look_ordered_at, verified_at FROM run_history WHERE run_id = ?"
         [(status, waits, ordered, verified)] = world.query(sql, run)
-        if status != "PROCESSING" or waits is not None or ordered is None or world.tasks(run) != {"RUNNING": 1}:
+        if (
+            status != "PROCESSING"
+            or waits is not None
+            or ordered is None
+            or world.tasks(run) != {"RUNNING": 1}
+        ):
             return False
         # With a look by the successor: the first worker was frozen before that.
         return verified is not None and moment(verified) > self.frozen_at and self._has_started(run)
 
     def _has_started(self, run: int) -> bool:
-        """Whether the run's start was pushed, or that was given up: its workflow shows the next stage after that."""
-        [(workflow_id,)] = self.world.query("SELECT owner_workflow_id FROM run_history WHERE run_id = ?", run)
-        (found,) = self.world.talk(lambda client: client.get_workflow_handle(workflow_id).describe())
-        return found is not None and found.typed_search_attributes.get(STAGE) == Stage.RECONCILIATION
+        """Whether the run's start was pushed, or that was given up: its workflow shows the next
+        stage after that.
+        """
+        [(workflow_id,)] = self.world.query(
+            "SELECT owner_workflow_id FROM run_history WHERE run_id = ?", run
+        )
+        (found,) = self.world.talk(
+            lambda client: client.get_workflow_handle(workflow_id).describe()
+        )
+        return (
+            found is not None and found.typed_search_attributes.get(STAGE) == Stage.RECONCILIATION
+        )
 
     def wake(self) -> None:
-        """Let the first worker go on, and leave in order: then all that it was about to do is done."""
+        """Let the first worker go on, and leave in order: then all that it was about to do is
+        done.
+        """
         world = self.world
         world.thaw("worker")
         until(lambda: not world.points.held(), "that the woken worker goes on with all of them")
@@ -194,19 +230,32 @@ class Frozen:
             until(lambda name=name: self.told(name), f"what the woken worker says of {name}")
         if self.resumes:
             own = "SELECT 1 FROM export_record WHERE run_id = ? AND attempt = 1"
-            until(lambda: world.query(own, self.runs["record_export"]), "how the first attempt's export went")
+            until(
+                lambda: world.query(own, self.runs["record_export"]),
+                "how the first attempt's export went",
+            )
         world.stack.supervisor.stop(["worker"])
 
     def told(self, name: str) -> list[str]:
-        """The lines of the log that this step's refused write leaves; where it leaves none, that it leaves none."""
+        """The lines of the log that this step's refused write leaves; where it leaves none, that it
+        leaves none.
+        """
         run = self.runs[name]
         said = (self.world.folder / "logs" / "worker.log").read_text(errors="replace")
-        lines = [line for line in said.splitlines() if "refused" in line and re.search(rf"\b[Rr]un {run}\b", line)]
+        lines = [
+            line
+            for line in said.splitlines()
+            if "refused" in line and re.search(rf"\b[Rr]un {run}\b", line)
+        ]
         if self.resumes and STEPS[name].warns:
             return [line for line in lines if f"Run {run} is at attempt 2 of owner" in line]
         if not self.resumes and name == "record_look":
             return [line for line in lines if f"run {run}, attempt 1, that was ordered at" in line]
-        return ["nothing is expected"] if self.resumes or not any("is at attempt" in line for line in lines) else []
+        return (
+            ["nothing is expected"]
+            if self.resumes or not any("is at attempt" in line for line in lines)
+            else []
+        )
 
     def end(self) -> None:
         """Every run ends as if nothing had been; the first worker serves again."""
@@ -222,19 +271,26 @@ class Frozen:
         """Everything on record that only a step may change."""
         found: Row = {}
         for table, columns in FACTS.items():
-            rows = self.world.query(f"SELECT {', '.join(columns.split())} FROM {table} WHERE run_id = ?", run)
+            rows = self.world.query(
+                f"SELECT {', '.join(columns.split())} FROM {table} WHERE run_id = ?", run
+            )
             found[table] = sorted(tuple(map(str, row)) for row in rows)
         found["objects"] = [str(folder) for folder in self.world.task_folders(run)]
         return found
 
     def looked(self, run: int) -> datetime:
-        return moment(self.world.query("SELECT verified_at FROM run_history WHERE run_id = ?", run)[0][0])
+        return moment(
+            self.world.query("SELECT verified_at FROM run_history WHERE run_id = ?", run)[0][0]
+        )
 
 
 @pytest.fixture(scope="module", params=["retried", "resumed"])
-def frozen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Frozen]:
+def frozen(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Frozen]:
     folder = tmp_path_factory.mktemp(f"frozen-{request.param}") / "state"
-    # Scheduled audits would take over runs whose workflow was terminated, where the story takes long.
+    # Scheduled audits would take over runs whose workflow was terminated, where the story takes
+    # long.
     with StopWorld.up(folder, LIFECYCLE_AUDIT__EVERY_S="0") as world:
         story = Frozen(world, resumes=request.param == "resumed")
         story.play()
@@ -245,15 +301,19 @@ def frozen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 @pytest.mark.parametrize("name", STEPS)
 def test_it_changes_nothing(frozen: Frozen, name: str) -> None:
     before, after = frozen.before[name], frozen.after[name]
-    # A push is tried three times and then given up, so that nobody but the frozen one may be left to write it: it is
-    # held in one, and its polls may have swallowed each try of another.
+    # A push is tried three times and then given up, so that nobody but the frozen one may be left
+    # to write it: it is held in one, and its polls may have swallowed each try of another.
     late = [event for event in after["outbox_event"] if event not in before["outbox_event"]]
     now = str(frozen._attempt(frozen.runs[name]))
     assert {event[1:3] for event in late} <= {(now, "run.started")}
-    after = after | {"outbox_event": [event for event in after["outbox_event"] if event not in late]}
+    after = after | {
+        "outbox_event": [event for event in after["outbox_event"] if event not in late]
+    }
     if name == "record_export" and frozen.resumes:
         own = [row for row in after["export_record"] if row not in before["export_record"]]
-        assert [row[0] for row in own] == ["1"], "how the export of its own attempt went, and nothing else"
+        assert [row[0] for row in own] == ["1"], (
+            "how the export of its own attempt went, and nothing else"
+        )
         after = after | {"export_record": [row for row in after["export_record"] if row not in own]}
     assert after == before
     former, latter = frozen.times[name]
@@ -262,8 +322,8 @@ def test_it_changes_nothing(frozen: Frozen, name: str) -> None:
 
 @pytest.mark.parametrize("name", STEPS)
 def test_its_refused_write_is_told(frozen: Frozen, name: str) -> None:
-    # The late deployment call is refused by the scheduler service, whose answer nobody may hear any more: what that
-    # call did not do is proved below.
+    # The late deployment call is refused by the scheduler service, whose answer nobody may hear any
+    # more: what that call did not do is proved below.
     [told, *_] = frozen.told(name)
     if frozen.resumes and STEPS[name].warns:
         assert "attempt 1 of owner" in told
@@ -275,13 +335,23 @@ def test_its_refused_write_is_told(frozen: Frozen, name: str) -> None:
 @pytest.mark.parametrize("name", STEPS)
 def test_everything_happened_once(frozen: Frozen, name: str) -> None:
     world, run = frozen.world, frozen.runs[name]
-    rows = world.query("SELECT task_index, attempt, cluster_uid FROM task_history WHERE run_id = ?", run)
+    rows = world.query(
+        "SELECT task_index, attempt, cluster_uid FROM task_history WHERE run_id = ?", run
+    )
     folders = world.task_folders(run)
-    assert sorted(uid for *_, uid in rows) == sorted(json.loads((f / "spec.json").read_text())["uid"] for f in folders)
-    assert len(rows) == (2 if frozen.resumes and name == "record_export" else 1), "one object for each row"
+    assert sorted(uid for *_, uid in rows) == sorted(
+        json.loads((f / "spec.json").read_text())["uid"] for f in folders
+    )
+    assert len(rows) == (2 if frozen.resumes and name == "record_export" else 1), (
+        "one object for each row"
+    )
     assert all(len(world.signals(folder)) <= 1 for folder in folders), "one stop signal"
-    ended = world.query("SELECT attempt FROM outbox_event WHERE run_id = ? AND type = 'run.ended'", run)
-    started = world.query("SELECT attempt FROM outbox_event WHERE run_id = ? AND type = 'run.started'", run)
+    ended = world.query(
+        "SELECT attempt FROM outbox_event WHERE run_id = ? AND type = 'run.ended'", run
+    )
+    started = world.query(
+        "SELECT attempt FROM outbox_event WHERE run_id = ? AND type = 'run.started'", run
+    )
     for events in (ended, started):
         assert len(events) == len(set(events)), "no event twice"
     assert ended[-1] == (frozen._attempt(run),)

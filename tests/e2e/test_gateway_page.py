@@ -1,4 +1,6 @@
-"""The pages about the HTTP API, typed word by word beside a real stack: every command works and prints what it says."""
+"""The pages about the HTTP API, typed word by word beside a real stack: every command works and
+prints what it says.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ from tools.openapi import document
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = (DOCS / "gateway.md", DOCS / "access.md")
 TEXT = "".join(page.read_text() for page in PAGES)
-#: The page gives the stream of events three seconds; where that is not enough, the same command is typed again.
+#: The page gives the stream of events three seconds; where that is not enough, the same command is
+#: typed again.
 PATIENT = """
 timeout() {
   for _ in {1..20}; do
@@ -31,7 +34,9 @@ timeout() {
 
 
 def blocks() -> list[tuple[str, str, str]]:
-    """The pages' commands in order: their language, their text, and what they are to print (or nothing)."""
+    """The pages' commands in order: their language, their text, and what they are to print (or
+    nothing).
+    """
     found = re.findall(r"^```(\w+)\n(.*?)^```$", TEXT, re.S | re.M)
     page = []
     for n, (language, text) in enumerate(found):
@@ -42,7 +47,9 @@ def blocks() -> list[tuple[str, str, str]]:
 
 
 def script(parts: list[tuple[str, str, str]]) -> str:
-    """All of it as one session of a shell, which stops at the first failure; a mark stands after each block."""
+    """All of it as one session of a shell, which stops at the first failure; a mark stands after
+    each block.
+    """
     lines = ["set -euo pipefail", "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT", PATIENT]
     for n, (_, text, _) in enumerate(parts):
         lines += [text.rstrip("\n"), f"echo '--- {n}'"]
@@ -50,17 +57,24 @@ def script(parts: list[tuple[str, str, str]]) -> str:
 
 
 @pytest.mark.skipif(
-    not (shutil.which("curl") and shutil.which("jq")), reason="curl or jq is missing; `make test-deps` installs them"
+    not (shutil.which("curl") and shutil.which("jq")),
+    reason="curl or jq is missing; `make test-deps` installs them",
 )
 def test_every_command_of_the_page_does_what_it_says(world: World, tmp_path: Path) -> None:
     parts = blocks()
     assert len(parts) >= 12
     assert sum(text.count("timeout ") for _, text, _ in parts) == 1
     # The page leafs through ended runs, of which its own may be the only one by then.
-    ended = world.gateway.start({"crawler": "plain", "args": {"max_pages": "1"}, **QUICK}, "before-the-page")["run_id"]
+    ended = world.gateway.start(
+        {"crawler": "plain", "args": {"max_pages": "1"}, **QUICK}, "before-the-page"
+    )["run_id"]
     until(lambda: world.status(ended) == "COMPLETED", "the end of a run before")
     gateway = str(world.stack.addresses["gateway"])
-    text = script(parts).replace("http://127.0.0.1:8500", gateway).replace("8501", str(processes.free_port()))
+    text = (
+        script(parts)
+        .replace("http://127.0.0.1:8500", gateway)
+        .replace("8501", str(processes.free_port()))
+    )
     layout = world.stack.layout
     env = {
         **layout.environment(world.folder / "crawlers.yaml"),
@@ -68,10 +82,18 @@ def test_every_command_of_the_page_does_what_it_says(world: World, tmp_path: Pat
         "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])),
     }
     done = subprocess.run(
-        ["bash", "-c", text], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=500, check=False
+        ["bash", "-c", text],
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
     )
     told = re.split(r"^--- \d+\n", done.stdout, flags=re.M)
-    assert done.returncode == 0, f"block {len(told) - 1}: {parts[len(told) - 1][1]}\n{told[-1]}\n{done.stderr[-3000:]}"
+    assert done.returncode == 0, (
+        f"block {len(told) - 1}: {parts[len(told) - 1][1]}\n{told[-1]}\n{done.stderr[-3000:]}"
+    )
     for (_, asked, expected), printed in zip(parts, told, strict=False):
         assert printed == expected, asked
 
@@ -90,4 +112,6 @@ def test_every_link_of_the_pages_leads_somewhere(link: str) -> None:
     assert target.is_file(), link
     if anchor:
         headings = re.findall(r"^#+ (.+)$", target.read_text(), re.M)
-        assert anchor in {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+        assert anchor in {
+            re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings
+        }

@@ -1,4 +1,6 @@
-"""The walk of docs/first-graph.md over a whole stack: its commands as they stand, and what they promise."""
+"""The walk of docs/first-graph.md over a whole stack: its commands as they stand, and what they
+promise.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,19 @@ RUNS = "SELECT count(*), count(DISTINCT request_id) FROM run_history WHERE paren
 
 
 def test_the_ten_minutes_of_the_page(world: World) -> None:
-    until(lambda: ("examples.graphs",) in map(tuple, world.query("SELECT plan FROM plan")), "the module on record")
+    until(
+        lambda: ("examples.graphs",) in map(tuple, world.query("SELECT plan FROM plan")),
+        "the module on record",
+    )
     assert len([play(world, line) for line in commands_of(PAGE)]) > 15
     states = dict(world.query("SELECT graph_key, state FROM graph"))
-    assert states == dict.fromkeys(("monday", "tuesday", "wednesday", "thursday", "friday"), "completed")
+    assert states == dict.fromkeys(
+        ("monday", "tuesday", "wednesday", "thursday", "friday"), "completed"
+    )
     assert f'"pages":{sum(WALKS)}' in play(world, "crawlctl graph step monday report --result")
     runs = len(WALKS) + 1
-    assert [tuple(row) for row in world.query(RUNS)] == [(runs, runs)], "a retry of one step begins nothing else"
+    assert [tuple(row) for row in world.query(RUNS)] == [(runs, runs)], (
+        "a retry of one step begins nothing else"
+    )
     attempts = dict(world.query(STEPS))
     assert (attempts["publish"], attempts["report"]) == (2, 1)

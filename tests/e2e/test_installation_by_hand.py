@@ -1,7 +1,9 @@
-"""docs/deployment.md typed as it stands: MariaDB with two users, S3, and every role in a process of its own.
+"""docs/deployment.md typed as it stands: MariaDB with two users, S3, and every role in a process of
+its own.
 
-What is not of the page is the table of ``Machine``, the Temporal server, and what stands in for systemd: the units'
-commands run with their environment files and folder, and as the user of the tests.
+What is not of the page is the table of ``Machine``, the Temporal server, and what stands in for
+systemd: the units' commands run with their environment files and folder, and as the user of the
+tests.
 """
 
 from __future__ import annotations
@@ -44,7 +46,10 @@ def ports_in_a_row(count: int) -> int:
 
 @dataclass
 class Machine:
-    """A machine in a folder. ``table`` has what a reader fills in, and folders and ports that are others here."""
+    """A machine in a folder.
+
+    ``table`` has what a reader fills in, and folders and ports that are others here.
+    """
 
     folder: Path
     database: MariaDb
@@ -74,12 +79,19 @@ class Machine:
             (self.folder / name).mkdir()
         self._program("crawlctl", f'exec {sys.executable} -m crawler_lifecycle.cli "$@"')
         self._program(
-            "systemctl", f'[ "$1 $2" = "enable --now" ] && shift 2 && printf "%s\\n" "$@" >> {self.folder}/units'
+            "systemctl",
+            f'[ "$1 $2" = "enable --now" ] && shift 2 && printf "%s\\n" "$@" >> {self.folder}/units',
         )
         clean = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
         path = f"{self.folder / 'bin'}:{clean['PATH']}"
-        self.environment = clean | {"PATH": path, "HOME": str(self.folder / "home"), "NO_COLOR": "1"}
-        self.supervisor = Supervisor(self.folder / "logs", say=lambda line: None, changed=lambda: None)
+        self.environment = clean | {
+            "PATH": path,
+            "HOME": str(self.folder / "home"),
+            "NO_COLOR": "1",
+        }
+        self.supervisor = Supervisor(
+            self.folder / "logs", say=lambda line: None, changed=lambda: None
+        )
 
     def _program(self, name: str, script: str) -> None:
         file = self.folder / "bin" / name
@@ -95,7 +107,9 @@ class Machine:
         """Type these lines into a shell in the home folder, until one fails; what they printed."""
         words = ["bash", "-eu", "-o", "pipefail", "-c", self.filled(text)]
         home = self.folder / "home"
-        done = subprocess.run(words, env=self.environment, cwd=home, capture_output=True, text=True, timeout=240)
+        done = subprocess.run(
+            words, env=self.environment, cwd=home, capture_output=True, text=True, timeout=240
+        )
         assert done.returncode == 0, (text, done.stdout, done.stderr)
         return done.stdout
 
@@ -108,7 +122,9 @@ class Machine:
             for before, word in zip(["", *words], words, strict=False)
             if "--search-attribute" not in (before, word)
         ]
-        self.supervisor.start([Part("temporal", plain, temporal_server.health(port), self.environment)])
+        self.supervisor.start(
+            [Part("temporal", plain, temporal_server.health(port), self.environment)]
+        )
         self.supervisor.wait_healthy(["temporal"], 120)
 
     def start_unit(self, name: str, template: str) -> None:
@@ -125,7 +141,9 @@ class Machine:
                 env |= dict(line.split("=", 1) for line in Path(file).read_text().splitlines())
         port = env["LIFECYCLE_WORKER__HEALTH_PORT"] if instance else self.ports[verb]
         folder = Path(re.findall(r"^WorkingDirectory=(.*)$", unit, re.M)[0])
-        self.supervisor.start([Part(name, command, f"http://127.0.0.1:{port}/readyz", env, folder, grace_s=35)])
+        self.supervisor.start(
+            [Part(name, command, f"http://127.0.0.1:{port}/readyz", env, folder, grace_s=35)]
+        )
 
     def end(self) -> None:
         """End the services, then the server that they need to leave; nothing of them is left."""
@@ -179,20 +197,23 @@ def test_a_run_a_stop_and_an_archive(machine: Machine) -> None:
         machine.start_unit(unit, template)
     machine.supervisor.wait_healthy(timeout_s=240)
 
-    first, download = use.replace("crawlctl doctor", "crawlctl doctor -o json > doctor.json").rsplit(
-        "crawlctl export", 1
-    )
+    first, download = use.replace(
+        "crawlctl doctor", "crawlctl doctor -o json > doctor.json"
+    ).rsplit("crawlctl export", 1)
     machine.type(first)
     home = machine.folder / "home"
     checks = json.loads((home / "doctor.json").read_text())["checks"]
     assert {"temporal", "database", "archive"} <= {line["check"] for line in checks}
     runs = "SELECT run_id, status, outcome FROM lifecycle.run_history ORDER BY run_id"
-    assert machine.database.execute(runs) == ((1, "COMPLETED", "finished"), (2, "FAILED", "cancelled"))
+    assert machine.database.execute(runs) == (
+        (1, "COMPLETED", "finished"),
+        (2, "FAILED", "cancelled"),
+    )
     exported = "SELECT 1 FROM lifecycle.export_record WHERE run_id = 1 AND url IS NOT NULL"
     until(lambda: machine.database.execute(exported), "the first one's archive", 120)
     before = use[: use.index("crawlctl doctor")]  # a shell of its own needs address and token again
     machine.type(f"{before}crawlctl export{download}")
     (file,) = home.glob("*.zip")
-    (key,) = (key for key in machine.bucket.keys() if key.startswith("archive/1-"))  # noqa: SIM118 - no dictionary
+    (key,) = (key for key in machine.bucket.keys() if key.startswith("archive/1-"))  # noqa: SIM118
     assert file.read_bytes() == machine.bucket.read(key)
     assert any(name.endswith("items.jsonl") for name in zipfile.ZipFile(file).namelist())

@@ -1,4 +1,6 @@
-"""``kill -9`` of every part at every moment: the stack brings it back, and every run ends with the truth."""
+"""``kill -9`` of every part at every moment: the stack brings it back, and every run ends with the
+truth.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,9 @@ from examples.story_checks import run_folder
 from tests.e2e.world import ENDLESS, PARTS, QUICK, TERMINAL, World, moment, until
 
 MOMENTS = ("accepted", "executing", "ending")
-#: In every run of the tests; the others are for `make test-all`. Worker and Temporal are killed in the middle of runs
-#: in ``test_retries``, whose crawlers keep a journal; all but the scheduler service are, when a stop was acknowledged,
-#: in ``test_stop_matrix_real``.
+#: In every run of the tests; the others are for `make test-all`. Worker and Temporal are killed in
+#: the middle of runs in ``test_retries``, whose crawlers keep a journal; all but the scheduler
+#: service are, when a stop was acknowledged, in ``test_stop_matrix_real``.
 SAMPLE = {("scheduler", "accepted")}
 
 NEVER = datetime(1970, 1, 1, tzinfo=UTC)
@@ -51,8 +53,18 @@ class Drill:
         short = {"max_pages": "15", "delay": "0.1"}
         requests = {
             "short": {"crawler": "plain", "args": short},
-            "waves": {"crawler": "plain", "args": short, "tasks": [{}] * 3, "max_parallel_tasks": 2},
-            "stopped": {"crawler": "plain", "args": ENDLESS, "tasks": [{}] * 3, "max_parallel_tasks": 2},
+            "waves": {
+                "crawler": "plain",
+                "args": short,
+                "tasks": [{}] * 3,
+                "max_parallel_tasks": 2,
+            },
+            "stopped": {
+                "crawler": "plain",
+                "args": ENDLESS,
+                "tasks": [{}] * 3,
+                "max_parallel_tasks": 2,
+            },
         }
         for name, request in requests.items():
             key = f"{self.part}-{self.when}-{name}"
@@ -62,11 +74,14 @@ class Drill:
         """Wait for the moment."""
         world, ids = self.world, self.ids
         if self.when == "executing":
-            until(lambda: all(world.tasks(i).get("RUNNING") for i in ids.values()), "tasks that run")
+            until(
+                lambda: all(world.tasks(i).get("RUNNING") for i in ids.values()), "tasks that run"
+            )
         elif self.when == "ending":
             until(lambda: world.tasks(ids["stopped"]).get("RUNNING") == 2, "tasks that run")
             until(
-                lambda: (run_folder(world.folder, ids["short"]) / "0/1/end.json").exists(), "the end of the short crawl"
+                lambda: (run_folder(world.folder, ids["short"]) / "0/1/end.json").exists(),
+                "the end of the short crawl",
             )
             self.stop()
 
@@ -74,7 +89,9 @@ class Drill:
         """Ask for the stop, under one id however often; a gateway that is away is asked again."""
         self.stop_asked = True
         with suppress(CommandFailed):
-            self.world.gateway.stop(self.ids["stopped"], requested_by="ada", request_id=f"{self.part}-{self.when}")
+            self.world.gateway.stop(
+                self.ids["stopped"], requested_by="ada", request_id=f"{self.part}-{self.when}"
+            )
             self.stop_sent = True
 
     def kill(self) -> None:
@@ -82,7 +99,10 @@ class Drill:
         self.world.stack.supervisor.kill(self.part)
 
     def over(self) -> bool:
-        """Watch the recovery; whether everything has ended. A database that cannot be read now is asked again."""
+        """Watch the recovery; whether everything has ended.
+
+        A database that cannot be read now is asked again.
+        """
         with suppress(sqlite_files.driver.OperationalError):
             return self._watch()
         return False
@@ -94,8 +114,13 @@ class Drill:
         self.seen |= {i for i in self.ids.values() if self._is_seen(i)}
         if self.seen_s is None and len(self.seen) == len(self.ids):
             self.seen_s = passed
-        # One that was not acknowledged may be recorded and carried out all the same: then no task runs any more.
-        due = self.stop_asked or self.when == "executing" or world.tasks(self.ids["stopped"]).get("RUNNING")
+        # One that was not acknowledged may be recorded and carried out all the same: then no task
+        # runs any more.
+        due = (
+            self.stop_asked
+            or self.when == "executing"
+            or world.tasks(self.ids["stopped"]).get("RUNNING")
+        )
         if due and not self.stop_sent:
             self.stop()
         if self.back_s is None or self.seen_s is None or not self.stop_sent:
@@ -114,7 +139,9 @@ class Drill:
 
     def _is_seen(self, run_id: int) -> bool:
         """Whether the run was verified on the cluster, or judged, after the kill."""
-        status, verified = self.world.query("SELECT status, verified_at FROM run_history WHERE run_id = ?", run_id)[0]
+        status, verified = self.world.query(
+            "SELECT status, verified_at FROM run_history WHERE run_id = ?", run_id
+        )[0]
         return status in TERMINAL or (verified is not None and moment(verified) > self.killed)
 
 
@@ -130,13 +157,16 @@ def test_a_death_changes_no_truth(world: World, table: list[str], part: str, whe
         drill.kill()
     until(drill.over, f"the end of all runs after {part} was killed", 120)
     assert world.stack.supervisor.starts(part) == starts + 1
-    table.append(f"{part:10} {when:10} {drill.back_s:10.1f} {drill.seen_s:10.1f} {drill.ended_s:10.1f}")
+    table.append(
+        f"{part:10} {when:10} {drill.back_s:10.1f} {drill.seen_s:10.1f} {drill.ended_s:10.1f}"
+    )
     print(table[-1])
     world.prove(drill.ids["short"], "COMPLETED", "finished")
     world.prove(drill.ids["waves"], "COMPLETED", "finished")
     world.prove(drill.ids["stopped"], "FAILED", "cancelled")
     assert world.tasks(drill.ids["stopped"]) == {"CANCELLED": 3}
     logged = world.query(
-        "SELECT request_id, acted_at IS NOT NULL FROM cancellation_log WHERE run_id = ?", drill.ids["stopped"]
+        "SELECT request_id, acted_at IS NOT NULL FROM cancellation_log WHERE run_id = ?",
+        drill.ids["stopped"],
     )
     assert logged == [(f"{part}-{when}", 1)]

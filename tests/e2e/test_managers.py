@@ -1,4 +1,6 @@
-"""The walk of docs/first-manager.md over a whole stack: its commands as they stand, and what they promise."""
+"""The walk of docs/first-manager.md over a whole stack: its commands as they stand, and what they
+promise.
+"""
 
 from __future__ import annotations
 
@@ -37,16 +39,24 @@ def play(world: World, line: str) -> str:
     if line.startswith("crawlctl ") and not set(line) & set("|&;<>$`*"):
         done = in_process.crawlctl(*shlex.split(line, comments=True)[1:], env=env, folder=ROOT)
     else:
-        done = subprocess.run(["bash", "-c", line], env=env, cwd=ROOT, capture_output=True, text=True, timeout=150)
+        done = subprocess.run(
+            ["bash", "-c", line], env=env, cwd=ROOT, capture_output=True, text=True, timeout=150
+        )
     assert done.returncode == 0, (line, done.stdout, done.stderr)
     return done.stdout
 
 
 def walked(world: World, flow: str) -> list[int]:
-    """What the crawlers of a flow wrote themselves, in the order of their runs: how long each walk was to be."""
+    """What the crawlers of a flow wrote themselves, in the order of their runs: how long each walk
+    was to be.
+    """
     sql = "SELECT run_id FROM run_history WHERE parent = ? ORDER BY run_id"
     runs = [row[0] for row in world.query(sql, f"manager/walks/{flow}")]
-    files = (file for run in runs for file in run_folder(world.folder, run).glob("*/*/files/summary.json"))
+    files = (
+        file
+        for run in runs
+        for file in run_folder(world.folder, run).glob("*/*/files/summary.json")
+    )
     ledger = [json.loads(file.read_text()) for file in files]
     return [summary["max_pages"] for summary in ledger if summary["finish_reason"] == "finished"]
 
@@ -54,12 +64,27 @@ def walked(world: World, flow: str) -> list[int]:
 def test_the_ten_minutes_of_the_page(world: World) -> None:
     first = (world.query("SELECT coalesce(max(manager_id), 0) FROM manager")[0])[0]
     assert first == 0, "the page counts from 1"
-    until(lambda: "examples.managers:Walks" in play(world, "crawlctl manager plan"), "the class on record")
+    until(
+        lambda: "examples.managers:Walks" in play(world, "crawlctl manager plan"),
+        "the class on record",
+    )
     assert len([play(world, line) for line in commands_of(PAGE)]) > 15
     assert walked(world, "monday") == WALKS, "each once, in the order of the class"
-    assert sorted(walked(world, "tuesday")) == sorted(set(walked(world, "tuesday"))), "nothing runs twice"
-    assert {seen["outcome"] for seen in world.gateway.rows("/v1/managers")} <= {"finished", "cancelled"}
+    assert sorted(walked(world, "tuesday")) == sorted(set(walked(world, "tuesday"))), (
+        "nothing runs twice"
+    )
+    assert {seen["outcome"] for seen in world.gateway.rows("/v1/managers")} <= {
+        "finished",
+        "cancelled",
+    }
     jobs = world.gateway.get("/v1/managers/2")["jobs"]
-    assert (jobs["duplicates"], jobs["starting"] + jobs["started"] + jobs["queued"] + jobs["buffered"]) == (2, 0)
+    assert (
+        jobs["duplicates"],
+        jobs["starting"] + jobs["started"] + jobs["queued"] + jobs["buffered"],
+    ) == (2, 0)
     script = world.gateway.get("/v1/managers/5")
-    assert (script["flow_id"], script["status"], script["jobs"]["good"]) == ("friday", "COMPLETED", len(WALKS))
+    assert (script["flow_id"], script["status"], script["jobs"]["good"]) == (
+        "friday",
+        "COMPLETED",
+        len(WALKS),
+    )

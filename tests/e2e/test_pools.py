@@ -1,4 +1,6 @@
-"""Caps and order hold while worker, Temporal and database are killed; the crawlers' own journal is the judge."""
+"""Caps and order hold while worker, Temporal and database are killed; the crawlers' own journal is
+the judge.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ import pytest
 from tests.e2e.world import QUICK, World, until
 from tests.support.mariadb import MariaDb, running_mariadb
 
-# The task `soak-pools` is the long one of these; the store's contract has caps and order, faults-short has kills, and
-# test_dev_on_kwok has all three on a stack whose crawls are pods.
+# The task `soak-pools` is the long one of these; the store's contract has caps and order,
+# faults-short has kills, and test_dev_on_kwok has all three on a stack whose crawls are pods.
 pytestmark = pytest.mark.slow
 
 POOLS = {"narrow": {"max": 2}, "single": {"max": 1}, "wide": {"weight": 1}}
@@ -46,7 +48,13 @@ def pooled(server: MariaDb, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     folder = tmp_path_factory.mktemp("pools")
     (folder / "nap.py").write_text(_NAP)
     args = {name: {"required": True} for name in ("journal", "pool")}
-    entry = {"name": "nap", "kind": "command", "project": str(folder), "command": ["python", "nap.py"], "args": args}
+    entry = {
+        "name": "nap",
+        "kind": "command",
+        "project": str(folder),
+        "command": ["python", "nap.py"],
+        "args": args,
+    }
     (folder / "crawlers.yaml").write_text(json.dumps([entry | {"items": False}]))
     with pytest.MonkeyPatch.context() as patch, server.database() as url:
         patch.setenv("LIFECYCLE_POOLS", json.dumps(POOLS))
@@ -66,7 +74,9 @@ def start(world: World, journal: Path, pool: str, tasks: int, **more: object) ->
 
 
 def journal_of(file: Path) -> list[tuple[str, str, float, str, str]]:
-    found = [tuple(json.loads(line)) for line in file.read_text().splitlines()] if file.exists() else []
+    found = (
+        [tuple(json.loads(line)) for line in file.read_text().splitlines()] if file.exists() else []
+    )
     return sorted(found, key=lambda line: line[2])  # type: ignore[return-value]
 
 
@@ -76,7 +86,9 @@ def most_at_once(journal: list[tuple[str, str, float, str, str]], pool: str | No
     return max(accumulate(steps), default=0)
 
 
-def test_caps_and_order_hold_while_everything_is_killed(pooled: World, server: MariaDb, tmp_path: Path) -> None:
+def test_caps_and_order_hold_while_everything_is_killed(
+    pooled: World, server: MariaDb, tmp_path: Path
+) -> None:
     file = tmp_path / "journal"
     first = start(pooled, file, "narrow", TASKS, priority=5)
     runs = [first, *(start(pooled, file, pool, TASKS) for pool in ("wide", "single", "wide"))]
@@ -84,7 +96,9 @@ def test_caps_and_order_hold_while_everything_is_killed(pooled: World, server: M
     runs.append(start(pooled, file, "narrow", TASKS, priority=1))
     for part in ("worker", "database", "temporal"):
         seen = len(journal_of(file))
-        until(lambda seen=seen: len(journal_of(file)) >= seen + 4, f"work before the {part} is killed")
+        until(
+            lambda seen=seen: len(journal_of(file)) >= seen + 4, f"work before the {part} is killed"
+        )
         if part == "database":
             server.kill()
             server.restart()
@@ -93,12 +107,14 @@ def test_caps_and_order_hold_while_everything_is_killed(pooled: World, server: M
         pooled.stack.supervisor.wait_healthy()
     until(lambda: not pooled.open_runs(), "the end of all runs")
     journal = journal_of(file)
-    assert {pool: most_at_once(journal, pool) <= one.get("max", SLOTS) for pool, one in POOLS.items()} == dict.fromkeys(
-        POOLS, True
-    )
+    assert {
+        pool: most_at_once(journal, pool) <= one.get("max", SLOTS) for pool, one in POOLS.items()
+    } == dict.fromkeys(POOLS, True)
     assert most_at_once(journal) <= SLOTS
     begun = [(run_id, index) for _, what, _, run_id, index in journal if what == "begin"]
-    assert sorted(begun) == sorted((str(run_id), str(n)) for run_id in runs for n in range(TASKS)), "each of them once"
+    assert sorted(begun) == sorted(
+        (str(run_id), str(n)) for run_id in runs for n in range(TASKS)
+    ), "each of them once"
     assert {pooled.gateway.run(run_id)["status"] for run_id in runs} == {"COMPLETED"}
     order = [run_id for run_id, _ in begun]
     mine = [at for at, run_id in enumerate(order) if run_id == str(runs[-1])]

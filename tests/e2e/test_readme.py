@@ -1,4 +1,6 @@
-"""Every block of commands of the README and the quickstart works on a clean clone, in the order in which it stands."""
+"""Every block of commands of the README and the quickstart works on a clean clone, in the order in
+which it stands.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ ROOT = Path(__file__).parents[2]
 STAYS = "make dev"
 #: What a newcomer reads, one page after the other. A block that an earlier page has is typed once.
 PAGES = ("README.md", "docs/README.md", "docs/quickstart.md")
-#: Beginnings of commands that are not executed here, with what executes them instead, or why nothing can.
+#: Beginnings of commands that are not executed here, with what executes them instead, or why
+#: nothing can.
 NOT_HERE = {
     "git clone ": "this test has a clone, and no address is known yet",
     "make wheel": "tests/packaging/test_wheel.py builds it",
@@ -42,7 +45,9 @@ SLOW_S = 600.0
 
 
 def blocks() -> list[list[str]]:
-    """The fenced blocks of the pages, each once, as the list of its commands; a continued line is one command."""
+    """The fenced blocks of the pages, each once, as the list of its commands; a continued line is
+    one command.
+    """
     texts = "".join((ROOT / page).read_text() for page in PAGES)
     found = dict.fromkeys(re.findall(r"^```\w*\n(.*?)^```$", texts, re.S | re.M))
     return [text.replace("\\\n", " ").splitlines() for text in found]
@@ -55,7 +60,9 @@ def typed(commands: list[str]) -> list[str]:
 
 @dataclass
 class Clone:
-    """What a newcomer has: the files of the repository, a shell, and nothing that is left of earlier work."""
+    """What a newcomer has: the files of the repository, a shell, and nothing that is left of
+    earlier work.
+    """
 
     folder: Path
     env: dict[str, str]
@@ -73,7 +80,9 @@ class Clone:
             timeout=SLOW_S,
             check=False,
         )
-        assert done.returncode == 0, f"exit code {done.returncode} of the last of these commands:\n{done.stdout}"
+        assert done.returncode == 0, (
+            f"exit code {done.returncode} of the last of these commands:\n{done.stdout}"
+        )
 
     @property
     def addresses(self) -> dict[str, Any]:
@@ -85,7 +94,9 @@ class Clone:
 def clone(tmp_path: Path) -> Iterator[Clone]:
     """The tracked files as they are now. Whatever executes in it is ended with the test."""
     folder = tmp_path / "clone"
-    files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True)
+    files = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True
+    )
     for name in files.stdout.split("\0")[:-1]:
         if (ROOT / name).exists():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -93,13 +104,17 @@ def clone(tmp_path: Path) -> Iterator[Clone]:
     ours = ("LIFECYCLE_", "TEMPORAL_", "PYTHON", "VIRTUAL_ENV", "MAKE", "MFLAGS")
     env = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     # `make test` has the environment of this checkout first.
-    env["PATH"] = os.pathsep.join(part for part in env["PATH"].split(os.pathsep) if part != str(ROOT / ".venv/bin"))
+    env["PATH"] = os.pathsep.join(
+        part for part in env["PATH"].split(os.pathsep) if part != str(ROOT / ".venv/bin")
+    )
     yield Clone(folder, env | {"NO_COLOR": "1"})
     for pid in processes_below(folder):
         processes.end_process(pid, processes.start_time(pid), 0.0)
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed; `make test-deps` installs it")
+@pytest.mark.skipif(
+    shutil.which("curl") is None, reason="curl is not installed; `make test-deps` installs it"
+)
 @pytest.mark.timeout(2 * SLOW_S)
 def test_the_blocks_of_the_pages_work_in_their_order_on_a_clean_clone(clone: Clone) -> None:
     commands = [command for block in blocks() for command in typed(block)]
@@ -134,7 +149,10 @@ def test_the_blocks_of_the_pages_work_in_their_order_on_a_clean_clone(clone: Clo
 
 
 def at_home(line: str, addresses: dict[str, Any]) -> str:
-    """The command for this stack. Its ports are not the usual ones where something else has those."""
+    """The command for this stack.
+
+    Its ports are not the usual ones where something else has those.
+    """
     line = line.replace(USUAL_GATEWAY, addresses["gateway"])
     return re.sub(r"\btemporal workflow \w+", rf"\g<0> --address {addresses['temporal']}", line)
 
@@ -147,7 +165,10 @@ def _check(clone: Clone, address: str) -> None:
         assert (services["crawler"], services["status"]) == ("services", "COMPLETED")
         # Stopped, and resumed as its second attempt.
         assert (stopped["crawler"], stopped["attempt"]) == ("operations", 2)
-        until(lambda: gateway.run(int(str(ordered["run_id"])))["status"] == "COMPLETED", "the run by HTTP")
+        until(
+            lambda: gateway.run(int(str(ordered["run_id"])))["status"] == "COMPLETED",
+            "the run by HTTP",
+        )
         # Started by Temporal, forced to stop, and resumed by another workflow.
         run_id = int(str(again["run_id"]))
         until(lambda: gateway.run(run_id)["attempt"] == 2, "the attempt of my-crawl-again")
@@ -180,4 +201,10 @@ def test_the_readme_comes_first_and_other_pages_repeat_its_start() -> None:
 def test_no_page_needs_a_package_index_that_has_this_package(page: str) -> None:
     """It is on none, so nothing may install it by its name."""
     text = (ROOT / page).read_text()
-    assert re.findall(r"(?:uvx|pipx run|pip install|uv pip install|uv tool install) +\S*crawler-lifecycle", text) == []
+    assert (
+        re.findall(
+            r"(?:uvx|pipx run|pip install|uv pip install|uv tool install) +\S*crawler-lifecycle",
+            text,
+        )
+        == []
+    )

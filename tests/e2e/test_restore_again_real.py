@@ -63,7 +63,9 @@ def stop(world: World, *run_ids: int) -> None:
     for run_id in run_ids:
         run = world.gateway.run(run_id)
         assert (run["status"], run["outcome"]) == ("FAILED", "cancelled")
-        assert world.query("SELECT attempt, status FROM task_history WHERE run_id = ?", run_id) == [(1, "CANCELLED")]
+        assert world.query("SELECT attempt, status FROM task_history WHERE run_id = ?", run_id) == [
+            (1, "CANCELLED")
+        ]
         assert crawlers_of(world, run_id) == []
 
 
@@ -71,7 +73,8 @@ def audited(world: World, unknown: str = "leave") -> dict[str, Any]:
     """The report of an audit that repairs what it may."""
     answer = world.gateway.post("/v1/audit", {"repair": True, "unknown": unknown})
     report: dict[str, Any] = until(
-        lambda: answer.get("report") or world.gateway.audit_report(answer["audit_id"]), "the report of the audit"
+        lambda: answer.get("report") or world.gateway.audit_report(answer["audit_id"]),
+        "the report of the audit",
     )
     assert report["troubles"] == []
     return report
@@ -101,7 +104,11 @@ def test_a_second_restore_from_the_same_copy_is_as_the_first(again: Again, tmp_p
         lost[between] = uid(world, between)
         assert {run_id: uid(world, run_id) for run_id in lost} == lost
         assert len(set(lost.values())) == len(lost)
-        until(lambda: all(world.tasks(run_id) == {"RUNNING": 1} for run_id in lost), "all that run again", 60)  # noqa: B023
+        until(
+            lambda: all(world.tasks(run_id) == {"RUNNING": 1} for run_id in lost),  # noqa: B023
+            "all that run again",
+            60,
+        )
     assert all(len(crawlers_of(world, run_id)) > 0 for run_id in lost), "they executed all the time"
     stop(world, *lost)
     assert world.query("SELECT kind FROM correction WHERE kind <> 'late'") == []

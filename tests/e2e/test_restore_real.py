@@ -1,4 +1,6 @@
-"""The database was put back to an older copy while runs executed: the whole story, on the local cluster and with S3."""
+"""The database was put back to an older copy while runs executed: the whole story, on the local
+cluster and with S3.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,11 @@ def catalogue(folder: Path) -> Path:
 
 
 def started(world: World, seconds: float, tasks: int = 1) -> int:
-    request = {"crawler": "sleeper", "tasks": [{"args": {"seconds": f"{seconds:g}"}}] * tasks, **QUICK}
+    request = {
+        "crawler": "sleeper",
+        "tasks": [{"args": {"seconds": f"{seconds:g}"}}] * tasks,
+        **QUICK,
+    }
     return int(world.gateway.start(request, f"restore-{time.monotonic_ns()}")["run_id"])
 
 
@@ -87,7 +93,10 @@ def test_what_executes_is_taken_up_again_and_nothing_is_taken_for_another(
     copied(database, copy)
     long = started(first, 30)
     endless = started(first, 3600, tasks=2)
-    until(lambda: first.tasks(long) == {"RUNNING": 1} and first.tasks(endless) == {"RUNNING": 2}, "three that run")
+    until(
+        lambda: first.tasks(long) == {"RUNNING": 1} and first.tasks(endless) == {"RUNNING": 2},
+        "three that run",
+    )
     lost = {run_id: uid(first, run_id) for run_id in (long, endless)}
     pids = {pid for run_id in lost for pid in crawlers_of(first, run_id)}
     first._open.close()
@@ -109,11 +118,15 @@ def test_what_executes_is_taken_up_again_and_nothing_is_taken_for_another(
         unknown = {f["run_id"] for f in report["findings"] if f["kind"] in ("orphan", "no_row")}
         assert unknown == set(lost)
         assert not {"orphan", "no_row"} & report["repaired"].keys(), "nobody said so"
-        assert set(crawlers_of(world, endless)) <= pids, "they execute as before, and no second time"
+        assert set(crawlers_of(world, endless)) <= pids, (
+            "they execute as before, and no second time"
+        )
         taken = crawlctl(world, "audit", "--adopt", "-o", "json")
         assert taken.returncode == 0, taken.stdout + taken.stderr
         assert {run_id: uid(world, run_id) for run_id in lost} == lost
-        until(lambda: world.tasks(endless) == {"RUNNING": 2}, "two that run again by the record", 150)
+        until(
+            lambda: world.tasks(endless) == {"RUNNING": 2}, "two that run again by the record", 150
+        )
         assert crawlctl(world, "stop", str(endless)).returncode == 0
         until(lambda: world.closed([long, endless]), "the ends of both", 120)
         assert (world.status(long), world.status(endless)) == ("COMPLETED", "FAILED")
@@ -121,11 +134,15 @@ def test_what_executes_is_taken_up_again_and_nothing_is_taken_for_another(
         assert (run["outcome"], run["attempt"]) == ("finished", 1)
         rows = world.query("SELECT status, attempt FROM task_history WHERE run_id = ?", long)
         assert rows == [("SUCCEEDED", 1)], "executed once"
-        assert world.query("SELECT kind FROM correction WHERE run_id IN (?, ?)", long, endless) == []
+        assert (
+            world.query("SELECT kind FROM correction WHERE run_id IN (?, ?)", long, endless) == []
+        )
         for run_id in (*lost, new):
             assert stored(world, run_id, bucket).testzip() is None
         if archive == "s3":
-            assert len(bucket.keys()) == 4, "one each: nobody's archive lies in the place of another's"
+            assert len(bucket.keys()) == 4, (
+                "one each: nobody's archive lies in the place of another's"
+            )
         assert audit(world)["left"] == 0
     finally:
         world.end()

@@ -1,7 +1,8 @@
-"""Resuming on a stack of real processes: what is on the cluster is adopted, what ended is told, nothing is done twice.
+"""Resuming on a stack of real processes: what is on the cluster is adopted, what ended is told,
+nothing is done twice.
 
-The rows of ``resuming.md`` that depend on something real: process ids, folders, Scrapy's state, HTTP beside
-Temporal. All other rows: ``tests/workflows/test_resume_matrix.py``.
+The rows of ``resuming.md`` that depend on something real: process ids, folders, Scrapy's state,
+HTTP beside Temporal. All other rows: ``tests/workflows/test_resume_matrix.py``.
 """
 
 from __future__ import annotations
@@ -32,22 +33,32 @@ from tests.e2e.world import ENDLESS, QUICK, Row, World, until
 
 SOME = {"max_pages": "60", "delay": "0.15"}
 #: Scrapy, slow enough to be stopped in the middle of it.
-SLOW: Row = {"crawler": "operations", "args": {"max_pages": "20"}, "settings": {"DOWNLOAD_DELAY": "0.4"}}
+SLOW: Row = {
+    "crawler": "operations",
+    "args": {"max_pages": "20"},
+    "settings": {"DOWNLOAD_DELAY": "0.4"},
+}
 
 
-# --- what every test does --------------------------------------------------------------------------------------------
+# --- what every test does -------------------------------------------------------------------------
 
 
 def start(world: World, **request: Any) -> int:
     """A run whose tasks execute."""
-    run = int(world.gateway.start({"crawler": "plain", **request, **QUICK}, uuid.uuid4().hex)["run_id"])
+    run = int(
+        world.gateway.start({"crawler": "plain", **request, **QUICK}, uuid.uuid4().hex)["run_id"]
+    )
     until(lambda: world.tasks(run).get("RUNNING"), "a task that runs")
     return run
 
 
 def terminate(world: World, run: int) -> None:
-    [(workflow_id,)] = world.query("SELECT owner_workflow_id FROM run_history WHERE run_id = ?", run)
-    world.temporal("workflow", "terminate", "--workflow-id", workflow_id, "--reason", "by an operator")
+    [(workflow_id,)] = world.query(
+        "SELECT owner_workflow_id FROM run_history WHERE run_id = ?", run
+    )
+    world.temporal(
+        "workflow", "terminate", "--workflow-id", workflow_id, "--reason", "by an operator"
+    )
 
 
 def folder_of(world: World, run: int, index: int = 0, attempt: int = 1) -> Path:
@@ -61,20 +72,27 @@ def resumed(world: World, run: int, attempt: int = 2, **more: Any) -> None:
     until(lambda: world.query(sql, run) == [(attempt,)], f"attempt {attempt}")
 
 
-def proved(world: World, run: int, status: str, outcome: str, attempt: int, *corrections: str) -> Row:
+def proved(
+    world: World, run: int, status: str, outcome: str, attempt: int, *corrections: str
+) -> Row:
     """The end that every source tells, and nothing twice."""
     until(lambda: world.closed([run]), "the end of the run", 120)
     found: Row = world.gateway.run(run)
-    assert (found["status"], found["outcome"], found["attempt"]) == (status, outcome, attempt), found["cause"]
+    assert (found["status"], found["outcome"], found["attempt"]) == (status, outcome, attempt), (
+        found["cause"]
+    )
     for name in ("database", "processes", "archive"):
         CHECKS[name](world.places, found)
     kinds = {kind for (kind,) in world.query("SELECT kind FROM correction WHERE run_id = ?", run)}
-    # What was killed together with its supervisor may or may not have left its exit status for a moment.
+    # What was killed together with its supervisor may or may not have left its exit status for a
+    # moment.
     assert kinds - {"late", "repair"} <= set(corrections)
     assert bool(kinds & set(corrections)) == bool(corrections)
     twice = "SELECT task_id FROM status_transition WHERE run_id = ? AND task_id IS NOT NULL GROUP BY task_id, to_status"
     assert world.query(f"{twice} HAVING COUNT(*) > 1", run) == []
-    ended = world.query("SELECT attempt FROM outbox_event WHERE run_id = ? AND type = 'run.ended'", run)
+    ended = world.query(
+        "SELECT attempt FROM outbox_event WHERE run_id = ? AND type = 'run.ended'", run
+    )
     assert len(ended) == len(set(ended))
     return found
 
@@ -88,16 +106,24 @@ def rows(world: World, run: int) -> list[tuple[Any, ...]]:
 def crawled(world: World, run: int, attempt: int) -> list[str]:
     """The addresses that Scrapy fetched, robots.txt left out."""
     log = (folder_of(world, run, attempt=attempt) / "log").read_text(errors="replace")
-    return [url for url in re.findall(r"Crawled \(200\) <GET (\S+?)>", log) if not url.endswith("robots.txt")]
+    return [
+        url
+        for url in re.findall(r"Crawled \(200\) <GET (\S+?)>", log)
+        if not url.endswith("robots.txt")
+    ]
 
 
 def feed_of(world: World, run: int, attempt: int) -> list[str]:
     """The items that an attempt wrote, a line for each."""
-    return (folder_of(world, run, attempt=attempt) / "files" / "items.jsonl").read_text().splitlines()
+    return (
+        (folder_of(world, run, attempt=attempt) / "files" / "items.jsonl").read_text().splitlines()
+    )
 
 
 def says(world: World, run: int, note: str, resumed: bool) -> None:
-    """The run itself says whether it went on: over HTTP, in the list of its tasks, and to the operator."""
+    """The run itself says whether it went on: over HTTP, in the list of its tasks, and to the
+    operator.
+    """
     assert world.gateway.run(run)["resumption"] == [{"resumed": resumed, "note": note, "tasks": 1}]
     last = world.gateway.tasks(run)[-1]
     assert (last["resumed"], last["resume_note"]) == (resumed, note)
@@ -105,7 +131,7 @@ def says(world: World, run: int, note: str, resumed: bool) -> None:
     assert f"1 task: {note}" in " ".join(described.split())
 
 
-# --- adopted, told, repeated -----------------------------------------------------------------------------------------
+# --- adopted, told, repeated ----------------------------------------------------------------------
 
 
 def test_what_executes_is_adopted(world: World) -> None:
@@ -117,7 +143,9 @@ def test_what_executes_is_adopted(world: World) -> None:
     resumed(world, run)
     sql = "SELECT stage FROM run_history WHERE run_id = ?"
     until(lambda: world.query(sql, run) == [("reconciliation",)], "looks", 120)
-    assert task_processes(world.places, run) == before, "the same process: number and time of its start"
+    assert task_processes(world.places, run) == before, (
+        "the same process: number and time of its start"
+    )
     assert rows(world, run) == [(0, 1, "RUNNING", False)]
     (pid, start_time, _), *_ = before.values()
     assert processes.start_time(pid) == start_time, "and it goes on"
@@ -130,7 +158,9 @@ def test_what_executes_is_adopted(world: World) -> None:
 def test_of_several_tasks_only_those_are_started_that_have_to_be(world: World) -> None:
     """One executes, one was killed while nobody looked, one waits for its turn."""
     with world.site_stands_still():
-        run = start(world, args=SOME, tasks=[{}, {}, {"args": {"max_pages": "3"}}], max_parallel_tasks=2)
+        run = start(
+            world, args=SOME, tasks=[{}, {}, {"args": {"max_pages": "3"}}], max_parallel_tasks=2
+        )
         until(lambda: world.tasks(run) == {"RUNNING": 2, "QUEUED": 1}, "two tasks that run")
         terminate(world, run)
         before = task_processes(world.places, run)
@@ -152,7 +182,7 @@ def test_of_several_tasks_only_those_are_started_that_have_to_be(world: World) -
     assert set(after) == {"0/1", "1/1", "1/2", "2/2"}
 
 
-# --- refused ---------------------------------------------------------------------------------------------------------
+# --- refused --------------------------------------------------------------------------------------
 
 
 def by_temporal(world: World, run: int, name: str) -> Row:
@@ -186,15 +216,22 @@ def test_resumed_twice_at_once(world: World) -> None:
     threads = [threading.Thread(target=call) for call in (over_http, over_http, over_temporal)]
     for thread in threads:
         thread.start()
-    until(lambda: world.query("SELECT attempt FROM run_history WHERE run_id = ?", run) == [(2,)], "attempt 2")
+    until(
+        lambda: world.query("SELECT attempt FROM run_history WHERE run_id = ?", run) == [(2,)],
+        "attempt 2",
+    )
     for thread in threads[:2]:
         thread.join(60)
     assert all(failure.code is Exit.NOT_IN_THIS_STATE for failure in refused), refused
     which = f"CrawlRunId={run} AND CrawlStatus='PROCESSING'"
     [(owner,)] = world.query("SELECT owner_workflow_id FROM run_history WHERE run_id = ?", run)
-    until(lambda: owner in json.dumps(world.cli_list(f"ExecutionStatus='Running' AND ({which})")), "the winner's looks")
+    until(
+        lambda: owner in json.dumps(world.cli_list(f"ExecutionStatus='Running' AND ({which})")),
+        "the winner's looks",
+    )
     assert task_processes(world.places, run) == before
-    if owner != f"resume-at-once-{run}":  # it is refused while the winner lives; after the stop it might be let in
+    # It is refused while the winner lives; after the stop it might be let in.
+    if owner != f"resume-at-once-{run}":
         threads[2].join(120)
         assert closes
     world.gateway.stop(run)
@@ -210,7 +247,8 @@ def test_resumed_twice_at_once(world: World) -> None:
 
 @pytest.mark.slow
 def test_a_completed_run_is_executed_again_only_on_demand(world: World) -> None:
-    # One page after the other: which service comes first decides which three operations are crawled.
+    # One page after the other: which service comes first decides which three operations are
+    # crawled.
     one_by_one = {"CONCURRENT_REQUESTS": "1"}
     request = {"crawler": "operations", "args": {"max_pages": "3"}, "settings": one_by_one, **QUICK}
     run = int(world.gateway.start(request, uuid.uuid4().hex)["run_id"])
@@ -225,7 +263,7 @@ def test_a_completed_run_is_executed_again_only_on_demand(world: World) -> None:
     says(world, run, NOT_ASKED, False)
 
 
-# --- Scrapy's state --------------------------------------------------------------------------------------------------
+# --- Scrapy's state -------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -239,9 +277,7 @@ def crawled_in_part(world: World) -> Iterator[int]:
 
 
 #: The statistics that managers read.
-STATISTICS = (
-    "SELECT s.stats FROM task_stats s JOIN task_history t USING (task_id) WHERE t.run_id = ? AND superseded_by IS NULL"
-)
+STATISTICS = "SELECT s.stats FROM task_stats s JOIN task_history t USING (task_id) WHERE t.run_id = ? AND superseded_by IS NULL"
 
 
 def items_told(world: World, run: int) -> dict[str, int]:
@@ -253,15 +289,20 @@ def items_told(world: World, run: int) -> dict[str, int]:
     with httpx.Client(base_url=address, timeout=60) as client:
         table = client.get(f"/v1/runs/{run}/items", params={"limit": 1000}).json()
         stats = client.get(f"/v1/runs/{run}/items/stats").json()
-        csv = client.get(f"/v1/runs/{run}/items/feed", params={"format": "csv", "fields": "url"}).text
+        csv = client.get(
+            f"/v1/runs/{run}/items/feed", params={"format": "csv", "fields": "url"}
+        ).text
         page = client.get(f"/runs/{run}/items").text
     return {
         "describe": described["items"],
         "coverage": described["fields"]["items"],
         "statistics": json.loads(world.query(STATISTICS, run)[0][0])["item_scraped_count"],
         "crawlctl items": len(shown["items"]),
-        "crawlctl items --format": len(world.crawlctl("items", str(run), "--format", "jsonl").stdout.splitlines()),
-        "crawlctl files": sum(file["name"].endswith("items.jsonl") for file in listed["files"]) and described["items"],
+        "crawlctl items --format": len(
+            world.crawlctl("items", str(run), "--format", "jsonl").stdout.splitlines()
+        ),
+        "crawlctl files": sum(file["name"].endswith("items.jsonl") for file in listed["files"])
+        and described["items"],
         "table": table["total"],
         "stats": stats["items"],
         "csv": csv.count("\n") - 1,

@@ -1,4 +1,6 @@
-"""What is ended from outside goes on, also while worker and Temporal are killed; the crawlers' own journal judges."""
+"""What is ended from outside goes on, also while worker and Temporal are killed; the crawlers' own
+journal judges.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ class Step(NamedTuple):
 
 
 def runner_of(pid: int) -> int:
-    """The parent of a crawler: a signal that it passes on proves that somebody else ended the crawler."""
+    """The parent of a crawler: a signal that it passes on proves that somebody else ended the
+    crawler.
+    """
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
@@ -41,14 +45,20 @@ def test_tasks_that_somebody_ends_go_on_where_they_were(world: World, tmp_path: 
     run_id = int(str(world.gateway.start(body, f"steps-{time.monotonic_ns()}")["run_id"]))
     for part, victims in ((None, (0, 1)), ("worker", (1, 2)), ("temporal", (2, 3))):
         for victim in victims:
-            until(lambda v=victim: len({s.step for s in steps(v)}) > 2 + ended[v], f"work of task {victim}")
+            until(
+                lambda v=victim: len({s.step for s in steps(v)}) > 2 + ended[v],
+                f"work of task {victim}",
+            )
             os.kill(runner_of(steps(victim)[-1].pid), signal.SIGTERM)
             ended[victim] += 1
         if part is not None:
             world.stack.supervisor.kill(part, signal.SIGKILL)
             world.stack.supervisor.wait_healthy()
         for victim in victims:
-            until(lambda v=victim: len({s.attempt for s in steps(v)}) > ended[v], f"the next try of task {victim}")
+            until(
+                lambda v=victim: len({s.attempt for s in steps(v)}) > ended[v],
+                f"the next try of task {victim}",
+            )
     (tmp_path / "journal.over").touch()
     until(lambda: not world.open_runs(), "the end of the run")
     assert world.gateway.run(run_id)["status"] == "COMPLETED"
@@ -60,4 +70,6 @@ def test_tasks_that_somebody_ends_go_on_where_they_were(world: World, tmp_path: 
         assert len({step.pid for step in steps(index)}) == len(tries), "no try is executed twice"
         done = [step.step for step in steps(index)]
         assert done == sorted(done), "each try goes on from the saved state of the one before"
-        assert len(done) - len(set(done)) <= ended[index], "only a step that was under way is done twice"
+        assert len(done) - len(set(done)) <= ended[index], (
+            "only a step that was under way is done twice"
+        )

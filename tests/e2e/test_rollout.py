@@ -18,7 +18,11 @@ pytestmark = pytest.mark.slow
 
 #: No limit passes before the test has seen what it wants to see, on whatever machine.
 UNHURRIED = (
-    Change("workflows/policies.py", "DEPLOY = Policy(QUEUE_CLUSTER, 40,", "DEPLOY = Policy(QUEUE_CLUSTER, 900,"),
+    Change(
+        "workflows/policies.py",
+        "DEPLOY = Policy(QUEUE_CLUSTER, 40,",
+        "DEPLOY = Policy(QUEUE_CLUSTER, 900,",
+    ),
     Change("activities/deployment.py", "DEPLOYMENT_LIFE_S = 25\n", "DEPLOYMENT_LIFE_S = 900\n"),
 )
 LIMITS = {"LIFECYCLE_SCHEDULER__TIMEOUT_S": "900", "LIFECYCLE_WORKER__GRACE_S": "900"}
@@ -33,9 +37,13 @@ def ours(world: World, tmp_path: Path) -> Iterator[World]:
 
 
 def test_a_worker_leaves_in_order_while_an_activity_runs(ours: World) -> None:
-    """The deployment of one run hangs in the scheduler service while another run is in the middle of its crawl."""
+    """The deployment of one run hangs in the scheduler service while another run is in the middle
+    of its crawl.
+    """
     world = ours
-    crawling = world.gateway.start({"crawler": "plain", "args": ENDLESS, **QUICK}, "rollout-crawling")["run_id"]
+    crawling = world.gateway.start(
+        {"crawler": "plain", "args": ENDLESS, **QUICK}, "rollout-crawling"
+    )["run_id"]
     until(lambda: world.status(crawling) == "PROCESSING", "a run that has started")
     world.freeze("scheduler")
     try:
@@ -48,7 +56,9 @@ def test_a_worker_leaves_in_order_while_an_activity_runs(ours: World) -> None:
         until(lambda: _leaves(world), "that it is not ready any more")
         world.cli_start("rollout/new", request)
         time.sleep(1.0)  # so that one that does not wait has left
-        assert world.stack.supervisor.pids().get("worker") == leaver, "it waits for the activity that runs"
+        assert world.stack.supervisor.pids().get("worker") == leaver, (
+            "it waits for the activity that runs"
+        )
     finally:
         world.thaw("scheduler")
     until(
@@ -57,7 +67,9 @@ def test_a_worker_leaves_in_order_while_an_activity_runs(ours: World) -> None:
     assert any(line.startswith("worker ended with 0;") for line in world.said), world.said[-3:]
     until(lambda: world.closed([hanging]), "the end of the run")
     world.prove(hanging, "COMPLETED", "finished")
-    assert _tries(world, "crawl/plain/rollout-hanging", "run_onetime_crawler") == [1], "its answer was not lost"
+    assert _tries(world, "crawl/plain/rollout-hanging", "run_onetime_crawler") == [1], (
+        "its answer was not lost"
+    )
     assert world.cli_result("rollout/new")["result"]["status"] == "COMPLETED"
     assert not served_by(world, "rollout/new", leaver), "who leaves takes no new work on any queue"
     assert world.status(crawling) == "PROCESSING"
@@ -78,7 +90,12 @@ def _tries(world: World, workflow_id: str, activity: str) -> list[int]:
     scheduled = {
         e["eventId"]
         for e in shown
-        if e.get("activityTaskScheduledEventAttributes", {}).get("activityType", {}).get("name") == activity
+        if e.get("activityTaskScheduledEventAttributes", {}).get("activityType", {}).get("name")
+        == activity
     }
-    started = [e["activityTaskStartedEventAttributes"] for e in shown if "activityTaskStartedEventAttributes" in e]
+    started = [
+        e["activityTaskStartedEventAttributes"]
+        for e in shown
+        if "activityTaskStartedEventAttributes" in e
+    ]
     return [a["attempt"] for a in started if a["scheduledEventId"] in scheduled]

@@ -1,4 +1,6 @@
-"""The soak of the stack: a calm one with every run of the tests, those that break things by the task ``soak``."""
+"""The soak of the stack: a calm one with every run of the tests, those that break things by the
+task ``soak``.
+"""
 
 from __future__ import annotations
 

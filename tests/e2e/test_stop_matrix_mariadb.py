@@ -1,4 +1,6 @@
-"""Cells of the stop matrix (tests/support/stopping.md) on a stack of real processes over MariaDB."""
+"""Cells of the stop matrix (tests/support/stopping.md) on a stack of real processes over
+MariaDB.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.servers]
 
 
 @pytest.fixture(scope="module")
-def matrix(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Matrix]:
+def matrix(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Matrix]:
     """Over a server of its own, which dies and comes back: what was committed must survive that."""
     with (
         running_mariadb("--innodb-flush-log-at-trx-commit=2") as server,

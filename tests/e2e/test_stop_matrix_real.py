@@ -1,5 +1,5 @@
-"""Cells of the stop matrix (stopping.md) on a stack of real processes over SQLite; a stop that outlives it; and one
-that needs nothing that the rest of a worker's work can use up.
+"""Cells of the stop matrix (stopping.md) on a stack of real processes over SQLite; a stop that
+outlives it; and one that needs nothing that the rest of a worker's work can use up.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from tests.support.builds import ROOT
 from tests.support.stop_table import Cell
 
 THREADS = 2
-#: The roles whose queues runs use while no stop is under way. The main one comes last: it brings work to the others.
+#: The roles whose queues runs use while no stop is under way. The main one comes last: it brings
+#: work to the others.
 ORDINARY = ("export", "cluster", "workflows")
 
 
@@ -33,7 +34,9 @@ def test_a_stop_ends_as_the_table_says(matrix: Matrix, cell: Cell) -> None:
 def test_an_acknowledged_stop_survives_everybody(matrix: Matrix) -> None:
     """No worker is up, and gateway and Temporal are killed as soon as the stop is acknowledged."""
     world = matrix.world
-    run_id = int(world.gateway.start({"crawler": "patient", "args": {}, **QUICK}, "survivor")["run_id"])
+    run_id = int(
+        world.gateway.start({"crawler": "patient", "args": {}, **QUICK}, "survivor")["run_id"]
+    )
     until(lambda: world.tasks(run_id).get("RUNNING"), "a task that runs")
     (folder,) = world.task_folders(run_id)
     until(lambda: world.begun(folder), "a crawler that listens")
@@ -49,7 +52,9 @@ def test_an_acknowledged_stop_survives_everybody(matrix: Matrix) -> None:
     assert len(world.signals(folder)) == 1
     sql = "SELECT request_id, acted_at IS NOT NULL FROM cancellation_log WHERE run_id = ?"
     assert world.query(sql, run_id) == [("promised", 1)]
-    assert world.query("SELECT COUNT(*) FROM outbox_event WHERE type = 'run.stopped' AND run_id = ?", run_id) == [(1,)]
+    assert world.query(
+        "SELECT COUNT(*) FROM outbox_event WHERE type = 'run.stopped' AND run_id = ?", run_id
+    ) == [(1,)]
 
 
 def start(world: StopWorld, name: str, **args: str) -> int:
@@ -67,7 +72,9 @@ def use_up(world: StopWorld, role: str) -> None:
 
 def waits_for_a_step(world: StopWorld, name: str) -> bool:
     """Whether an activity of this run is in a queue, or has been taken out of it."""
-    (described,) = world.talk(lambda client: client.get_workflow_handle(f"crawl/patient/{name}").describe())
+    (described,) = world.talk(
+        lambda client: client.get_workflow_handle(f"crawl/patient/{name}").describe()
+    )
     return bool(described.raw_description.pending_activities)
 
 
@@ -76,9 +83,11 @@ def stuck(world: StopWorld, role: str) -> int:
 
 
 def test_a_stop_passes_queues_that_are_stuck(world: StopWorld) -> None:
-    """Of a run that is between two looks, and of one that waits for a step on a queue that is stuck.
+    """Of a run that is between two looks, and of one that waits for a step on a queue that is
+    stuck.
 
-    Comes last of all: the worker is replaced by one with few threads, so that few calls use them up.
+    Comes last of all: the worker is replaced by one with few threads, so that few calls use them
+    up.
     """
     world.deploy(ROOT, LIFECYCLE_WORKER__THREADS=str(THREADS))
     crawling = start(world, "crawling")
@@ -86,20 +95,30 @@ def test_a_stop_passes_queues_that_are_stuck(world: StopWorld) -> None:
     # Before there is anything to export: short exports would be over before all slots are taken.
     world.points.hold("any", "export.any.any.before")
     exporting = [start(world, f"exporting-{n}", seconds="0.1") for n in range(THREADS)]
-    until(lambda: all(world.tasks(run_id).get("RUNNING") for run_id in [crawling, *looking]), "tasks that run")
+    until(
+        lambda: all(world.tasks(run_id).get("RUNNING") for run_id in [crawling, *looking]),
+        "tasks that run",
+    )
     world.freeze("worker")
     starting = start(world, "starting")
     world.points.hold(starting, "workflows.store.mark_started.after")
     world.thaw("worker")
     until(lambda: world.points.held(starting), "a run that has just started")
-    until(lambda: all(world.status(run_id) == "COMPLETED" for run_id in exporting), "the ends of some runs")
+    until(
+        lambda: all(world.status(run_id) == "COMPLETED" for run_id in exporting),
+        "the ends of some runs",
+    )
     for role in ORDINARY:
         use_up(world, role)
     # All that take its place wait for it already: what the run itself does next comes behind them.
-    until(lambda: all(waits_for_a_step(world, f"one-more-{n}") for n in range(THREADS)), "that others wait")
+    until(
+        lambda: all(waits_for_a_step(world, f"one-more-{n}") for n in range(THREADS)),
+        "that others wait",
+    )
     world.points.release(starting)
     until(
-        lambda: not world.points.held(starting) and stuck(world, "workflows") == THREADS, "that others take its place"
+        lambda: not world.points.held(starting) and stuck(world, "workflows") == THREADS,
+        "that others take its place",
     )
     unheard = start(world, "unheard")
 
@@ -110,10 +129,16 @@ def test_a_stop_passes_queues_that_are_stuck(world: StopWorld) -> None:
     for run_id in stopped:
         world.gateway.stop(run_id, requested_by="ada", request_id="past-the-stuck")
     until(lambda: all(world.signals(folder) for folder in folders), "the stop signals")
-    until(lambda: all(world.status(run_id) == "FAILED" for run_id in stopped), "the proofs and the verdicts", 150)
+    until(
+        lambda: all(world.status(run_id) == "FAILED" for run_id in stopped),
+        "the proofs and the verdicts",
+        150,
+    )
     proved = time.time()
     got = [world.signals(folder) for folder in folders]
-    assert {role: stuck(world, role) for role in ORDINARY} == dict.fromkeys(ORDINARY, THREADS), "as before"
+    assert {role: stuck(world, role) for role in ORDINARY} == dict.fromkeys(ORDINARY, THREADS), (
+        "as before"
+    )
     assert world.status(unheard) == "INITIALIZING", "nobody else got on"
     late = max(at for (at,) in got) - asked
     print(f"\nwith stuck queues: SIGTERM after {late:.2f} s, verdict after {proved - asked:.2f} s")
@@ -123,4 +148,6 @@ def test_a_stop_passes_queues_that_are_stuck(world: StopWorld) -> None:
     until(lambda: world.closed([*stopped, *exporting]), "what follows the verdicts")
     assert [world.signals(folder) for folder in folders] == got, "one signal each, ever"
     log = "SELECT run_id, request_id, acted_at IS NOT NULL FROM cancellation_log WHERE run_id >= ? ORDER BY run_id"
-    assert world.query(log, crawling) == [(run_id, "past-the-stuck", 1) for run_id in sorted(stopped)]
+    assert world.query(log, crawling) == [
+        (run_id, "past-the-stuck", 1) for run_id in sorted(stopped)
+    ]

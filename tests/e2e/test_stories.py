@@ -1,4 +1,6 @@
-"""The story that ``make run`` tells, where it is told otherwise: on database servers, and without wake-ups."""
+"""The story that ``make run`` tells, where it is told otherwise: on database servers, and without
+wake-ups.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "wake_ups"), [*((kind, "true") for kind in SERVERS), ("sqlite", "false")])
+@pytest.mark.parametrize(
+    ("kind", "wake_ups"), [*((kind, "true") for kind in SERVERS), ("sqlite", "false")]
+)
 def test_the_story(kind: str, wake_ups: str, tmp_path: Path) -> None:
     with empty_database(kind, tmp_path / "story.db") as url:
         words = ["--state-dir", str(tmp_path / "state"), "--free-ports", "--database", url]
@@ -29,4 +33,6 @@ def test_the_story(kind: str, wake_ups: str, tmp_path: Path) -> None:
         )
     assert told.returncode == 0, (told.stdout + told.stderr)[-3000:]
     assert "every check held" in told.stdout
-    assert not list((tmp_path / "state").rglob("lifecycle.db")), "nothing was kept beside that database"
+    assert not list((tmp_path / "state").rglob("lifecycle.db")), (
+        "nothing was kept beside that database"
+    )

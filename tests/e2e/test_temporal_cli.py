@@ -19,7 +19,9 @@ def _tasks_of(world: World, workflow_id: str, status: str) -> int:
 
 
 def test_a_crawl_from_start_to_result(world: World) -> None:
-    """A real Scrapy crawl; its verdict is the result that the CLI prints, and its attributes find it."""
+    """A real Scrapy crawl; its verdict is the result that the CLI prints, and its attributes find
+    it.
+    """
     world.cli_start("cli/crawl", {"crawler": "services", "requested_by": "ada", **QUICK})
     closed = world.cli_result("cli/crawl")
     assert closed["status"] == "COMPLETED"
@@ -36,7 +38,9 @@ def test_a_crawl_from_start_to_result(world: World) -> None:
     assert [w["execution"]["workflowId"] for w in found] == ["cli/crawl"]
 
 
-@pytest.mark.parametrize("payload", [None, {"requested_by": "ada", "reason": "enough", "request_id": "cli-1"}])
+@pytest.mark.parametrize(
+    "payload", [None, {"requested_by": "ada", "reason": "enough", "request_id": "cli-1"}]
+)
 def test_query_list_and_stop(world: World, payload: dict[str, str] | None) -> None:
     workflow_id = f"cli/stopped-{'plain' if payload is None else 'typed'}"
     world.cli_start(workflow_id, {"crawler": "plain", "args": ENDLESS, **QUICK})
@@ -45,21 +49,29 @@ def test_query_list_and_stop(world: World, payload: dict[str, str] | None) -> No
     assert run_id is not None
 
     def asked() -> dict[str, object]:
-        answer = world.temporal("workflow", "query", "--workflow-id", workflow_id, "--type", "status").stdout
+        answer = world.temporal(
+            "workflow", "query", "--workflow-id", workflow_id, "--type", "status"
+        ).stdout
         (snapshot,) = json.loads(answer)["queryResult"]
         return snapshot
 
-    snapshot = until(lambda: s if (s := asked())["stage"] == "reconciliation" else None, "the reconciliation")
+    snapshot = until(
+        lambda: s if (s := asked())["stage"] == "reconciliation" else None, "the reconciliation"
+    )
     assert (snapshot["run_id"], snapshot["crawler"]) == (run_id, "plain")
     assert snapshot["status"] is None, "while it goes on, that is for the database to say"
-    until(lambda: world.cli_list(f"CrawlStatus='PROCESSING' AND CrawlRunId={run_id}"), "the run in the list")
+    until(
+        lambda: world.cli_list(f"CrawlStatus='PROCESSING' AND CrawlRunId={run_id}"),
+        "the run in the list",
+    )
     words = ["workflow", "signal", "--workflow-id", workflow_id, "--name", "stop"]
     world.temporal(*words, *([] if payload is None else ["--input", json.dumps(payload)]))
     result = world.cli_result(workflow_id)["result"]
     assert (result["status"], result["outcome"]) == ("FAILED", "cancelled")
     world.prove(run_id, "FAILED", "cancelled")
     logged = world.query(
-        "SELECT request_id, requested_by, reason, acted_at IS NOT NULL FROM cancellation_log WHERE run_id = ?", run_id
+        "SELECT request_id, requested_by, reason, acted_at IS NOT NULL FROM cancellation_log WHERE run_id = ?",
+        run_id,
     )
     assert len(logged) == 1
     assert logged[0][3] == 1
@@ -91,7 +103,9 @@ def test_an_invalid_start_fails_at_once_and_names_the_field(
 
 
 def test_a_terminated_run_is_resumed_without_repeating_what_finished(world: World) -> None:
-    """Two tasks are done, two are in the middle when an operator terminates the workflow; they crawl on alone."""
+    """Two tasks are done, two are in the middle when an operator terminates the workflow; they
+    crawl on alone.
+    """
     short, long = {"max_pages": "3", "delay": "0.05"}, {"max_pages": "40", "delay": "0.1"}
     tasks = [{"args": args} for args in (short, long, short, long)]
     with world.site_stands_still():
@@ -100,13 +114,20 @@ def test_a_terminated_run_is_resumed_without_repeating_what_finished(world: Worl
         run_id = world.run_of("cli/terminated")
         assert run_id is not None
         folders = [run_folder(world.folder, run_id) / str(index) / "1" for index in (1, 3)]
-        crawlers = [int(json.loads((folder / "process.json").read_text())["pid"]) for folder in folders]
+        crawlers = [
+            int(json.loads((folder / "process.json").read_text())["pid"]) for folder in folders
+        ]
         for pid in crawlers:
             os.killpg(pid, signal.SIGSTOP)
     try:
-        until(lambda: _tasks_of(world, "cli/terminated", "SUCCEEDED") == 2, "the end of the short tasks")
+        until(
+            lambda: _tasks_of(world, "cli/terminated", "SUCCEEDED") == 2,
+            "the end of the short tasks",
+        )
         assert world.tasks(run_id) == {"SUCCEEDED": 2, "RUNNING": 2}
-        world.temporal("workflow", "terminate", "--workflow-id", "cli/terminated", "--reason", "by an operator")
+        world.temporal(
+            "workflow", "terminate", "--workflow-id", "cli/terminated", "--reason", "by an operator"
+        )
     finally:
         for pid in crawlers:
             os.killpg(pid, signal.SIGCONT)
@@ -114,13 +135,21 @@ def test_a_terminated_run_is_resumed_without_repeating_what_finished(world: Worl
     close = world.cli_result("cli/resumed")
     if "result" in close:
         result = close["result"]
-        assert (result["run_id"], result["attempt"], result["tasks"]) == (run_id, 2, {"SUCCEEDED": 4})
+        assert (result["run_id"], result["attempt"], result["tasks"]) == (
+            run_id,
+            2,
+            {"SUCCEEDED": 4},
+        )
     else:  # the search for lost workflows, which comes every few seconds, took the run over before
         assert "still open" in json.dumps(close)
         until(lambda: world.closed([run_id]), "the end of the run that was taken over")
     world.prove(run_id, "COMPLETED", "finished", attempt=2)
-    rows = world.query("SELECT task_index, attempt FROM task_history WHERE run_id = ? ORDER BY task_id", run_id)
-    assert rows == [(index, 1) for index in range(4)], "what executed was adopted, what finished stayed"
+    rows = world.query(
+        "SELECT task_index, attempt FROM task_history WHERE run_id = ? ORDER BY task_id", run_id
+    )
+    assert rows == [(index, 1) for index in range(4)], (
+        "what executed was adopted, what finished stayed"
+    )
 
 
 def test_a_manager_as_the_cli_sees_and_steers_it(world: World) -> None:
@@ -136,8 +165,13 @@ def test_a_manager_as_the_cli_sees_and_steers_it(world: World) -> None:
         found = told("query", "--type", "__temporal_workflow_metadata")["queryResult"][0]
         return str(found.get("currentDetails", ""))
 
-    assert "waits for jobs" in until(lambda: text if "waiting" in (text := details()) else "", "what it waits for")
-    jobs = [{"spider": "plain", "spider_args": ENDLESS | {"max_pages": str(n)}} for n in (100001, 100002, 100003)]
+    assert "waits for jobs" in until(
+        lambda: text if "waiting" in (text := details()) else "", "what it waits for"
+    )
+    jobs = [
+        {"spider": "plain", "spider_args": ENDLESS | {"max_pages": str(n)}}
+        for n in (100001, 100002, 100003)
+    ]
     page = json.dumps({"jobs": jobs, "request_id": "p1"})
     for _ in range(2):
         assert told("update", "execute", "--name", "add_job", "--input", page)["result"] == 3

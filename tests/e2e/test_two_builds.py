@@ -1,7 +1,8 @@
-"""Two builds serve the same queues for as long as one likes: twenty runs in every phase, no rule broken.
+"""Two builds serve the same queues for as long as one likes: twenty runs in every phase, no rule
+broken.
 
-The other build is another piece of code: it waits and retries differently, and where versions keep the runs of the two
-apart, it takes a step of its own.
+The other build is another piece of code: it waits and retries differently, and where versions keep
+the runs of the two apart, it takes a step of its own.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ RETRIES = Change(
     "DATABASE = Policy(QUEUE_MAIN, 16, _retry(1, 30), ",
     "DATABASE = Policy(QUEUE_MAIN, 12, _retry(2, 20), ",
 )
-#: Once taken, only builds that know the step can go on with the run, so both builds may not share runs any more.
+#: Once taken, only builds that know the step can go on with the run, so both builds may not share
+#: runs any more.
 STEP = Change(
     "workflows/lifecycle.py",
     "        due = await self._wait()\n",
@@ -49,8 +51,16 @@ def ours(world: World) -> Iterator[World]:
 
 
 def drill(world: World, key: str, each: int, *, share: bool) -> None:
-    """Runs that finish, deploy in waves, are stopped, forced, and resumed, under both workers; then the proof."""
-    kinds = {"short": SHORT_RUN, "waves": WAVES, "stopped": STOPPED, "forced": ENDLESS_RUN, "resumed": ENDLESS_RUN}
+    """Runs that finish, deploy in waves, are stopped, forced, and resumed, under both workers; then
+    the proof.
+    """
+    kinds = {
+        "short": SHORT_RUN,
+        "waves": WAVES,
+        "stopped": STOPPED,
+        "forced": ENDLESS_RUN,
+        "resumed": ENDLESS_RUN,
+    }
     ids: dict[str, list[int]] = {
         kind: [world.gateway.start(request, f"{key}-{kind}-{n}")["run_id"] for n in range(each)]
         for kind, request in kinds.items()
@@ -64,7 +74,11 @@ def drill(world: World, key: str, each: int, *, share: bool) -> None:
     until(lambda: world.closed(ids["resumed"]), "the end of those that are resumed", 150)
     for run_id in ids["resumed"]:
         assert world.gateway.resume(run_id)["attempt"] in (1, 2)
-    until(lambda: all(world.tasks(run_id).get("RUNNING") for run_id in ids["resumed"]), "the second attempts", 150)
+    until(
+        lambda: all(world.tasks(run_id).get("RUNNING") for run_id in ids["resumed"]),
+        "the second attempts",
+        150,
+    )
     for run_id in ids["resumed"]:
         with pytest.raises(CommandFailed):
             world.gateway.resume(run_id)
@@ -76,7 +90,9 @@ def drill(world: World, key: str, each: int, *, share: bool) -> None:
 
 
 def _prove(world: World, ids: dict[str, list[int]]) -> None:
-    """Everything is true in the end; so many crawls on a small machine may be found late, and then say so."""
+    """Everything is true in the end; so many crawls on a small machine may be found late, and then
+    say so.
+    """
     for run_id in ids["short"] + ids["waves"]:
         world.prove(run_id, "COMPLETED", "finished")
     for run_id in ids["stopped"] + ids["forced"]:
@@ -84,12 +100,16 @@ def _prove(world: World, ids: dict[str, list[int]]) -> None:
     for run_id in ids["resumed"]:
         world.prove(run_id, "FAILED", "cancelled", attempt=2)
     for run_id in ids["stopped"] + ids["forced"] + ids["resumed"]:
-        logged = world.query("SELECT attempt, request_id FROM cancellation_log WHERE run_id = ?", run_id)
+        logged = world.query(
+            "SELECT attempt, request_id FROM cancellation_log WHERE run_id = ?", run_id
+        )
         assert len(logged) == len(set(logged)) == (2 if run_id in ids["resumed"] else 1)
 
 
 def _both_worked(world: World, run_ids: list[int], *, share: bool) -> None:
-    """Each of the two has taken steps of workflows and activities; and of some runs both have, where they share."""
+    """Each of the two has taken steps of workflows and activities; and of some runs both have,
+    where they share.
+    """
     pids = [world.stack.supervisor.pids()[name] for name in ("worker", "other")]
     shared, kinds = 0, [set[str](), set[str]()]
     for run_id in run_ids:
@@ -109,7 +129,9 @@ def test_two_builds_without_versions(ours: World, tmp_path: Path) -> None:
 
 
 def test_two_versions_while_one_ramps_up(ours: World, tmp_path: Path) -> None:
-    """Half of the runs go to the new version and stay there, so that it may take steps that the old one lacks."""
+    """Half of the runs go to the new version and stay there, so that it may take steps that the old
+    one lacks.
+    """
     ours.deploy(ROOT, LIFECYCLE_WORKER__BUILD_ID="old")
     ours.deploy(build(tmp_path / "build", RETRIES, STEP), "other", LIFECYCLE_WORKER__BUILD_ID="new")
     documented(ours, "set-current-version", "--build-id NEW", NEW="old")
@@ -120,6 +142,12 @@ def test_two_versions_while_one_ramps_up(ours: World, tmp_path: Path) -> None:
 
 
 def _ramp(ours: World) -> None:
-    documented(ours, "set-ramping-version", "--percentage 20", NEW="new", **{"--percentage 20": "--percentage 50"})
+    documented(
+        ours,
+        "set-ramping-version",
+        "--percentage 20",
+        NEW="new",
+        **{"--percentage 20": "--percentage 50"},
+    )
     drill(ours, "versioned", 2, share=False)
     documented(ours, "set-current-version", "--build-id NEW", NEW="new")

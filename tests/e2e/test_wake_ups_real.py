@@ -1,4 +1,6 @@
-"""The stack of real processes with wake-ups and without: nobody waits for the ladder, and nothing needs them."""
+"""The stack of real processes with wake-ups and without: nobody waits for the ladder, and nothing
+needs them.
+"""
 
 from __future__ import annotations
 
@@ -35,20 +37,32 @@ def counted(world: World, name: str) -> int:
 
 def woken(world: World, run_id: int) -> int:
     """How many signals the run's workflow got."""
-    ((workflow_id,),) = world.query("SELECT owner_workflow_id FROM run_history WHERE run_id = ?", run_id)
-    history = json.loads(world.temporal("workflow", "show", "--workflow-id", str(workflow_id)).stdout)
+    ((workflow_id,),) = world.query(
+        "SELECT owner_workflow_id FROM run_history WHERE run_id = ?", run_id
+    )
+    history = json.loads(
+        world.temporal("workflow", "show", "--workflow-id", str(workflow_id)).stdout
+    )
     return sum("workflowExecutionSignaledEventAttributes" in event for event in history["events"])
 
 
 def started(world: World, **keys: Row) -> list[int]:
-    """A run of ``plain`` with these arguments for each key. None ends before its first look is ten hours away.
+    """A run of ``plain`` with these arguments for each key.
 
-    What ended while its start was waited for is looked at as a part of the start, with no wake-up at all.
+    None ends before its first look is ten hours away.
+
+    What ended while its start was waited for is looked at as a part of the start, with no wake-up
+    at all.
     """
     with world.site_stands_still():
         requests = {key: {"crawler": "plain", "args": args, **NEVER} for key, args in keys.items()}
-        run_ids = [int(world.gateway.start(request, key)["run_id"]) for key, request in requests.items()]
-        until(lambda: all(world.status(run_id) == "PROCESSING" for run_id in run_ids), "runs that have started")
+        run_ids = [
+            int(world.gateway.start(request, key)["run_id"]) for key, request in requests.items()
+        ]
+        until(
+            lambda: all(world.status(run_id) == "PROCESSING" for run_id in run_ids),
+            "runs that have started",
+        )
     return run_ids
 
 
@@ -65,14 +79,23 @@ def test_nobody_waits_for_the_ladder(world: World) -> None:
 
 
 def test_counters_are_on_record_between_looks(world: World) -> None:
-    """No look is due for ten hours, and the counters move all the same, with no event and no other look."""
+    """No look is due for ten hours, and the counters move all the same, with no event and no other
+    look.
+    """
     (run_id,) = started(world, counted={"max_pages": "100000", "delay": "0.2"})
 
     def moved() -> tuple[Row, Row] | None:
         first = world.gateway.run(run_id)
-        more = until(lambda: (run := world.gateway.run(run_id))["pages"] != first["pages"] and run, "other counters")
+        more = until(
+            lambda: (run := world.gateway.run(run_id))["pages"] != first["pages"] and run,
+            "other counters",
+        )
         # The look for the run's own start may come between the two.
-        return (first, more) if first["pages"] and more["verified_at"] == first["verified_at"] else None
+        return (
+            (first, more)
+            if first["pages"] and more["verified_at"] == first["verified_at"]
+            else None
+        )
 
     first, more = until(moved, "counters that move between looks")
     assert (more["status"], more["pages"] > first["pages"]) == ("PROCESSING", True)
@@ -89,7 +112,10 @@ def test_two_workers_notice_the_same_and_send_little(world: World) -> None:
     world.deploy(ROOT, "worker-2")
     try:
         both = ("worker", "worker-2")
-        until(lambda: all(wake_ups(world, name)["observer"] == "up" for name in both), "two observers that see")
+        until(
+            lambda: all(wake_ups(world, name)["observer"] == "up" for name in both),
+            "two observers that see",
+        )
         before = sum(counted(world, name) for name in both)
         run_ids = started(world, **{f"two-{n}": SOME for n in range(3)})
         until(lambda: world.closed(run_ids), "the end of the runs")
@@ -97,7 +123,9 @@ def test_two_workers_notice_the_same_and_send_little(world: World) -> None:
             world.prove(run_id, "COMPLETED", "finished")
             assert woken(world, run_id) >= 1
         noticed = sum(counted(world, name) for name in both) - before
-        assert sum(woken(world, run_id) for run_id in run_ids) <= noticed, "never without a change, never twice for one"
+        assert sum(woken(world, run_id) for run_id in run_ids) <= noticed, (
+            "never without a change, never twice for one"
+        )
         # One that is killed leaves its place to the other.
         world.stack.supervisor.kill("worker", signal.SIGKILL)
         (run_id,) = started(world, **{"one-left": SOME})
@@ -136,7 +164,10 @@ def test_an_observer_of_its_own_wakes_for_workers_that_do_not_look_out(world: Wo
 
 
 def test_statuses_are_true_while_temporal_is_away(world: World) -> None:
-    """Verdicts wait for Temporal. What crawlers do is on record without it, and answers say what waits."""
+    """Verdicts wait for Temporal.
+
+    What crawlers do is on record without it, and answers say what waits.
+    """
     until(lambda: wake_ups(world)["observer"] == "up", "an observer that sees")
     finished, killed = started(world, away=SOME, away_killed=ENDLESS)
     process = json.loads((run_folder(world.folder, killed) / "0/1/process.json").read_text())
@@ -144,11 +175,19 @@ def test_statuses_are_true_while_temporal_is_away(world: World) -> None:
     try:
         os.kill(process["pid"], signal.SIGKILL)
         until(lambda: world.tasks(killed) == {"FAILED": 1}, "the end of the killed crawl on record")
-        until(lambda: world.tasks(finished) == {"SUCCEEDED": 1}, "the end of the other crawl on record")
-        assert world.query("SELECT exit_signal FROM task_history WHERE run_id = ?", killed) == [(9,)]
+        until(
+            lambda: world.tasks(finished) == {"SUCCEEDED": 1},
+            "the end of the other crawl on record",
+        )
+        assert world.query("SELECT exit_signal FROM task_history WHERE run_id = ?", killed) == [
+            (9,)
+        ]
         assert {world.status(run_id) for run_id in (finished, killed)} == {"PROCESSING"}
         away = "Temporal has not answered since"
-        until(lambda: away in (world.gateway.run(finished)["waiting"] or ""), "a run that says what it waits for")
+        until(
+            lambda: away in (world.gateway.run(finished)["waiting"] or ""),
+            "a run that says what it waits for",
+        )
     finally:
         os.kill(frozen, signal.SIGCONT)
     until(lambda: world.closed([finished, killed]), "the end of both runs")

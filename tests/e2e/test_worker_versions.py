@@ -1,4 +1,6 @@
-"""Worker versioning, by the commands of docs/deployment.md: runs move to the build that is current, and back."""
+"""Worker versioning, by the commands of docs/deployment.md: runs move to the build that is current,
+and back.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,13 @@ A, B = "worker-a", "worker-b"
 
 
 def documented(world: World, verb: str, word: str, **names: str) -> Any:
-    """Type the one command of the page that begins so and has this word, with its placeholders filled in."""
+    """Type the one command of the page that begins so and has this word, with its placeholders
+    filled in.
+    """
     begin = f"temporal worker deployment {verb} "
-    lines = [line for line in DOCS.read_text().splitlines() if line.startswith(begin) and word in line]
+    lines = [
+        line for line in DOCS.read_text().splitlines() if line.startswith(begin) and word in line
+    ]
     assert len(lines) == 1, lines
     line = lines[0]
     for placeholder, name in names.items():
@@ -37,7 +43,9 @@ def documented(world: World, verb: str, word: str, **names: str) -> Any:
 
 @pytest.fixture
 def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """A stack of its own, new for each try: Temporal remembers the versions and routes of every deployment."""
+    """A stack of its own, new for each try: Temporal remembers the versions and routes of every
+    deployment.
+    """
     world = World(tmp_path_factory.mktemp("e2e-versions") / "state")
     try:
         world.start()
@@ -47,7 +55,9 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 def moved(world: World, run_id: int, name: str) -> None:
-    """Wait until this worker has taken a step of the run's workflow, and then until the next look at the cluster."""
+    """Wait until this worker has taken a step of the run's workflow, and then until the next look
+    at the cluster.
+    """
     workflow_id = world.gateway.run(run_id)["workflow_id"]
     pid = world.stack.supervisor.pids()[name]
     until(lambda: served_by(world, workflow_id, pid), f"a step taken by {name}")
@@ -59,7 +69,9 @@ def _workers(world: World) -> list[tuple[str, str]]:
     """Level and text of what the doctor finds about workers."""
     words = ("doctor", "--state-dir", str(world.folder), "--timeout", "100s", "-o", "json")
     command = [sys.executable, "-m", "crawler_lifecycle.cli", *words]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
     checks = json.loads(done.stdout)["checks"]
     return [(one["level"], one["text"]) for one in checks if one["check"] == "workers"]
 
@@ -74,21 +86,30 @@ def test_runs_move_with_the_current_build_and_back(ours: World) -> None:
     documented(ours, "set-current-version", "--build-id NEW", NEW="a")
     ours.undeploy()
     moved(ours, first, A)
-    second = ours.gateway.start({**endless, "tasks": [{}] * 3, "max_parallel_tasks": 2}, "version-second")["run_id"]
+    second = ours.gateway.start(
+        {**endless, "tasks": [{}] * 3, "max_parallel_tasks": 2}, "version-second"
+    )["run_id"]
     until(lambda: ours.tasks(second).get("RUNNING") == 2, "two tasks that run")
     moved(ours, second, A)
 
-    # The next build polls and gets nothing until it is current; then both runs go on there, and new ones start there.
+    # The next build polls and gets nothing until it is current; then both runs go on there, and new
+    # ones start there.
     ours.deploy(ROOT, B, LIFECYCLE_WORKER__BUILD_ID="b")
     time.sleep(3.0)
     ids = [ours.gateway.run(run_id)["workflow_id"] for run_id in (first, second)]
-    assert not any(served_by(ours, workflow_id, ours.stack.supervisor.pids()[B]) for workflow_id in ids)
+    assert not any(
+        served_by(ours, workflow_id, ours.stack.supervisor.pids()[B]) for workflow_id in ids
+    )
     documented(ours, "set-current-version", "--build-id NEW", NEW="b")
     for run_id in (first, second):
         moved(ours, run_id, B)
-    third = ours.gateway.start({"crawler": "plain", "args": {"max_pages": "4"}, **QUICK}, "version-third")["run_id"]
+    third = ours.gateway.start(
+        {"crawler": "plain", "args": {"max_pages": "4"}, **QUICK}, "version-third"
+    )["run_id"]
     until(lambda: ours.closed([third]), "the end of a run on the new build")
-    assert not served_by(ours, ours.gateway.run(third)["workflow_id"], ours.stack.supervisor.pids()[A])
+    assert not served_by(
+        ours, ours.gateway.run(third)["workflow_id"], ours.stack.supervisor.pids()[A]
+    )
 
     # Roll back, and drain: the build that was given up has nothing left to do and leaves in order.
     before = len(served_by(ours, ids[0], ours.stack.supervisor.pids()[A]))
@@ -103,14 +124,21 @@ def test_runs_move_with_the_current_build_and_back(ours: World) -> None:
     until(lambda: ours.closed([second]), "the end of the stop")
     ours.prove(second, "FAILED", "cancelled")
 
-    # And to workers without a version again. Before those are current they are no help, and the doctor says so.
+    # And to workers without a version again. Before those are current they are no help, and the
+    # doctor says so.
     ours.deploy(ROOT)
     workers = _workers(ours)
     assert workers, "it looks at the queues"
     assert all("of version crawler-lifecycle.a" not in text for level, text in workers), workers
     ours.undeploy(A)
-    until(lambda: {level for level, _ in _workers(ours)} == {"bad"}, "a doctor that sees that nobody gets work")
-    assert "no worker of the current version (version crawler-lifecycle.a) polls" in _workers(ours)[0][1]
+    until(
+        lambda: {level for level, _ in _workers(ours)} == {"bad"},
+        "a doctor that sees that nobody gets work",
+    )
+    assert (
+        "no worker of the current version (version crawler-lifecycle.a) polls"
+        in _workers(ours)[0][1]
+    )
     documented(ours, "set-current-version", "--unversioned")
     moved(ours, first, "worker")
     ours.gateway.stop(first, requested_by="ada")
@@ -129,13 +157,18 @@ def test_each_role_may_be_a_deployment_of_its_own(ours: World) -> None:
         ours.deploy(ROOT, name, ["workflows"] if name == "worker-workflows" else others, **given)
         version = ("--deployment-name", names[name], "--build-id", build, "--yes")
         command = ("worker", "deployment", "set-current-version", *version)
-        until(lambda: ours.temporal(*command, check=False).returncode == 0, f"{names[name]} known to the server")
+        until(
+            lambda: ours.temporal(*command, check=False).returncode == 0,
+            f"{names[name]} known to the server",
+        )
 
     roll("worker-workflows", "a")
     roll("worker-others", "a")
     ours.undeploy()
     short = {"crawler": "plain", "args": {"max_pages": "4"}, **QUICK}
-    endless = ours.gateway.start({"crawler": "plain", "args": ENDLESS, **QUICK}, "roles-endless")["run_id"]
+    endless = ours.gateway.start({"crawler": "plain", "args": ENDLESS, **QUICK}, "roles-endless")[
+        "run_id"
+    ]
     until(lambda: ours.tasks(endless).get("RUNNING"), "a task that runs")
     for name in names:  # the other one's build stays
         roll(name, "b")

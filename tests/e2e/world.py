@@ -1,4 +1,6 @@
-"""The whole stack as real processes, and what is true about its runs, read at every source but the service's word."""
+"""The whole stack as real processes, and what is true about its runs, read at every source but the
+service's word.
+"""
 
 from __future__ import annotations
 
@@ -41,9 +43,11 @@ PARTS = ("worker", "gateway", "scheduler", "temporal")
 TERMINAL = ("COMPLETED", "FAILED")
 #: Looks are one to two seconds apart where production has minutes.
 QUICK: Row = {"poll_minutes": [0.02, 0.03], "limits": {"start_check_s": 0.3}}
-#: A crawl that only a stop ends within the time of a test: the site has 234 pages, which take 20 minutes.
+#: A crawl that only a stop ends within the time of a test: the site has 234 pages, which take 20
+#: minutes.
 ENDLESS = {"max_pages": "100000", "delay": "5"}
-#: Audits come when a test asks for one (ten years: one that is daily comes at midnight), and wait for nothing.
+#: Audits come when a test asks for one (ten years: one that is daily comes at midnight), and wait
+#: for nothing.
 EVERY_S = "315360000"
 AUDITS = {
     "LIFECYCLE_AUDIT__EVERY_S": EVERY_S,
@@ -100,7 +104,10 @@ def _states(pid: int) -> set[str]:
 
 @dataclass
 class World:
-    """One stack. Everything below asks from outside, with deadlines and without the service's help where it can."""
+    """One stack.
+
+    Everything below asks from outside, with deadlines and without the service's help where it can.
+    """
 
     folder: Path
     said: list[str] = field(default_factory=list)
@@ -124,12 +131,14 @@ class World:
             say=self.said.append,
         )
 
-    # --- life --------------------------------------------------------------------------------------------------------
+    # --- life -------------------------------------------------------------------------------------
 
     def start(self) -> None:
         self.stack.start()
         self.places = Places(self.folder.absolute(), self.stack.addresses)
-        self.gateway = self._open.enter_context(Gateway(str(self.stack.addresses["gateway"]), timeout_s=PATIENCE_S))
+        self.gateway = self._open.enter_context(
+            Gateway(str(self.stack.addresses["gateway"]), timeout_s=PATIENCE_S)
+        )
 
     def end(self) -> None:
         """End everything, crawls too. Raises when anything was left behind."""
@@ -139,7 +148,9 @@ class World:
         end_all_below(self.folder)
 
     def freeze(self, part: str) -> int:
-        """Stop every thread of a part while it holds no lock of the database: nobody else could go on either."""
+        """Stop every thread of a part while it holds no lock of the database: nobody else could go
+        on either.
+        """
         end = time.monotonic() + PATIENCE_S
         while True:
             pid = self.stack.supervisor.kill(part, signal.SIGSTOP)
@@ -147,7 +158,9 @@ class World:
             if not self.transactions():
                 return pid
             self.thaw(part)
-            assert time.monotonic() < end, f"a rest of the {part} did not come within {PATIENCE_S:g} s"
+            assert time.monotonic() < end, (
+                f"a rest of the {part} did not come within {PATIENCE_S:g} s"
+            )
             time.sleep(0.03)
 
     def thaw(self, part: str) -> None:
@@ -155,7 +168,9 @@ class World:
 
     def transactions(self) -> bool:
         """Whether anybody is in the middle of a change of the database."""
-        with closing(sqlite_files.connect(self.places.path("database"), timeout=0.2, isolation_level=None)) as database:
+        with closing(
+            sqlite_files.connect(self.places.path("database"), timeout=0.2, isolation_level=None)
+        ) as database:
             try:
                 database.execute("BEGIN IMMEDIATE")
             except sqlite_files.driver.OperationalError:
@@ -165,7 +180,9 @@ class World:
 
     @contextmanager
     def site_stands_still(self) -> Iterator[None]:
-        """The demonstration site answers nobody meanwhile, so that no crawl of it comes to an end of its own."""
+        """The demonstration site answers nobody meanwhile, so that no crawl of it comes to an end
+        of its own.
+        """
         self.freeze("site")
         try:
             yield
@@ -177,22 +194,31 @@ class World:
         return processes_below(self.folder)
 
     def healthy(self) -> None:
-        """Return when every part answers and nothing of earlier tests is open; what a failed one left is stopped."""
+        """Return when every part answers and nothing of earlier tests is open; what a failed one
+        left is stopped.
+        """
         self.stack.supervisor.wait_healthy()
         for run_id in self.open_runs():
             with suppress(CommandFailed):
                 self.gateway.stop(run_id, force=True, reason="left by an earlier test")
         until(lambda: not self.open_runs(), "the end of earlier runs")
 
-    def deploy(self, folder: Path, name: str = "worker", roles: Sequence[str] = (), **settings: str) -> None:
-        """Replace a part by one of the build in ``folder``, or start another worker, and wait until it is ready."""
+    def deploy(
+        self, folder: Path, name: str = "worker", roles: Sequence[str] = (), **settings: str
+    ) -> None:
+        """Replace a part by one of the build in ``folder``, or start another worker, and wait until
+        it is ready.
+        """
         what = name if name in ("gateway", "scheduler") else "worker"
         usual = self.stack.supervisor._kept[what].part
         env = environment(usual.env, **settings)
         health = usual.health
         if name not in PARTS:
             port, metrics = processes.free_port(), processes.free_port()
-            env |= {"LIFECYCLE_WORKER__HEALTH_PORT": str(port), "LIFECYCLE_WORKER__METRICS_PORT": str(metrics)}
+            env |= {
+                "LIFECYCLE_WORKER__HEALTH_PORT": str(port),
+                "LIFECYCLE_WORKER__METRICS_PORT": str(metrics),
+            }
             health = f"http://127.0.0.1:{port}/readyz"
         self.undeploy(name)
         part = Part(name, command(what, *roles), health, env, cwd=folder, grace_s=25.0)
@@ -212,13 +238,16 @@ class World:
         assert not check or done.returncode == 0, done.stderr
         return done
 
-    # --- asking ------------------------------------------------------------------------------------------------------
+    # --- asking -----------------------------------------------------------------------------------
 
     def query(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
         return query(self.places, sql, *values)
 
     def open_runs(self) -> list[int]:
-        return [row[0] for row in self.query(f"SELECT run_id FROM run_history WHERE status NOT IN {TERMINAL}")]
+        return [
+            row[0]
+            for row in self.query(f"SELECT run_id FROM run_history WHERE status NOT IN {TERMINAL}")
+        ]
 
     def status(self, run_id: int) -> str:
         return str(self.query("SELECT status FROM run_history WHERE run_id = ?", run_id)[0][0])
@@ -234,16 +263,30 @@ class World:
 
     def temporal(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """The Temporal CLI and nothing of ours."""
-        command = [temporal_server.executable(), *words, "--address", str(self.stack.addresses["temporal"])]
+        command = [
+            temporal_server.executable(),
+            *words,
+            "--address",
+            str(self.stack.addresses["temporal"]),
+        ]
         clean = {k: v for k, v in os.environ.items() if not k.startswith("TEMPORAL_")}
         clean["TEMPORAL_CONFIG_FILE"] = str(self.folder / "temporal.toml")
-        done = subprocess.run([*command, "-o", "json"], capture_output=True, text=True, timeout=120, env=clean)
+        done = subprocess.run(
+            [*command, "-o", "json"], capture_output=True, text=True, timeout=120, env=clean
+        )
         assert not check or done.returncode == 0, done.stderr
         return done
 
     def cli_start(self, workflow_id: str, request: object | None, *, check: bool = True) -> str:
         """Start a run as a stranger would; what the CLI said."""
-        words = ["workflow", "start", "--type", names.LIFECYCLE_WORKFLOW, "--task-queue", names.QUEUE_MAIN]
+        words = [
+            "workflow",
+            "start",
+            "--type",
+            names.LIFECYCLE_WORKFLOW,
+            "--task-queue",
+            names.QUEUE_MAIN,
+        ]
         words += ["--workflow-id", workflow_id]
         if request is not None:
             words += ["--input", json.dumps(request)]
@@ -251,15 +294,22 @@ class World:
 
     def cli_result(self, workflow_id: str) -> Row:
         """The close of the workflow: ``status``, and ``result`` or ``failure``. Waits for it."""
-        found: Row = json.loads(self.temporal("workflow", "result", "--workflow-id", workflow_id, check=False).stdout)
+        found: Row = json.loads(
+            self.temporal("workflow", "result", "--workflow-id", workflow_id, check=False).stdout
+        )
         return found
 
     def cli_list(self, which: str) -> list[Row]:
-        found: list[Row] = json.loads(self.temporal("workflow", "list", "--query", which).stdout or "[]")
+        found: list[Row] = json.loads(
+            self.temporal("workflow", "list", "--query", which).stdout or "[]"
+        )
         return found
 
     def talk(self, *calls: Callable[[Client], Any]) -> list[Any]:
-        """Make these calls of Temporal at the same time; their answers. An ended workflow answers ``None``."""
+        """Make these calls of Temporal at the same time; their answers.
+
+        An ended workflow answers ``None``.
+        """
 
         async def one(client: Client, call: Callable[[Client], Any]) -> Any:
             try:
@@ -276,46 +326,69 @@ class World:
         return asyncio.run(talk())
 
     def open_workflows(self, workflow_ids: Sequence[str]) -> list[str]:
-        """Those of these workflows that are open, as their own state tells it: lists are written a moment later."""
+        """Those of these workflows that are open, as their own state tells it: lists are written a
+        moment later.
+        """
 
         def ask(workflow_id: str) -> Callable[[Client], Any]:
             return lambda client: client.get_workflow_handle(workflow_id).describe()
 
         told = zip(workflow_ids, self.talk(*map(ask, workflow_ids)), strict=True)
-        return [name for name, found in told if found is not None and found.status.name == "RUNNING"]
+        return [
+            name for name, found in told if found is not None and found.status.name == "RUNNING"
+        ]
 
     def listed_as_open(self, run_ids: Sequence[int]) -> int:
-        """How many open workflows Temporal's list has for these runs, whichever they are. Asked without a process of
-        its own, as it is asked again and again."""
+        """How many open workflows Temporal's list has for these runs, whichever they are.
+
+        Asked without a process of its own, as it is asked again and again."""
         which = " OR ".join(f"CrawlRunId={run_id}" for run_id in run_ids)
-        (found,) = self.talk(lambda client: client.count_workflows(f"ExecutionStatus='Running' AND ({which})"))
+        (found,) = self.talk(
+            lambda client: client.count_workflows(f"ExecutionStatus='Running' AND ({which})")
+        )
         return int(found.count)
 
-    # --- the truth ---------------------------------------------------------------------------------------------------
+    # --- the truth --------------------------------------------------------------------------------
 
     def prove(self, run_id: int, status: str, outcome: str, *, attempt: int = 1) -> None:
         """The end of this run is what every source says, and nothing happened twice.
 
-        On a busy machine an end may be found late, which is on record then; no other correction is ever justified when
-        nobody touched the crawlers.
+        On a busy machine an end may be found late, which is on record then; no other correction is
+        ever justified when nobody touched the crawlers.
         """
         run = self.gateway.run(run_id)
-        assert (run["status"], run["outcome"], run["attempt"]) == (status, outcome, attempt), run["cause"]
+        assert (run["status"], run["outcome"], run["attempt"]) == (status, outcome, attempt), run[
+            "cause"
+        ]
         for check in CHECKS.values():
             check(self.places, run)
         self._prove_tasks(run_id)
-        ended = {e for e in self._event_ids() if re.fullmatch(rf"{run_id}-{run['run_uid']}/{attempt}/run\.ended", e)}
+        ended = {
+            e
+            for e in self._event_ids()
+            if re.fullmatch(rf"{run_id}-{run['run_uid']}/{attempt}/run\.ended", e)
+        }
         assert len(ended) == 1
-        stored = self.query("SELECT attempt FROM outbox_event WHERE run_id = ? AND type = 'run.ended'", run_id)
+        stored = self.query(
+            "SELECT attempt FROM outbox_event WHERE run_id = ? AND type = 'run.ended'", run_id
+        )
         assert sorted(stored)[-1] == (attempt,)
         assert len(stored) == len(set(stored))
-        archives = list((self.folder / "archive" / f"{run_id}-{run['run_uid']}" / str(attempt)).iterdir())
+        archives = list(
+            (self.folder / "archive" / f"{run_id}-{run['run_uid']}" / str(attempt)).iterdir()
+        )
         assert [file.name for file in archives] == ["supporting-files.zip"]
-        corrections = self.query("SELECT kind, truth_since, created_at FROM correction WHERE run_id = ?", run_id)
+        corrections = self.query(
+            "SELECT kind, truth_since, created_at FROM correction WHERE run_id = ?", run_id
+        )
         allowed = {"late"} if attempt == 1 else {"late", "repair"}
         assert {kind for kind, *_ in corrections} <= allowed, corrections
-        found_after = [(moment(found) - moment(true)).total_seconds() for _, true, found in corrections]
-        assert all(s >= LATE_TOLERANCE_SECONDS for s in found_after), "what was found sooner is no correction"
+        found_after = [
+            (moment(found) - moment(true)).total_seconds() for _, true, found in corrections
+        ]
+        assert all(s >= LATE_TOLERANCE_SECONDS for s in found_after), (
+            "what was found sooner is no correction"
+        )
 
     def _prove_tasks(self, run_id: int) -> None:
         """Each row has the exit of its one process, and each process its one row."""
@@ -337,7 +410,9 @@ class World:
             assert (status == "SUCCEEDED") == (code == 0)
             assert moment(end["finished_at"]) == moment(ended_at)
             log = (folder / "log").read_text()
-            assert len(re.findall(r"^200 http://[^/]+/$", log, re.MULTILINE)) <= 1, "a crawl begins with the front page"
+            assert len(re.findall(r"^200 http://[^/]+/$", log, re.MULTILINE)) <= 1, (
+                "a crawl begins with the front page"
+            )
             assert len(re.findall(r"^(?:finished|shutdown): ", log, re.MULTILINE)) <= 1
         twice = "SELECT task_id, to_status FROM status_transition WHERE run_id = ? AND task_id IS NOT NULL"
         assert self.query(f"{twice} GROUP BY task_id, to_status HAVING COUNT(*) > 1", run_id) == []
@@ -346,7 +421,8 @@ class World:
         return [str(event["id"]) for event in told_events(self.places)]
 
     def closed(self, run_ids: Sequence[int]) -> bool:
-        """Whether these runs have ended with everything that follows: event, archive, and closed workflows.
+        """Whether these runs have ended with everything that follows: event, archive, and closed
+        workflows.
 
         The archive is that of the present attempt: an earlier one has left its own.
         """
@@ -357,6 +433,8 @@ class World:
             f"WHERE r.run_id IN ({places}) AND r.status IN {TERMINAL}",
             *run_ids,
         )
-        if len(done) < len(set(run_ids)) or self.open_workflows([workflow_id for _, workflow_id in done]):
+        if len(done) < len(set(run_ids)) or self.open_workflows(
+            [workflow_id for _, workflow_id in done]
+        ):
             return False
         return not self.listed_as_open(run_ids)

@@ -53,7 +53,9 @@ def running_site(*options: str) -> Iterator[RunningSite]:
         try:
             assert process.stdout is not None
             url = process.stdout.readline().strip()
-            assert url.startswith("http://127.0.0.1:"), f"the site did not start (exit code {process.poll()})"
+            assert url.startswith("http://127.0.0.1:"), (
+                f"the site did not start (exit code {process.poll()})"
+            )
             yield RunningSite(url, process)
         finally:
             process.kill()

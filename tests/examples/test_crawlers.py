@@ -37,8 +37,12 @@ def as_in_the_image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-def start(command: list[str], files: Path | None = None, **environment: str) -> subprocess.Popen[str]:
-    """Start a crawler as a user would, with nothing of ours in its environment but what is given."""
+def start(
+    command: list[str], files: Path | None = None, **environment: str
+) -> subprocess.Popen[str]:
+    """Start a crawler as a user would, with nothing of ours in its environment but what is
+    given.
+    """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("CRAWL_")}
     if files is not None:
         environment["CRAWL_FILES_DIR"] = str(files)
@@ -90,7 +94,8 @@ def wait_for_lines(file: Path, count: int, process: subprocess.Popen[str]) -> No
 
 
 def test_services(site: RunningSite, tmp_path: Path) -> None:
-    injected = '{"scrapy.extensions.debug.StackTraceDump": 10}'  # an extension from outside must not hurt the project
+    # An extension from outside must not hurt the project.
+    injected = '{"scrapy.extensions.debug.StackTraceDump": 10}'
     crawl = scrapy("services", "-a", f"site={site.url}", "-s", f"EXTENSIONS={injected}")
     code, output = finish(start(crawl, tmp_path))
     assert code == 0
@@ -113,7 +118,9 @@ def test_services(site: RunningSite, tmp_path: Path) -> None:
 
 
 def test_operations_by_letters(site: RunningSite, tmp_path: Path) -> None:
-    crawl = scrapy("operations", "-a", f"site={site.url}", "-a", "letters=o-r,s", "-a", "max_pages=30")
+    crawl = scrapy(
+        "operations", "-a", f"site={site.url}", "-a", "letters=o-r,s", "-a", "max_pages=30"
+    )
     code, output = finish(start(crawl, tmp_path))
     assert (code, finish_reason(output)) == (0, "finished")
     items = lines(tmp_path / "items.jsonl")
@@ -151,11 +158,14 @@ def test_sitemap_reports_every_address_and_obeys_robots(site: RunningSite, tmp_p
     again = {item["url"].rpartition("/")[2] for item in items if item["retries"]}
     assert again == {"7", "14", "21"}
 
-    assert document(tmp_path / "summary.json")["forbidden_by_robots"] == 1  # the sitemap lists a page it should not
+    # The sitemap lists a page it should not.
+    assert document(tmp_path / "summary.json")["forbidden_by_robots"] == 1
     assert site.requests().get("private", 0) == before.get("private", 0) == 0
 
 
-def test_one_sigterm_ends_in_order_and_the_crawl_can_go_on(site: RunningSite, tmp_path: Path) -> None:
+def test_one_sigterm_ends_in_order_and_the_crawl_can_go_on(
+    site: RunningSite, tmp_path: Path
+) -> None:
     crawl = ("-a", f"site={site.url}", "-s", f"JOBDIR={tmp_path / 'job'}")
     first = start(scrapy("operations", *crawl, delay=0.5), tmp_path / "files")
     wait_for_lines(tmp_path / "files" / "items.jsonl", 5, first)
@@ -205,7 +215,9 @@ def test_the_scrapy_project_knows_nothing_of_this_service() -> None:
             for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
             if isinstance(node, ast.Import | ast.ImportFrom)
             for name in (
-                [node.module or ""] if isinstance(node, ast.ImportFrom) else [each.name for each in node.names]
+                [node.module or ""]
+                if isinstance(node, ast.ImportFrom)
+                else [each.name for each in node.names]
             )
         }
         assert not any(name.startswith("crawler_lifecycle") for name in imported), file
@@ -215,13 +227,23 @@ def test_plain_crawler(site: RunningSite, tmp_path: Path) -> None:
     arguments = json.dumps({"site": site.url, "max_pages": "12", "delay": "0.01"})
     stats = tmp_path / "stats.json"
     code, output = finish(
-        start(["plain_crawler.py"], tmp_path / "files", CRAWL_ARGS=arguments, CRAWL_STATS_FILE=str(stats))
+        start(
+            ["plain_crawler.py"],
+            tmp_path / "files",
+            CRAWL_ARGS=arguments,
+            CRAWL_STATS_FILE=str(stats),
+        )
     )
     assert code == 0, output
     assert len(lines(tmp_path / "files" / "items.jsonl")) == 12
     assert document(tmp_path / "files" / "summary.json")["finish_reason"] == "finished"
     end = document(stats)
-    assert (end["pages"], end["items"], end["finish_reason"], end["resumable"]) == (12, 12, "finished", False)
+    assert (end["pages"], end["items"], end["finish_reason"], end["resumable"]) == (
+        12,
+        12,
+        "finished",
+        False,
+    )
     assert end["bytes"] > 10_000
 
 
@@ -235,7 +257,9 @@ def test_plain_crawler_stops_in_order_and_goes_on(site: RunningSite, tmp_path: P
     assert code == 11, output
     assert document(tmp_path / "files" / "summary.json")["finish_reason"] == "shutdown"
 
-    code, output = finish(start([*command, "--delay", "0.01"], tmp_path / "files", CRAWL_RESUME="1", **state))
+    code, output = finish(
+        start([*command, "--delay", "0.01"], tmp_path / "files", CRAWL_RESUME="1", **state)
+    )
     assert code == 0, output
     urls = [item["url"] for item in lines(tmp_path / "files" / "items.jsonl")]
     assert len(urls) == len(set(urls)) == 20
@@ -243,7 +267,10 @@ def test_plain_crawler_stops_in_order_and_goes_on(site: RunningSite, tmp_path: P
 
 def test_plain_crawler_fails_with_a_reason(site: RunningSite, tmp_path: Path) -> None:
     code, output = finish(
-        start(["plain_crawler.py", "--site", site.url, "--fail-after", "2", "--delay", "0.01"], tmp_path)
+        start(
+            ["plain_crawler.py", "--site", site.url, "--fail-after", "2", "--delay", "0.01"],
+            tmp_path,
+        )
     )
     assert code == 1
     assert "on purpose after 2 pages" in output
@@ -260,8 +287,16 @@ def test_plain_crawler_fails_with_a_reason(site: RunningSite, tmp_path: Path) ->
 
 def test_the_catalogue_declares_what_exists() -> None:
     catalogue = ROOT / "examples" / "crawlers.yaml"
-    entries = pydantic.TypeAdapter(list[CrawlerDefinition]).validate_python(yaml.safe_load(catalogue.read_text()))
-    assert [entry.name for entry in entries] == ["services", "operations", "sitemap", "plain", "broken"]
+    entries = pydantic.TypeAdapter(list[CrawlerDefinition]).validate_python(
+        yaml.safe_load(catalogue.read_text())
+    )
+    assert [entry.name for entry in entries] == [
+        "services",
+        "operations",
+        "sitemap",
+        "plain",
+        "broken",
+    ]
     for entry in entries:
         project = catalogue.parent / (entry.project or ".")
         if entry.kind is CrawlerKind.SCRAPY:

@@ -1,4 +1,6 @@
-"""The examples in the docstrings of what users import: each runs as it stands, and says what it prints."""
+"""The examples in the docstrings of what users import: each runs as it stands, and says what it
+prints.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,27 @@ ROOMS = (managers, graphs)
 MODULES = (
     *("managers.base", "managers.manager", "managers.crawl", "managers.generator"),
     *("managers.stats", "managers.testing", "managers.types"),
-    *("graphs.chancy", "graphs.job", "graphs.jobs", "graphs.oban", "graphs.shub", "graphs.workflow"),
+    *(
+        "graphs.chancy",
+        "graphs.job",
+        "graphs.jobs",
+        "graphs.oban",
+        "graphs.shub",
+        "graphs.workflow",
+    ),
 )
 #: Words for a text or a dictionary, what others derive from, and what is only raised.
 WORDS = {
-    *("BaseScript", "FullJobParams", "JobDict", "JobKey", "JobMeta", "JobParams", "Outcome", "PlatformUnavailable"),
+    *(
+        "BaseScript",
+        "FullJobParams",
+        "JobDict",
+        "JobKey",
+        "JobMeta",
+        "JobParams",
+        "Outcome",
+        "PlatformUnavailable",
+    ),
     *("ScheduleArgs", "SpiderName"),
 }
 
@@ -30,7 +48,9 @@ def examples() -> list[doctest.DocTest]:
     return [one for several in found for one in several if one.examples]
 
 
-@pytest.mark.parametrize("example", examples(), ids=lambda one: one.name.removeprefix("crawler_lifecycle."))
+@pytest.mark.parametrize(
+    "example", examples(), ids=lambda one: one.name.removeprefix("crawler_lifecycle.")
+)
 def test_an_example_runs(example: doctest.DocTest, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a module of its own, as functions of graphs are called by their names."""
     users = ModuleType("users_example")

@@ -1,4 +1,6 @@
-"""The picture in the quickstart: which frame of a screen it is made of, and that the SVG loads nothing."""
+"""The picture in the quickstart: which frame of a screen it is made of, and that the SVG loads
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 def words(text: str) -> str:
     """What a person reads in an SVG."""
-    found = " ".join(element.text or "" for element in ElementTree.fromstring(text).iter(f"{SVG}text"))
+    found = " ".join(
+        element.text or "" for element in ElementTree.fromstring(text).iter(f"{SVG}text")
+    )
     return re.sub(r"\s+", " ", found)
 
 
@@ -32,7 +36,9 @@ def test_the_svg_shows_command_and_frame_and_loads_nothing() -> None:
 
 
 def test_the_picture_in_the_quickstart_is_small_and_shows_a_correction() -> None:
-    (named,) = re.findall(r"!\[[^]]+\]\((\S+\.svg)\)", (ROOT / "docs" / "quickstart.md").read_text())
+    (named,) = re.findall(
+        r"!\[[^]]+\]\((\S+\.svg)\)", (ROOT / "docs" / "quickstart.md").read_text()
+    )
     picture = (ROOT / "docs" / named).read_text()
     assert len(picture) < 40_000
     assert "url(" not in re.sub(r"url\(#[\w-]+\)", "", picture)

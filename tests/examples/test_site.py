@@ -1,4 +1,6 @@
-"""The demonstration site: complete, valid, closed in itself, and misbehaving only where it says so."""
+"""The demonstration site: complete, valid, closed in itself, and misbehaving only where it says
+so.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ class Strict(HTMLParser):
     """Collects the links of a page and everything that is wrong with its nesting."""
 
     VOID = frozenset(("meta", "link", "br"))
-    PHRASING = frozenset(("p", "code", "b", "i", "em", "strong", "var", "a", "h1", "h2", "h3", "dt", "pre"))
+    PHRASING = frozenset(
+        ("p", "code", "b", "i", "em", "strong", "var", "a", "h1", "h2", "h3", "dt", "pre")
+    )
     BLOCKS = frozenset(("p", "ul", "ol", "dl", "div", "table", "pre", "h1", "h2", "h3"))
     NO_TEXT = frozenset(("ul", "ol", "dl", "table", "thead", "tbody", "tr", "html", "head"))
 
@@ -47,7 +51,9 @@ class Strict(HTMLParser):
         parent = self._open[-1] if self._open else ""
         if tag in self.BLOCKS and self.PHRASING.intersection(self._open):
             self.mistakes.append(f"{tag} in {self._open}")
-        if (tag == "li") != (parent in ("ul", "ol")) or (parent == "dl" and tag not in ("dt", "dd")):
+        if (tag == "li") != (parent in ("ul", "ol")) or (
+            parent == "dl" and tag not in ("dt", "dd")
+        ):
             self.mistakes.append(f"{tag} in {parent}")
         if tag == "a":
             self.links.append(dict(attrs)["href"] or "")
@@ -93,22 +99,35 @@ def test_every_page_is_valid_and_every_link_leads_somewhere(site: RunningSite) -
     redirects = {path for path, status in found.items() if status in (301, 302)}
     assert broken == {f"/retired/{name}" for name in RETIRED}
     assert unsteady == {f"/unsteady/{number}" for number in (7, 14, 21)}
-    assert redirects == {f"/go/{old}{name}" for old in ("", "old/") for name in ("sqs", "dax", "polly", "glacier")}
+    assert redirects == {
+        f"/go/{old}{name}" for old in ("", "old/") for name in ("sqs", "dax", "polly", "glacier")
+    }
     assert all(found[path] == 200 for path in found.keys() - broken - unsteady - redirects)
     assert sum(path.count("/") == 3 and path.startswith("/services/") for path in found) > 80
 
 
 def test_all_pages_of_the_sitemaps_exist(site: RunningSite) -> None:
-    sitemaps = [node.text or "" for node in ElementTree.fromstring(site.get("/sitemap.xml").text).iter(LOCATION)]
+    sitemaps = [
+        node.text or ""
+        for node in ElementTree.fromstring(site.get("/sitemap.xml").text).iter(LOCATION)
+    ]
     assert len(sitemaps) == 5  # one per service and one for the sections
     paths = [
         (node.text or "").removeprefix(site.url)
         for sitemap in sitemaps
-        for node in ElementTree.fromstring(site.get(sitemap.removeprefix(site.url)).text).iter(LOCATION)
+        for node in ElementTree.fromstring(site.get(sitemap.removeprefix(site.url)).text).iter(
+            LOCATION
+        )
     ]
     assert len(paths) == len(set(paths)) > 100
-    statuses = {path: site.get(path).status for path in paths if not path.startswith(("/unsteady/", "/slow/"))}
-    assert {path for path, status in statuses.items() if status == 404} == {f"/retired/{name}" for name in RETIRED}
+    statuses = {
+        path: site.get(path).status
+        for path in paths
+        if not path.startswith(("/unsteady/", "/slow/"))
+    }
+    assert {path for path, status in statuses.items() if status == 404} == {
+        f"/retired/{name}" for name in RETIRED
+    }
     assert {path for path, status in statuses.items() if status == 302} == {
         f"/go/{name}" for name in ("sqs", "dax", "polly", "glacier")
     }
@@ -186,7 +205,9 @@ def test_a_port_in_use_is_an_error_with_a_reason() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         command = [sys.executable, "-m", "examples.site", "--port", str(port)]
-        result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+        result = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+        )
     assert result.returncode == 1
     assert f"127.0.0.1:{port}" in result.stderr
 
@@ -206,7 +227,8 @@ def test_the_size_of_a_site_can_be_chosen() -> None:
         assert chosen == Catalogue(size).services
         assert set(chosen) <= set(everything)
     assert Catalogue(10**6).services == everything
-    for first, last in ("af", "gl", "mr", "sz"):  # twelve services give four letter ranges something to do each
+    # Twelve services give four letter ranges something to do each.
+    for first, last in ("af", "gl", "mr", "sz"):
         assert sum(first <= name[0] <= last for name in Catalogue(12).services) == 3
 
 
@@ -244,7 +266,10 @@ def test_titles_from_the_head_of_a_file_are_the_titles_of_the_models() -> None:
         ('<a href="javascript:x()">t</a>', "<p>t</p>"),
         ('<a href="https://example.org/">t</a>', "<p>t</p>"),
         ("<a>Known</a>", '<p><a href="Known&quot;">Known</a></p>'),
-        ('<a href="https://example.org/API_Known.html">it</a>', '<p><a href="Known&quot;">it</a></p>'),
+        (
+            '<a href="https://example.org/API_Known.html">it</a>',
+            '<p><a href="Known&quot;">it</a></p>',
+        ),
         ("<code> <a>Known</a> </code>", '<p><code> <a href="Known&quot;">Known</a> </code></p>'),
         ("</p></ul></a></b>", ""),
         ("", ""),

@@ -18,9 +18,12 @@ from tests.support.databases import make_tables
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test that stands still for a while is not what these limits are for; tests of them set their own."""
+    """A test that stands still for a while is not what these limits are for; tests of them set
+    their own.
+    """
     monkeypatch.setattr(health, "READY_TIMEOUT_S", 120.0)
-    # Rows are written at the end of a gateway, and tokens are read at its start, or when a test says so.
+    # Rows are written at the end of a gateway, and tokens are read at its start, or when a test
+    # says so.
     monkeypatch.setattr(recorder, "EVERY_S", 3600.0)
     monkeypatch.setattr(tokens, "KEPT_S", 3600.0)
     monkeypatch.setattr(blocked, "ANSWER_S", 120.0)

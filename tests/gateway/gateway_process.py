@@ -50,7 +50,10 @@ class Gateway:
 
 
 def environment(folder: Path, **more: str) -> dict[str, str]:
-    """Settings of an open gateway. Nobody listens on port 9: neither Temporal nor a scheduler service is there."""
+    """Settings of an open gateway.
+
+    Nobody listens on port 9: neither Temporal nor a scheduler service is there.
+    """
     return {
         "PATH": os.environ["PATH"],
         "TEMPORAL_ADDRESS": "127.0.0.1:9",
@@ -68,7 +71,9 @@ def gateway(settings: dict[str, str], folder: Path) -> Iterator[Gateway]:
     log = folder / f"gateway-{next(_numbers)}.log"
     with log.open("wb") as sink:
         # Into a file: a pipe that nobody reads would stop it.
-        process = subprocess.Popen([sys.executable, "-c", CODE], env=settings, stderr=sink, cwd=folder)
+        process = subprocess.Popen(
+            [sys.executable, "-c", CODE], env=settings, stderr=sink, cwd=folder
+        )
     try:
         until = time.monotonic() + 150
         while not (found := re.search(r"listens on (http://[^\s\"]+)", log.read_text())):
@@ -84,7 +89,12 @@ def gateway(settings: dict[str, str], folder: Path) -> Iterator[Gateway]:
 def refused(settings: dict[str, str], folder: Path) -> str:
     """What a gateway that does not start says."""
     done = subprocess.run(
-        [sys.executable, "-c", CODE], env=settings, capture_output=True, text=True, cwd=folder, timeout=120
+        [sys.executable, "-c", CODE],
+        env=settings,
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        timeout=120,
     )
     assert done.returncode == 1
     assert "Traceback" not in done.stderr

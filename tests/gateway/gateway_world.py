@@ -54,7 +54,9 @@ CRAWLERS = [
         args={"site": Argument("http://127.0.0.1"), "page": Argument()},
         limits={"stall_timeout_s": 77.0},
     ),
-    CrawlerDefinition("strict", CrawlerKind.COMMAND, command=["true"], args={"site": Argument(required=True)}),
+    CrawlerDefinition(
+        "strict", CrawlerKind.COMMAND, command=["true"], args={"site": Argument(required=True)}
+    ),
 ]
 
 
@@ -73,7 +75,9 @@ class Clock:
 
 @dataclass
 class FakeWorkflows:
-    """``Workflows`` in memory, with the conflict policy of the real ones: an open workflow is found, not started."""
+    """``Workflows`` in memory, with the conflict policy of the real ones: an open workflow is
+    found, not started.
+    """
 
     open: dict[str, str] = field(default_factory=dict)
     started: list[tuple[str, RunRequest]] = field(default_factory=list)
@@ -94,7 +98,9 @@ class FakeWorkflows:
     lose_answers: int = 0
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
-    async def start(self, request: RunRequest, workflow_id: str, run_uid: str, *, repair: bool = False) -> str:
+    async def start(
+        self, request: RunRequest, workflow_id: str, run_uid: str, *, repair: bool = False
+    ) -> str:
         await self._reach()
         if workflow_id not in self.open:
             self.open[workflow_id] = f"chain-{next(self.numbers)}"
@@ -144,7 +150,9 @@ class FakeWorkflows:
         await self._lose()
         return workflow_id in self.open
 
-    async def stop(self, workflow_id: str, stop: StopRequest, *, run_uid: str | None = None) -> bool:
+    async def stop(
+        self, workflow_id: str, stop: StopRequest, *, run_uid: str | None = None
+    ) -> bool:
         await self._reach()
         if workflow_id in self.open:
             self.signals.append((workflow_id, stop))
@@ -166,7 +174,9 @@ class FakeWorkflows:
         await self._reach()
         self.deletions.append(run)
 
-    async def audit(self, repair: bool, wait_s: float, unknown: UnknownDecision) -> tuple[str, AuditReport | None]:
+    async def audit(
+        self, repair: bool, wait_s: float, unknown: UnknownDecision
+    ) -> tuple[str, AuditReport | None]:
         await self._reach()
         self.audits.append(repair)
         self.unknown = unknown
@@ -237,7 +247,10 @@ class World:
     def audit(self, directory: FakeDirectory) -> ParentAudit:
         """The audit of a worker, with this Temporal and nothing else outside."""
         audit = build_parent_audit(Parts(self.store, *[Mock()] * 7, directory))
-        for owner in (audit, *(getattr(kind.read, "__self__", None) for kind in audit.kinds.values())):
+        for owner in (
+            audit,
+            *(getattr(kind.read, "__self__", None) for kind in audit.kinds.values()),
+        ):
             if hasattr(owner, "clock"):
                 owner.clock = self.clock
         return audit
@@ -245,7 +258,7 @@ class World:
     def sweep(self) -> Sweep:
         return self.gateway().sweep(15)
 
-    # --- what a workflow would do -------------------------------------------------------------------------------
+    # --- what a workflow would do -----------------------------------------------------------------
 
     def run(self, run_id: int) -> RunRow:
         return _there(self.store.runs.get_run(run_id))
@@ -264,9 +277,13 @@ class World:
 
     def claim(self, run_id: int, *, rerun: bool = False) -> RunHandle:
         """The open workflow of the run claims it."""
-        workflow_id = next(w for w, request in reversed(self.workflows.started) if request.run_id == run_id)
+        workflow_id = next(
+            w for w, request in reversed(self.workflows.started) if request.run_id == run_id
+        )
         owner = Owner(workflow_id, self.workflows.open[workflow_id])
-        return self.store.initiation.claim_run(RunRequest(run_id=run_id, rerun=rerun), owner, lambda _: False)
+        return self.store.initiation.claim_run(
+            RunRequest(run_id=run_id, rerun=rerun), owner, lambda _: False
+        )
 
     def fence(self, run_id: int) -> Fence:
         row = self.run(run_id)
@@ -277,12 +294,18 @@ class World:
         """The run gets its verdict; its workflow closes unless it still exports."""
         fence = self.fence(run_id)
         self.store.deployment.refuse_queued(fence, "no such image")
-        self.store.completion.end_run(fence, lambda groups, stop: Verdict(status, "finished", "It is over"))
+        self.store.completion.end_run(
+            fence, lambda groups, stop: Verdict(status, "finished", "It is over")
+        )
         if close:
             self.workflows.open.pop(self.run(run_id).owner_workflow_id or "")
 
     def deploy(self, run_id: int) -> None:
         fence = self.fence(run_id)
-        tasks, _ = self.store.deployment.offer_tasks(fence, 100, None, self.clock() + timedelta(seconds=25))
-        answers = [DeployedTask(t.index, "created", f"crawl-{t.index}", f"uid-{t.index}") for t in tasks]
+        tasks, _ = self.store.deployment.offer_tasks(
+            fence, 100, None, self.clock() + timedelta(seconds=25)
+        )
+        answers = [
+            DeployedTask(t.index, "created", f"crawl-{t.index}", f"uid-{t.index}") for t in tasks
+        ]
         self.store.deployment.record_deployed(fence, "fake", answers, self.clock())

@@ -1,7 +1,7 @@
 """Feeds that a hostile or broken crawler may leave, and readers of them.
 
-As a program (``python -m tests.gateway.hostile_feeds READER``) it reads all of them with one reader, and prints what
-that took: MiB of memory, seconds of the processor, bytes.
+As a program (``python -m tests.gateway.hostile_feeds READER``) it reads all of them with one
+reader, and prints what that took: MiB of memory, seconds of the processor, bytes.
 """
 
 from __future__ import annotations
@@ -51,22 +51,53 @@ def _names(count: int, mark: object = "") -> dict[str, int]:
 #: Name of a feed -> its name as a file, and its bytes.
 FEEDS: dict[str, tuple[str, Callable[[], Iterator[bytes]]]] = {
     "wide": ("items.jsonl", lambda: _lines(_names(VALUES_MAX) for _ in range(3))),
-    "wide, all different": ("items.jsonl", lambda: _lines(_names(VALUES_MAX, f"{number}.") for number in range(3))),
+    "wide, all different": (
+        "items.jsonl",
+        lambda: _lines(_names(VALUES_MAX, f"{number}.") for number in range(3)),
+    ),
     "too wide": ("items.jsonl", lambda: _lines(_names(3 * VALUES_MAX) for _ in range(2))),
-    "too wide list": ("items.json", lambda: iter([b"[", *_lines(iter([_names(3 * VALUES_MAX)])), b"]"])),
+    "too wide list": (
+        "items.json",
+        lambda: iter([b"[", *_lines(iter([_names(3 * VALUES_MAX)])), b"]"]),
+    ),
     "many lists": ("items.jsonl", lambda: iter([b"[" + b"[]," * (ITEM_MAX // 3 - 2) + b"1]\n"])),
     "many objects": ("items.json", lambda: iter([b"[" + b"{}," * MIB + b"1]"])),
-    "deep": ("items.jsonl", lambda: iter([b"[" * ITEM_MAX, b"\n", b'{"a":' * 400 + b"1" + b"}" * 400 + b"\n"])),
-    "huge": ("items.jsonl", lambda: iter([b'{"a": "', b"x" * (ITEM_MAX - 20), b'"}\n', *[b"y" * MIB] * 32])),
+    "deep": (
+        "items.jsonl",
+        lambda: iter([b"[" * ITEM_MAX, b"\n", b'{"a":' * 400 + b"1" + b"}" * 400 + b"\n"]),
+    ),
+    "huge": (
+        "items.jsonl",
+        lambda: iter([b'{"a": "', b"x" * (ITEM_MAX - 20), b'"}\n', *[b"y" * MIB] * 32]),
+    ),
     "huge numbers": ("items.jsonl", lambda: iter([b'{"a": ' + b"9" * (ITEM_MAX - 20) + b"}\n"])),
-    "long names": ("items.jsonl", lambda: _lines({f"{number}{'n' * MIB}": 1} for number in range(60))),
-    "sparse": ("items.jsonl", lambda: _lines({f"own{number}": number, "a": 1} for number in range(30_000))),
-    "tricky": ("items.jsonl", lambda: _lines({text: text, "a": text, "b": [text]} for text in TRICKY)),
-    "marked": ("items.json", lambda: iter([json.dumps([{"a": "ä\r=1"}] * 9, ensure_ascii=False).encode("utf-16")])),
-    "pipes": ("items.csv", lambda: iter([b"\xef\xbb\xbfa|b\r", b"=1|\x80\r\n" * 99, b'"\r=2"|x\n'])),
+    "long names": (
+        "items.jsonl",
+        lambda: _lines({f"{number}{'n' * MIB}": 1} for number in range(60)),
+    ),
+    "sparse": (
+        "items.jsonl",
+        lambda: _lines({f"own{number}": number, "a": 1} for number in range(30_000)),
+    ),
+    "tricky": (
+        "items.jsonl",
+        lambda: _lines({text: text, "a": text, "b": [text]} for text in TRICKY),
+    ),
+    "marked": (
+        "items.json",
+        lambda: iter([json.dumps([{"a": "ä\r=1"}] * 9, ensure_ascii=False).encode("utf-16")]),
+    ),
+    "pipes": (
+        "items.csv",
+        lambda: iter([b"\xef\xbb\xbfa|b\r", b"=1|\x80\r\n" * 99, b'"\r=2"|x\n']),
+    ),
     "wide table": ("items.csv", lambda: iter([b"," * MIB * 4, b"\n1\n"])),
-    "wide row": ("items.tsv", lambda: iter([b"a\tb\n", b"x\t" * (VALUES_MAX - 1), b"\n", b"y\t" * MIB, b"\n"])),
-    # Two million rows: of a reader that keeps them, their dictionaries alone are above the bound of memory.
+    "wide row": (
+        "items.tsv",
+        lambda: iter([b"a\tb\n", b"x\t" * (VALUES_MAX - 1), b"\n", b"y\t" * MIB, b"\n"]),
+    ),
+    # Two million rows: of a reader that keeps them, their dictionaries alone are above the bound of
+    # memory.
     "endless record": ("items.csv", lambda: iter([b'a,b\n"', *[b'","\n' * 100_000] * 20])),
 }
 
@@ -117,5 +148,9 @@ if __name__ == "__main__":
     for feed in FEEDS:
         before, began = _used(), time.process_time()
         size = read(feed)
-        took[feed] = {"mib": _used() - before, "cpu_s": round(time.process_time() - began, 2), "bytes": size}
+        took[feed] = {
+            "mib": _used() - before,
+            "cpu_s": round(time.process_time() - began, 2),
+            "bytes": size,
+        }
     print(json.dumps(took))

@@ -15,7 +15,10 @@ KEY = b"k" * 32
 
 
 class Keys:
-    """The file, its tokens, and the entrance it makes. Tokens of a project have its name and a role: ``b-read``."""
+    """The file, its tokens, and the entrance it makes.
+
+    Tokens of a project have its name and a role: ``b-read``.
+    """
 
     def __init__(self, folder: Path, *projects: str) -> None:
         self.file = folder / "tokens.toml"
@@ -31,7 +34,9 @@ class Keys:
         self.callers = TokenFile(self.file, clock=lambda: self.now)
 
     def entrance(self, **more: Any) -> Entrance:
-        return Entrance(**{"callers": self.callers, "task_key": KEY, "check": named_hosts(()), **more})
+        return Entrance(
+            **{"callers": self.callers, "task_key": KEY, "check": named_hosts(()), **more}
+        )
 
     def headers(self, role: str) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.tokens[role]}"}
@@ -40,5 +45,7 @@ class Keys:
         """Give a token of a project another one."""
         whole, own = self.file.read_text(), f'name = "the-{name}"'
         before, _, after = whole.partition(own)
-        self.file.write_text(before + own + re.sub(r'project = ".*"', f'project = "{project}"', after, count=1))
+        self.file.write_text(
+            before + own + re.sub(r'project = ".*"', f'project = "{project}"', after, count=1)
+        )
         self.now += FRESH_S

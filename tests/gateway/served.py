@@ -1,4 +1,6 @@
-"""A gateway behind a real server in the test's own event loop, and a client that reads server-sent events."""
+"""A gateway behind a real server in the test's own event loop, and a client that reads server-sent
+events.
+"""
 
 from __future__ import annotations
 
@@ -30,15 +32,20 @@ class Server:
 
 @asynccontextmanager
 async def served(app: FastAPI, *, grace_s: int = 5) -> AsyncIterator[Server]:
-    """As ``listening.run`` serves it, without the process around it. ``grace_s``: how patient its end is."""
+    """As ``listening.run`` serves it, without the process around it.
+
+    ``grace_s``: how patient its end is.
+    """
     bound = bind("127.0.0.1", 0, "TEST")
-    config = uvicorn.Config(app, http=Connection, ws="none", log_config=None, timeout_graceful_shutdown=grace_s)
+    config = uvicorn.Config(
+        app, http=Connection, ws="none", log_config=None, timeout_graceful_shutdown=grace_s
+    )
     server = _Server(config)
     server.leaving = app.state.leaving
     port = bound.getsockname()[1]
     task = asyncio.create_task(server.serve(sockets=[bound]))
     try:
-        while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
+        while not server.started:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         yield Server(f"http://127.0.0.1:{port}", port, server, task)
     finally:
@@ -56,8 +63,12 @@ class Sse:
     data: Any
 
 
-async def events(answer: httpx.Response, read: Callable[[str], Any] = json.loads) -> AsyncIterator[Sse]:
-    """The events of a stream by the rules of the HTML standard: comments and events without data are not shown."""
+async def events(
+    answer: httpx.Response, read: Callable[[str], Any] = json.loads
+) -> AsyncIterator[Sse]:
+    """The events of a stream by the rules of the HTML standard: comments and events without data
+    are not shown.
+    """
     last, name, data = "", "message", list[str]()
     async for line in answer.aiter_lines():
         if not line:
@@ -76,7 +87,9 @@ async def events(answer: httpx.Response, read: Callable[[str], Any] = json.loads
 
 
 async def take(stream: AsyncIterator[Sse], count: int) -> list[Sse]:
-    """The next events but for those that say the age of a page: of these a slow machine brings more."""
+    """The next events but for those that say the age of a page: of these a slow machine brings
+    more.
+    """
     found = list[Sse]()
     async with asyncio.timeout(60):
         while len(found) < count:
@@ -87,17 +100,22 @@ async def take(stream: AsyncIterator[Sse], count: int) -> list[Sse]:
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110 - many kinds of condition
+        while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
 def metric(app: FastAPI, name: str, stream: str) -> float:
     registry = app.state.metrics.registry
-    return float(registry.get_sample_value(f"crawler_lifecycle_gateway_stream_{name}", {"stream": stream}) or 0)
+    return float(
+        registry.get_sample_value(f"crawler_lifecycle_gateway_stream_{name}", {"stream": stream})
+        or 0
+    )
 
 
 @asynccontextmanager
-async def listening(url: str, *, last: str | None = None, **params: Any) -> AsyncIterator[AsyncIterator[Sse]]:
+async def listening(
+    url: str, *, last: str | None = None, **params: Any
+) -> AsyncIterator[AsyncIterator[Sse]]:
     """An open event stream."""
     headers = {"Last-Event-ID": last} if last is not None else {}
     async with (

@@ -1,4 +1,6 @@
-"""Real sockets under a service of ours: clients that say nothing, half a head, nonsense, or stop reading."""
+"""Real sockets under a service of ours: clients that say nothing, half a head, nonsense, or stop
+reading.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,13 @@ class Patient(Connection):
 
 async def _app(scope: Any, receive: Any, send: Any) -> None:
     large = scope["path"] == "/large"
-    await send({"type": "http.response.start", "status": 200, "headers": [] if large else [(b"content-length", b"2")]})
+    await send(
+        {
+            "type": "http.response.start",
+            "status": 200,
+            "headers": [] if large else [(b"content-length", b"2")],
+        }
+    )
     if large:
         for _ in range(2000):
             await send({"type": "http.response.body", "body": b"x" * 65536, "more_body": True})
@@ -94,7 +102,11 @@ def _answer(connection: socket.socket, request: bytes) -> tuple[int, Any]:
         assert part, f"closed after {head!r}"
         head += part
     head, _, body = head.partition(b"\r\n\r\n")
-    length = next(int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+    length = next(
+        int(line[15:])
+        for line in head.lower().split(b"\r\n")
+        if line.startswith(b"content-length:")
+    )
     while len(body) < length:
         body += connection.recv(65536)
     status = int(head.split(b" ")[1])
@@ -108,13 +120,18 @@ def test_a_plain_request_is_served_and_the_connection_kept(server: Any) -> None:
 
 
 def test_an_answer_in_two_writes_does_not_wait_for_the_client() -> None:
-    with bind("127.0.0.1", 0, "LIFECYCLE_TEST") as bound, socket.create_connection(bound.getsockname()):
+    with (
+        bind("127.0.0.1", 0, "LIFECYCLE_TEST") as bound,
+        socket.create_connection(bound.getsockname()),
+    ):
         accepted, _ = bound.accept()
         with accepted:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
-def test_whoever_says_nothing_or_half_a_head_loses_the_connection(server: Any, time_is_up: Callable[[], None]) -> None:
+def test_whoever_says_nothing_or_half_a_head_loses_the_connection(
+    server: Any, time_is_up: Callable[[], None]
+) -> None:
     for said in [b"", b"GET /ok HT", b"GET /ok HTTP/1.1\r\nHost: x\r\nA: "]:
         with _connected(server) as connection:
             connection.sendall(said)
@@ -122,7 +139,9 @@ def test_whoever_says_nothing_or_half_a_head_loses_the_connection(server: Any, t
             assert _rest(connection) == b"", said
 
 
-def test_so_does_one_that_begins_a_second_request_and_stops(server: Any, time_is_up: Callable[[], None]) -> None:
+def test_so_does_one_that_begins_a_second_request_and_stops(
+    server: Any, time_is_up: Callable[[], None]
+) -> None:
     with _connected(server) as connection:
         assert _answer(connection, GET) == (200, b"ok")
         connection.sendall(b"G")
@@ -130,7 +149,9 @@ def test_so_does_one_that_begins_a_second_request_and_stops(server: Any, time_is
         assert _rest(connection) == b""
 
 
-def test_so_does_one_that_sends_a_head_letter_by_letter(server: Any, time_is_up: Callable[[], None]) -> None:
+def test_so_does_one_that_sends_a_head_letter_by_letter(
+    server: Any, time_is_up: Callable[[], None]
+) -> None:
     def trickle() -> None:
         until = time.monotonic() + 150
         while time.monotonic() < until:
@@ -142,7 +163,9 @@ def test_so_does_one_that_sends_a_head_letter_by_letter(server: Any, time_is_up:
         trickle()
 
 
-def test_a_client_that_does_not_read_loses_its_connection(server: Any, time_is_up: Callable[[], None]) -> None:
+def test_a_client_that_does_not_read_loses_its_connection(
+    server: Any, time_is_up: Callable[[], None]
+) -> None:
     with _connected(server) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.sendall(GET.replace(b"/ok", b"/large"))
@@ -180,9 +203,14 @@ def test_headers_that_count_come_once(server: Any) -> None:
     for name in ["Authorization", "Idempotency-Key", "Origin", "Content-Type", "Host"]:
         with _connected(server) as connection:
             twice = f"{name}: a\r\n{name}: b\r\n".encode()
-            status, problem = _answer(connection, GET.replace(b"\r\n\r\n", b"\r\n" + twice + b"\r\n"))
+            status, problem = _answer(
+                connection, GET.replace(b"\r\n\r\n", b"\r\n" + twice + b"\r\n")
+            )
             # h11 itself refuses a second Host.
-            assert (status, problem["code"]) == (400, "bad_request" if name == "Host" else "duplicate_header"), name
+            assert (status, problem["code"]) == (
+                400,
+                "bad_request" if name == "Host" else "duplicate_header",
+            ), name
 
 
 def test_heads_have_limits(server: Any) -> None:
@@ -202,14 +230,19 @@ def test_an_upgrade_is_not_taken(server: Any) -> None:
     with _connected(server) as connection:
         upgrade = b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
         upgrade += b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
-        assert _answer(connection, GET.replace(b"\r\n\r\n", b"\r\n" + upgrade + b"\r\n")) == (200, b"ok")
+        assert _answer(connection, GET.replace(b"\r\n\r\n", b"\r\n" + upgrade + b"\r\n")) == (
+            200,
+            b"ok",
+        )
 
 
 def test_each_request_has_a_name_that_is_safe_to_log(server: Any) -> None:
     for given, kept in (("abc-1", True), ("a" * 65, False), ("a b", False), ("", False)):
         with _connected(server) as connection:
             connection.sendall(
-                GET.replace(b"\r\n\r\n", f"\r\nX-Request-Id: {given}\r\nConnection: close\r\n\r\n".encode())
+                GET.replace(
+                    b"\r\n\r\n", f"\r\nX-Request-Id: {given}\r\nConnection: close\r\n\r\n".encode()
+                )
             )
             head = _rest(connection).lower()
             assert (f"x-request-id: {given}\r\n".encode() in head) is kept
@@ -218,7 +251,9 @@ def test_each_request_has_a_name_that_is_safe_to_log(server: Any) -> None:
             assert b"cache-control: no-store" in head
 
 
-async def test_an_address_that_a_client_writes_is_not_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_address_that_a_client_writes_is_not_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class App:
         state = None
         seen: object = None

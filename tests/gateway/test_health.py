@@ -1,4 +1,6 @@
-"""The health strip: each part says how it stands and of when that is, and who asks costs nothing more."""
+"""The health strip: each part says how it stands and of when that is, and who asks costs nothing
+more.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ def test_a_late_look_is_told_with_what_the_cluster_said(world: World) -> None:
     made_world = store_world.World(world.store, cast(store_world.Clock, world.clock))
     fence = executing(made_world, "late")
     world.store.looks.record_look_error(fence, "403 from the cluster")
-    world.store.corrections.record_corrections(fence.run_id, [Correction(CorrectionKind.LATE, "LOST", "FAILED")])
+    world.store.corrections.record_corrections(
+        fence.run_id, [Correction(CorrectionKind.LATE, "LOST", "FAILED")]
+    )
     world.clock.forward(3600)
     strip = asyncio.run(made(world).read())
     [looks] = [one for one in strip.parts if one.name == "looks"]
@@ -125,10 +129,14 @@ def test_all_who_ask_share_one_answer(world: World, monkeypatch: pytest.MonkeyPa
             await strip.read()
 
     asyncio.run(twice())
-    assert (len(asked), world.workflows.asked_for_queues) == (4, 2), "task queues are asked for more seldom"
+    assert (len(asked), world.workflows.asked_for_queues) == (4, 2), (
+        "task queues are asked for more seldom"
+    )
 
 
-def test_task_queues_that_take_long_keep_nobody_waiting(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_task_queues_that_take_long_keep_nobody_waiting(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, seconds in {"QUEUES_WAIT_S": 0.01, "FRESH_S": 0.0, "QUEUES_S": 0.0}.items():
         monkeypatch.setattr(health, name, seconds)
     world.workflows.queues = [Queue(names.QUEUE_MAIN, "workflows", ALIVE)]

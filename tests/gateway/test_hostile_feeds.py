@@ -1,4 +1,6 @@
-"""What a crawler may leave, through every reader: bounded memory and time, and nothing that acts."""
+"""What a crawler may leave, through every reader: bounded memory and time, and nothing that
+acts.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,8 @@ from tests.gateway.gateway_world import BASE, World
 from tests.gateway.hostile_feeds import FEEDS, READERS
 from tests.gateway.page.conftest import BROWSER
 
-#: What one reader may take for all feeds: MiB of memory, and seconds of the processor. They are far above what they
-#: take, and far below what one of these feeds took before it was bounded.
+#: What one reader may take for all feeds: MiB of memory, and seconds of the processor. They are far
+#: above what they take, and far below what one of these feeds took before it was bounded.
 MEMORY_MIB, PROCESSOR_S = 320, 120
 
 
@@ -86,7 +88,9 @@ def test_no_cell_of_csv_acts(left: Left, feed: str) -> None:
 async def test_an_assistant_gets_little_of_it_and_as_data(left: Left) -> None:
     def pass_on(request: httpx.Request) -> httpx.Response:
         answer = left.client.get(str(request.url))
-        return httpx.Response(answer.status_code, content=answer.content, headers={"content-type": "application/json"})
+        return httpx.Response(
+            answer.status_code, content=answer.content, headers={"content-type": "application/json"}
+        )
 
     def connect() -> Gateway:
         gateway = Gateway(BASE)

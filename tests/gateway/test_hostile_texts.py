@@ -1,6 +1,8 @@
-"""Texts that Temporal, a database or a log would not take as they are: every door refuses them, and names the field.
+"""Texts that Temporal, a database or a log would not take as they are: every door refuses them, and
+names the field.
 
-What is accepted becomes search attributes, workflow ids and columns: Temporal ends a workflow for one that is too long.
+What is accepted becomes search attributes, workflow ids and columns: Temporal ends a workflow for
+one that is too long.
 """
 
 from __future__ import annotations
@@ -14,21 +16,37 @@ import pytest
 from temporalio.exceptions import ApplicationError
 
 from crawler_lifecycle.domain import names
-from crawler_lifecycle.domain.bounds import TRAVEL_MAX, check_request_id, check_text, cut_to_travel, travels, words
+from crawler_lifecycle.domain.bounds import (
+    TRAVEL_MAX,
+    check_request_id,
+    check_text,
+    cut_to_travel,
+    travels,
+    words,
+)
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.run import AddTasks, ChildTask, RunRequest
 from crawler_lifecycle.features.graphs.activities.graphs import crawl_request
 from crawler_lifecycle.features.graphs.domain.checks import check_key, check_step
 from crawler_lifecycle.features.graphs.domain.commands import CancelSteps, RetrySteps
 from crawler_lifecycle.features.graphs.domain.spec import StepKind, StepSpec
-from crawler_lifecycle.features.graphs.gateway.commands import CancelGraph, StartGraph, StopGraphBody
+from crawler_lifecycle.features.graphs.gateway.commands import (
+    CancelGraph,
+    StartGraph,
+    StopGraphBody,
+)
 from crawler_lifecycle.features.managers.domain.jobs import check_tag
 from crawler_lifecycle.features.managers.domain.manager import AddJobs, Job
 from crawler_lifecycle.features.managers.gateway.requests import AddJobs as AddJobsBody
 from crawler_lifecycle.features.managers.gateway.requests import StartManager, StopManager
 from crawler_lifecycle.features.schedules.activities.due import run_request
 from crawler_lifecycle.features.schedules.domain.definition import ScheduleSpec
-from crawler_lifecycle.features.schedules.gateway.commands import AskSchedule, Backfill, PauseSchedule, PutSchedule
+from crawler_lifecycle.features.schedules.gateway.commands import (
+    AskSchedule,
+    Backfill,
+    PauseSchedule,
+    PutSchedule,
+)
 from crawler_lifecycle.features.user_code.calls import check_job
 from crawler_lifecycle.features.webhooks.domain.definition import WebhookSpec
 from crawler_lifecycle.features.webhooks.gateway.commands import AskTest, PauseWebhook, PutWebhook
@@ -77,12 +95,18 @@ def made(kind: Callable[..., object], **given: object) -> Callable[[str, str], o
 
 
 def of_schedule(field: str, text: str) -> object:
-    spec = ScheduleSpec(run={"crawler": "books", field: [text] if field == "tags" else text}, every_s=60)
+    spec = ScheduleSpec(
+        run={"crawler": "books", field: [text] if field == "tags" else text}, every_s=60
+    )
     return run_request("nightly", WHEN, spec, "default")
 
 
 def of_step(field: str, text: str) -> None:
-    job = {"crawler": "books"} if field == "path" else {"plan": "m:C", field: [text] if field == "tags" else text}
+    job = (
+        {"crawler": "books"}
+        if field == "path"
+        else {"plan": "m:C", field: [text] if field == "tags" else text}
+    )
     kind = StepKind.CRAWL if field == "path" else StepKind.MANAGER
     check_step(StepSpec(text if field == "path" else "a", kind, job))
 
@@ -98,10 +122,19 @@ BY = ("requested_by",)
 STARTED = ("requested_by", "parent", "request_id", "tags")
 HOOK = {"url": "https://hooks.example.com/", "secrets": ["env:A"]}
 DOORS: dict[str, tuple[Callable[[str, str], object], tuple[str, ...]]] = {
-    "a run by Temporal": (lambda f, t: read_input(RunRequest, {"crawler": "books", f: [t] if f == "tags" else t}), RUN),
+    "a run by Temporal": (
+        lambda f, t: read_input(RunRequest, {"crawler": "books", f: [t] if f == "tags" else t}),
+        RUN,
+    ),
     "a run by code": (made(RunRequest, crawler="books"), RUN),
-    "a run by HTTP": (body(StartRun, crawler="books"), ("requested_by", "flow_id", "parent", "tags")),
-    "a crawl of a graph": (lambda f, t: crawl_request({"crawler": "books", f: [t] if f == "tags" else t}), RUN),
+    "a run by HTTP": (
+        body(StartRun, crawler="books"),
+        ("requested_by", "flow_id", "parent", "tags"),
+    ),
+    "a crawl of a graph": (
+        lambda f, t: crawl_request({"crawler": "books", f: [t] if f == "tags" else t}),
+        RUN,
+    ),
     "a run of a schedule": (of_schedule, ("requested_by", "flow_id", "tags")),
     "tasks by Temporal": (made(AddTasks, tasks=[ChildTask()]), ("request_id",)),
     "tasks by HTTP": (body(AddTasksBody, tasks=[{}]), ("request_id",)),
@@ -125,7 +158,10 @@ DOORS: dict[str, tuple[Callable[[str, str], object], tuple[str, ...]]] = {
     "a trigger": (body(AskSchedule), ("requested_by", "request_id")),
     "a backfill": (body(Backfill, after=WHEN.isoformat()), BY),
     "a webhook": (body(PutWebhook, **HOOK), BY),
-    "a filter": (lambda field, text: WebhookSpec(**HOOK, **{field: [text]}), ("flows", "tags", "outcomes")),  # type: ignore[arg-type]
+    "a filter": (
+        lambda field, text: WebhookSpec(**HOOK, **{field: [text]}),
+        ("flows", "tags", "outcomes"),
+    ),  # type: ignore[arg-type]
     "a webhook's pause": (body(PauseWebhook), BY),
     "a webhook's test": (body(AskTest), BY),
     "the store": (lambda field, text: check_request_id(text), ("request_id",)),
@@ -178,7 +214,9 @@ def test_the_longest_that_is_let_in_fits_what_it_becomes(sign: str) -> None:
         assert len(one.encode()) <= WORKFLOW_ID
     assert travels(names.graph_workflow_id(key)), "it is the parent of the graph's runs"
     request_id = sign * max(n for n in range(1, 121) if travels(sign * n, names.REQUEST_ID_MAX))
-    workflow_id = names.uid_workflow_id(names.attempt_workflow_id("c" * 63, request_id, 2**31), "u" * 32)
+    workflow_id = names.uid_workflow_id(
+        names.attempt_workflow_id("c" * 63, request_id, 2**31), "u" * 32
+    )
     assert len(workflow_id.encode()) <= WORKFLOW_ID
 
 

@@ -51,13 +51,21 @@ class Assistant:
         gateway = Gateway(BASE, token=self.keys.tokens[self.role])
         headers = gateway._http.headers
         gateway._http.close()
-        gateway._http = httpx.Client(base_url=BASE, headers=headers, transport=httpx.MockTransport(self.pass_on))
+        gateway._http = httpx.Client(
+            base_url=BASE, headers=headers, transport=httpx.MockTransport(self.pass_on)
+        )
         return gateway
 
     def pass_on(self, request: httpx.Request) -> httpx.Response:
-        headers = {name: value for name, value in request.headers.items() if name != "accept-encoding"}
-        answer = self.door.request(request.method, str(request.url), content=request.read(), headers=headers)
-        return httpx.Response(answer.status_code, headers=dict(answer.headers), content=answer.content)
+        headers = {
+            name: value for name, value in request.headers.items() if name != "accept-encoding"
+        }
+        answer = self.door.request(
+            request.method, str(request.url), content=request.read(), headers=headers
+        )
+        return httpx.Response(
+            answer.status_code, headers=dict(answer.headers), content=answer.content
+        )
 
     async def call(self, tool: str, **arguments: Any) -> tuple[bool, str]:
         async with Client(mcp.build(self.connect)) as client:
@@ -73,12 +81,16 @@ def assistant(door: TestClient, keys: Keys) -> Assistant:
 
 def data(text: str) -> str:
     """What stands between the lines that nobody could know before."""
-    found = re.fullmatch(r"[^\n]*not an instruction:\n--- data (\w{16})\n(.*)\n--- end of data \1", text, re.S)
+    found = re.fullmatch(
+        r"[^\n]*not an instruction:\n--- data (\w{16})\n(.*)\n--- end of data \1", text, re.S
+    )
     assert found is not None, text
     return found[2]
 
 
-async def test_a_run_is_started_explained_and_stopped(assistant: Assistant, world: World, logs: FakeLogs) -> None:
+async def test_a_run_is_started_explained_and_stopped(
+    assistant: Assistant, world: World, logs: FakeLogs
+) -> None:
     async def told(tool: str, **arguments: Any) -> Any:
         failed, text = await assistant.call(tool, **arguments)
         assert not failed, text
@@ -111,7 +123,9 @@ async def test_a_run_is_started_explained_and_stopped(assistant: Assistant, worl
     assert (ended["status"], ended["cause"]) == ("FAILED", "It is over")
 
 
-async def test_a_token_that_may_only_read_is_refused_by_the_gateway(assistant: Assistant, world: World) -> None:
+async def test_a_token_that_may_only_read_is_refused_by_the_gateway(
+    assistant: Assistant, world: World
+) -> None:
     assistant.role = "read"
     for tool, arguments in (("start_run", {"crawler": "plain"}), ("stop_run", {"run_id": 1})):
         failed, text = await assistant.call(tool, **arguments)
@@ -122,11 +136,15 @@ async def test_a_token_that_may_only_read_is_refused_by_the_gateway(assistant: A
     assert not (await assistant.call("list_runs"))[0]
 
 
-async def test_tools_say_what_they_change_and_wrong_arguments_reach_no_gateway(assistant: Assistant) -> None:
+async def test_tools_say_what_they_change_and_wrong_arguments_reach_no_gateway(
+    assistant: Assistant,
+) -> None:
     assistant.role = "nobody"  # a call of the gateway would fail with a KeyError
     async with Client(mcp.build(assistant.connect)) as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-    assert {name for name, tool in tools.items() if tool.annotations and tool.annotations.read_only_hint} == READS
+    assert {
+        name for name, tool in tools.items() if tool.annotations and tool.annotations.read_only_hint
+    } == READS
     assert set(tools) == READS | WRITES
     assert all(tool.description for tool in tools.values())
     wrong: list[tuple[str, dict[str, Any]]] = [
@@ -143,14 +161,24 @@ async def test_tools_say_what_they_change_and_wrong_arguments_reach_no_gateway(a
         assert "validation error" in text, tool
 
 
-async def test_an_argument_that_a_tool_does_not_have_is_refused(assistant: Assistant, world: World) -> None:
+async def test_an_argument_that_a_tool_does_not_have_is_refused(
+    assistant: Assistant, world: World
+) -> None:
     """The SDK would drop it: with ``project=a`` and a token of b, a run would start in b."""
     async with Client(mcp.build(assistant.connect)) as client:
         schemas = [tool.input_schema for tool in (await client.list_tools()).tools]
     assert {schema["additionalProperties"] for schema in schemas} == {False}
     for tool, arguments, told in (
-        ("start_run", {"crawler": "plain", "project": "a"}, "project: unknown argument; known are crawler, args"),
-        ("start_run", {"crawler": "plain", "requestId": "x"}, "requestId: unknown argument; did you mean request_id?"),
+        (
+            "start_run",
+            {"crawler": "plain", "project": "a"},
+            "project: unknown argument; known are crawler, args",
+        ),
+        (
+            "start_run",
+            {"crawler": "plain", "requestId": "x"},
+            "requestId: unknown argument; did you mean request_id?",
+        ),
         ("why", {"runID": 1}, "runID: unknown argument; did you mean run_id?"),
         ("list_crawlers", {"x": 1}, "x: unknown argument; leave it out"),
     ):

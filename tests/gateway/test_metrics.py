@@ -14,14 +14,26 @@ def _samples(client: TestClient) -> dict[tuple[str, tuple[tuple[str, str], ...]]
     answer = client.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     return {
-        (sample.name.removeprefix("crawler_lifecycle_gateway_"), tuple(sorted(sample.labels.items()))): sample.value
+        (
+            sample.name.removeprefix("crawler_lifecycle_gateway_"),
+            tuple(sorted(sample.labels.items())),
+        ): sample.value
         for family in text_string_to_metric_families(answer.text)
         for sample in family.samples
     }
 
 
-def test_requests_are_counted_by_operation_and_never_by_what_callers_write(client: TestClient) -> None:
-    for path in ("/v1/runs", "/v1/runs", "/v1/runs/471147114711", "/v1/runs/x", "/v2/secret", "/v1/runs?x=1"):
+def test_requests_are_counted_by_operation_and_never_by_what_callers_write(
+    client: TestClient,
+) -> None:
+    for path in (
+        "/v1/runs",
+        "/v1/runs",
+        "/v1/runs/471147114711",
+        "/v1/runs/x",
+        "/v2/secret",
+        "/v1/runs?x=1",
+    ):
         client.get(path)
     client.get("/v1/runs", headers={"host": "evil.example"})
     found = _samples(client)

@@ -1,4 +1,6 @@
-"""Pools as people see them: the list, the position of a run in its line, and the doors that refuse unknown pools."""
+"""Pools as people see them: the list, the position of a run in its line, and the doors that refuse
+unknown pools.
+"""
 
 from __future__ import annotations
 
@@ -46,14 +48,22 @@ def keys(tmp_path: Path) -> Keys:
 @pytest.fixture
 def owned(world: World, keys: Keys, tmp_path: Path) -> Iterator[tuple[World, TestClient]]:
     """The same with a pool of project x, and a gateway with tokens."""
-    store = open_store(f"sqlite:///{tmp_path}/runs.db", pool_size=30, clock=world.clock, pools=OWNED)
+    store = open_store(
+        f"sqlite:///{tmp_path}/runs.db", pool_size=30, clock=world.clock, pools=OWNED
+    )
     there = World(store, world.clock)
     with there.client(there.new_app(entrance=keys.entrance(), scrapyd="default")) as client:
         yield there, client
     store.close()
 
 
-def start(world: World, client: TestClient, tasks: int = 1, headers: dict[str, str] | None = None, **more: Any) -> int:
+def start(
+    world: World,
+    client: TestClient,
+    tasks: int = 1,
+    headers: dict[str, str] | None = None,
+    **more: Any,
+) -> int:
     """Start a run, and let its workflow offer as many tasks as its pool has places for."""
     body = {"crawler": "plain", "tasks": [{"args": {"page": str(n)}} for n in range(tasks)], **more}
     answer = client.post("/v1/runs", json=body, headers=headers)
@@ -72,7 +82,10 @@ def test_the_line_is_seen_everywhere(world: World, client: TestClient) -> None:
     last = start(world, client, pool="shop-a")
     found = {pool["name"]: pool for pool in client.get("/v1/pools").json()["pools"]}
     assert sorted(found) == ["default", "shop-a", "shop-b"]
-    mine = {name: found["shop-a"][name] for name in ("in_use", "max", "waiting_runs", "waiting_tasks", "weight")}
+    mine = {
+        name: found["shop-a"][name]
+        for name in ("in_use", "max", "waiting_runs", "waiting_tasks", "weight")
+    }
     assert mine == {"in_use": 2, "max": 2, "waiting_runs": 3, "waiting_tasks": 4, "weight": 3}
     world.clock.forward(245)
     line = "waiting for a place in pool shop-a (2 of 2 in use; 2 more urgent and 1 older tasks come first"
@@ -88,7 +101,8 @@ def test_the_line_is_seen_everywhere(world: World, client: TestClient) -> None:
     assert "2 more urgent and 1 older tasks come first" in page
     assert '<a href="/?pool=shop-a">shop-a</a>' in page
     assert re.search(
-        r'<th scope="row"><a href="/\?pool=shop-a">shop-a</a></th><td class="n">2 of 2</td>', pools(client)
+        r'<th scope="row"><a href="/\?pool=shop-a">shop-a</a></th><td class="n">2 of 2</td>',
+        pools(client),
     )
     figures = client.get("/metrics").text
     for said in ("waiting_tasks", "places_in_use", "places_max"):
@@ -108,12 +122,19 @@ def test_an_installation_without_pools_says_so(world: World, tmp_path: Path) -> 
         assert 'name="pool"' not in client.get("/runs/new?crawler=plain").text
         refused = client.post("/v1/runs", json={"crawler": "plain", "pool": "shop-a"})
     store.close()
-    assert (refused.status_code, "the pools of this installation are default" in refused.text) == (422, True)
+    assert (refused.status_code, "the pools of this installation are default" in refused.text) == (
+        422,
+        True,
+    )
 
 
 def test_the_form_offers_the_pools(world: World, client: TestClient) -> None:
     form = client.get("/runs/new?crawler=plain").text
-    assert re.findall(r"<option>(default|shop-\w)</option>", form) == ["default", "shop-a", "shop-b"]
+    assert re.findall(r"<option>(default|shop-\w)</option>", form) == [
+        "default",
+        "shop-a",
+        "shop-b",
+    ]
     run_id = start(world, client, pool="shop-b")
     assert "<option selected>shop-b</option>" in client.get(f"/runs/new?like={run_id}").text
 
@@ -125,9 +146,17 @@ DOORS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "a run": ("POST", "/v1/runs", RUN),
     "a schedule of a run": ("PUT", "/v1/schedules/s", {"every_s": 60, "run": RUN}),
     "a graph": ("POST", "/v1/graphs", GRAPH),
-    "a schedule of a graph": ("PUT", "/v1/schedules/s", {"every_s": 60, "graph": {"steps": GRAPH["steps"]}}),
+    "a schedule of a graph": (
+        "PUT",
+        "/v1/schedules/s",
+        {"every_s": 60, "graph": {"steps": GRAPH["steps"]}},
+    ),
     "a manager": ("POST", "/v1/managers", {"crawler": "plain", "options": {"pool": "shop-x"}}),
-    "a manager of a class": ("POST", "/v1/managers", {"plan": "shops:Shops", "argv": ["--pool=shop-x"]}),
+    "a manager of a class": (
+        "POST",
+        "/v1/managers",
+        {"plan": "shops:Shops", "argv": ["--pool=shop-x"]},
+    ),
     "a graph of a manager": (
         "POST",
         "/v1/graphs",
@@ -143,7 +172,10 @@ DOORS: dict[str, tuple[str, str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize(("given", "checked"), [("shop-a", ["shop-a"]), (None, [None, None])])
 def test_the_pool_of_a_manager_is_checked_once(
-    client: TestClient, monkeypatch: pytest.MonkeyPatch, given: str | None, checked: list[str | None]
+    client: TestClient,
+    monkeypatch: pytest.MonkeyPatch,
+    given: str | None,
+    checked: list[str | None],
 ) -> None:
     """A given one. Without it also that of its crawler's entry, which has none here."""
     asked, check = list[str | None](), Pools.check
@@ -163,10 +195,15 @@ def test_an_unknown_pool_is_refused_by_name(client: TestClient, door: str) -> No
     method, path, body = DOORS[door]
     answer = client.request(method, path, json=body)
     assert answer.status_code == 422, answer.text
-    assert "pool: 'shop-x' is not allowed; the pools of this installation are default, shop-a, shop-b" in answer.text
+    assert (
+        "pool: 'shop-x' is not allowed; the pools of this installation are default, shop-a, shop-b"
+        in answer.text
+    )
 
 
-@pytest.mark.parametrize("door", [*DOORS, "a page of a graph", "more steps", "jobs", "the form", "quotas", "scrapyd"])
+@pytest.mark.parametrize(
+    "door", [*DOORS, "a page of a graph", "more steps", "jobs", "the form", "quotas", "scrapyd"]
+)
 def test_a_pool_of_another_project_is_as_unknown_as_one_that_is_not_there(
     owned: tuple[World, TestClient], keys: Keys, door: str
 ) -> None:
@@ -180,10 +217,15 @@ def test_a_pool_of_another_project_is_as_unknown_as_one_that_is_not_there(
         if door in DOORS:
             method, path, body = json.loads(json.dumps(DOORS[door]).replace("shop-x", pool))
             return ask(who, method, path, json=body | project)
-        made, steps = {"crawler": "plain", **project}, [{"path": "b", "kind": "crawl", "job": {**RUN, "pool": pool}}]
+        made, steps = (
+            {"crawler": "plain", **project},
+            [{"path": "b", "kind": "crawl", "job": {**RUN, "pool": pool}}],
+        )
         match door:
             case "a page of a graph":
-                key = ask(who, "POST", "/v1/graphs", json={"pages": 1, "fingerprint": "0" * 64, **project}).json()["id"]
+                key = ask(
+                    who, "POST", "/v1/graphs", json={"pages": 1, "fingerprint": "0" * 64, **project}
+                ).json()["id"]
                 return ask(who, "PUT", f"/v1/graphs/{key}/pages/0", json={"steps": steps})
             case "more steps":
                 whole = [{"path": "a", "kind": "crawl", "job": {"crawler": "plain"}}]
@@ -191,7 +233,9 @@ def test_a_pool_of_another_project_is_as_unknown_as_one_that_is_not_there(
                 return ask(who, "POST", f"/v1/graphs/{key}/append", json={"steps": steps})
             case "jobs":
                 manager = ask(who, "POST", "/v1/managers", json=made).json()["manager_id"]
-                return ask(who, "POST", f"/v1/managers/{manager}/jobs", json={"jobs": [{"pool": pool}]})
+                return ask(
+                    who, "POST", f"/v1/managers/{manager}/jobs", json={"jobs": [{"pool": pool}]}
+                )
             case "the form":
                 form = {"key": uuid.uuid4().hex, "pool": pool, **made}
                 return ask(who, "POST", "/runs/new", data=form, follow_redirects=False)
@@ -203,9 +247,17 @@ def test_a_pool_of_another_project_is_as_unknown_as_one_that_is_not_there(
             return other.post("/schedule.json", data=form, headers=keys.headers(who))
 
     answers = [knock("y-operate", pool) for pool in ("shop-x", "shop-z")]
-    said = [re.sub(r"shop-z|\b[0-9a-f]{32}\b", "shop-x", html.unescape(answer.text)) for answer in answers]
-    assert answers[0].status_code == answers[1].status_code == (200 if door == "scrapyd" else 422), said
-    assert "'shop-x' is not allowed; the pools of this installation are default, shop-a, shop-b (" in said[0]
+    said = [
+        re.sub(r"shop-z|\b[0-9a-f]{32}\b", "shop-x", html.unescape(answer.text))
+        for answer in answers
+    ]
+    assert (
+        answers[0].status_code == answers[1].status_code == (200 if door == "scrapyd" else 422)
+    ), said
+    assert (
+        "'shop-x' is not allowed; the pools of this installation are default, shop-a, shop-b ("
+        in said[0]
+    )
     assert said[0] == said[1]
     assert "is not allowed" not in knock("x-operate", "shop-x").text
     if door not in ("quotas", "scrapyd"):
@@ -213,7 +265,9 @@ def test_a_pool_of_another_project_is_as_unknown_as_one_that_is_not_there(
         assert ["is not allowed; the pools" in answer for answer in named] == [True, False], named
 
 
-def test_a_token_of_a_project_is_told_of_its_own_runs_and_pools(owned: tuple[World, TestClient], keys: Keys) -> None:
+def test_a_token_of_a_project_is_told_of_its_own_runs_and_pools(
+    owned: tuple[World, TestClient], keys: Keys
+) -> None:
     world, client = owned
     x, y, every = (keys.headers(who) for who in ("x-operate", "y-operate", "read"))
     start(world, client, 2, headers=x, pool="shop-a")
@@ -223,8 +277,14 @@ def test_a_token_of_a_project_is_told_of_its_own_runs_and_pools(owned: tuple[Wor
     start(world, client, 5, headers=x, pool="shop-a", priority=1)
     world.clock.forward(45)
     said = client.get(f"/v1/runs/{mine}", headers=y).json()["waiting"]
-    assert re.fullmatch(r"waiting .* shop-a \(of this project 1 older task comes first; about \d+ min\) for 45 s", said)
-    assert "shop-a (of this project 1 older task comes first; " in client.get(f"/runs/{mine}", headers=y).text
+    assert re.fullmatch(
+        r"waiting .* shop-a \(of this project 1 older task comes first; about \d+ min\) for 45 s",
+        said,
+    )
+    assert (
+        "shop-a (of this project 1 older task comes first; "
+        in client.get(f"/runs/{mine}", headers=y).text
+    )
     assert (
         "(2 of 2 in use; 5 more urgent and 1 older tasks come first; "
         in (client.get(f"/v1/runs/{mine}", headers=every).json()["waiting"])
@@ -232,9 +292,16 @@ def test_a_token_of_a_project_is_told_of_its_own_runs_and_pools(owned: tuple[Wor
 
     def rows(headers: dict[str, str]) -> dict[str, tuple[object, ...]]:
         known = client.get("/v1/pools", headers=headers).json()["pools"]
-        return {one["name"]: (one["in_use"], one["max"], one["waiting_tasks"], one["share"]) for one in known}
+        return {
+            one["name"]: (one["in_use"], one["max"], one["waiting_tasks"], one["share"])
+            for one in known
+        }
 
-    assert rows(y) == {"default": (0, None, 0, None), "shop-a": (0, None, 8, None), "shop-b": (0, None, 0, None)}
+    assert rows(y) == {
+        "default": (0, None, 0, None),
+        "shop-a": (0, None, 8, None),
+        "shop-b": (0, None, 0, None),
+    }
     assert rows(x)["shop-a"] == (2, None, 5, None)
     assert rows(every)["shop-a"][:3] == (2, 2, 13)
     assert "shop-x" in rows(x)
@@ -254,11 +321,15 @@ def test_the_pool_of_a_crawlers_entry_is_checked_too(world: World) -> None:
     )
     with world.client() as client:
         for method, path, body in bodies:
-            assert "pool: 'shop-x' is not allowed" in client.request(method, path, json=body).text, path
+            assert (
+                "pool: 'shop-x' is not allowed" in client.request(method, path, json=body).text
+            ), path
 
 
 def test_jobs_of_a_manager_have_pools(world: World, client: TestClient) -> None:
-    manager = client.post("/v1/managers", json={"crawler": "plain", "options": {"pool": "shop-a"}}).json()
+    manager = client.post(
+        "/v1/managers", json={"crawler": "plain", "options": {"pool": "shop-a"}}
+    ).json()
     path = f"/v1/managers/{manager['manager_id']}/jobs"
     jobs = [{"spider_args": {"page": "1"}}, {"spider_args": {"page": "2"}, "pool": "shop-b"}]
     assert client.post(path, json={"jobs": jobs}).status_code == 202

@@ -1,4 +1,6 @@
-"""The gateway as a process: what it needs to come up, how it goes, and clients that want too much."""
+"""The gateway as a process: what it needs to come up, how it goes, and clients that want too
+much.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def http() -> Iterator[httpx.Client]:
         yield client
 
 
-def test_it_lives_without_database_and_temporal_and_leaves_when_asked(tmp_path: Path, http: httpx.Client) -> None:
+def test_it_lives_without_database_and_temporal_and_leaves_when_asked(
+    tmp_path: Path, http: httpx.Client
+) -> None:
     with gateway(environment(tmp_path), tmp_path) as running:
         url = running.url
         assert http.get(f"{url}/healthz").json() == {"status": "alive"}
@@ -41,21 +45,30 @@ def test_it_lives_without_database_and_temporal_and_leaves_when_asked(tmp_path: 
             lines = answer.iter_lines()
             assert next(lines) == ": the database does not answer, waiting for it"
             running.process.send_signal(signal.SIGTERM)
-            # The answer is complete. One that was cut, as if the gateway had waited for its readers, would raise.
+            # The answer is complete. One that was cut, as if the gateway had waited for its
+            # readers, would raise.
             assert not [line for line in lines if line.startswith("event:")]
         assert running.process.wait(60) == 0
         assert "Traceback" not in running.log.read_text()
 
 
-def test_greedy_clients_cost_little_memory_and_others_are_served(tmp_path: Path, http: httpx.Client) -> None:
+def test_greedy_clients_cost_little_memory_and_others_are_served(
+    tmp_path: Path, http: httpx.Client
+) -> None:
     """A thousand sockets that say half a request, and bodies of 100 MB, announced and not."""
-    with gateway(environment(tmp_path), tmp_path) as running, _many_files(), contextlib.ExitStack() as stack:
+    with (
+        gateway(environment(tmp_path), tmp_path) as running,
+        _many_files(),
+        contextlib.ExitStack() as stack,
+    ):
         before = running.memory()
         for n in range(1000):
             connection = socket.create_connection(("127.0.0.1", running.port))
             stack.callback(connection.close)
             if n % 2:
-                connection.sendall(b"POST /v1/runs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
+                connection.sendall(
+                    b"POST /v1/runs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{"
+                )
         json = {"content-type": "application/json"}
         for _ in range(3):
             assert http.get(f"{running.url}/healthz").status_code == 200
@@ -63,16 +76,24 @@ def test_greedy_clients_cost_little_memory_and_others_are_served(tmp_path: Path,
             told = _status(running.port, b"Content-Length: 104857600\r\n", b"")
             assert told == 413
             told = _status(
-                running.port, b"Transfer-Encoding: chunked\r\n", (b"10000\r\n" + b" " * 65536 + b"\r\n") * 40
+                running.port,
+                b"Transfer-Encoding: chunked\r\n",
+                (b"10000\r\n" + b" " * 65536 + b"\r\n") * 40,
             )
             assert told == 413
-        assert http.post(f"{running.url}/v1/runs", content=b"[" * MIB, headers=json).status_code == 422
+        assert (
+            http.post(f"{running.url}/v1/runs", content=b"[" * MIB, headers=json).status_code == 422
+        )
         assert running.memory() < 200 * MIB, f"{before} before"
 
 
 def _status(port: int, headers: bytes, body: bytes) -> int:
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
-        head = b"POST /v1/runs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" + headers + b"\r\n"
+        head = (
+            b"POST /v1/runs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            + headers
+            + b"\r\n"
+        )
         with contextlib.suppress(ConnectionError):  # it need not read to the end what it refuses
             connection.sendall(head + body)
         return int(connection.recv(4096).split(b" ")[1])
@@ -86,17 +107,23 @@ def _many_files() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_with_tokens_it_listens_anywhere_and_lets_in_who_has_one(tmp_path: Path, http: httpx.Client) -> None:
+def test_with_tokens_it_listens_anywhere_and_lets_in_who_has_one(
+    tmp_path: Path, http: httpx.Client
+) -> None:
     token, lines = new_token("portal", "read")
     (tmp_path / "tokens.toml").write_text(lines)
-    settings = environment(tmp_path, LIFECYCLE_GATEWAY__HOST="0.0.0.0", LIFECYCLE_GATEWAY__TOKENS_FILE="tokens.toml")
+    settings = environment(
+        tmp_path, LIFECYCLE_GATEWAY__HOST="0.0.0.0", LIFECYCLE_GATEWAY__TOKENS_FILE="tokens.toml"
+    )
     del settings["LIFECYCLE_GATEWAY__OPEN"]
     with gateway(settings, tmp_path) as running:
         url = f"http://127.0.0.1:{running.port}"
         assert http.get(f"{url}/healthz").status_code == 200
         assert http.get(f"{url}/v1/runs").status_code == 401
         # It is not in the file, and there is no database that could have it.
-        assert http.get(f"{url}/v1/runs", headers={"Authorization": "Bearer wrong"}).status_code == 503
+        assert (
+            http.get(f"{url}/v1/runs", headers={"Authorization": "Bearer wrong"}).status_code == 503
+        )
         right = {"Authorization": f"Bearer {token}"}
         assert http.get(f"{url}/v1/runs", headers=right).json()["code"] == "store_unavailable"
         assert http.post(f"{url}/v1/runs", headers=right, json={"crawler": "x"}).status_code == 403

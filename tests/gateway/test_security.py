@@ -1,4 +1,6 @@
-"""Hostile requests over HTTP: fields nobody declared, text that is code elsewhere, names that steer logs."""
+"""Hostile requests over HTTP: fields nobody declared, text that is code elsewhere, names that steer
+logs.
+"""
 
 from __future__ import annotations
 
@@ -15,31 +17,62 @@ from tests.gateway.gateway_world import World
 from tests.support.databases import make_tables
 
 HOSTILE = [
-    *("' OR '1'='1", "'; DROP TABLE run_history; --", '" UNION SELECT * FROM task_history --', "1) OR (1=1"),
-    *("%", "_lain", "plain\\", "\x00", "plain\u202e", "${jndi:ldap://x}", "{{7*7}}", "../../etc/passwd"),
+    *(
+        "' OR '1'='1",
+        "'; DROP TABLE run_history; --",
+        '" UNION SELECT * FROM task_history --',
+        "1) OR (1=1",
+    ),
+    *(
+        "%",
+        "_lain",
+        "plain\\",
+        "\x00",
+        "plain\u202e",
+        "${jndi:ldap://x}",
+        "{{7*7}}",
+        "../../etc/passwd",
+    ),
     *("<img src=x onerror=alert(1)>", "plain\r\nX-Injected: 1", "a" * 4000),
     "пл\u00e4in\U0001f577",
 ]
 
 #: What a caller might wish to decide and never may.
 UNDECLARED = {
-    **{"status": "COMPLETED", "stage": "completion", "run_id": 1, "owner_run_id": "x", "tenant_id": "other"},
-    **{"image": "evil:latest", "command": ["sh"], "namespace": "kube-system", "env": {"LD_PRELOAD": "x"}},
+    **{
+        "status": "COMPLETED",
+        "stage": "completion",
+        "run_id": 1,
+        "owner_run_id": "x",
+        "tenant_id": "other",
+    },
+    **{
+        "image": "evil:latest",
+        "command": ["sh"],
+        "namespace": "kube-system",
+        "env": {"LD_PRELOAD": "x"},
+    },
     **{"workflow_id": "x", "__class__": "x", "rerun ": True},
 }
 
 
 @pytest.fixture
 def run_id(world: World, client: TestClient) -> int:
-    number = int(client.post("/v1/runs", json={"crawler": "plain", "tags": ["t"], "flow_id": "f"}).json()["run_id"])
+    number = int(
+        client.post("/v1/runs", json={"crawler": "plain", "tags": ["t"], "flow_id": "f"}).json()[
+            "run_id"
+        ]
+    )
     world.claim(number)
     return number
 
 
-# --- undeclared fields ------------------------------------------------------------------------------------------------
+# --- undeclared fields ----------------------------------------------------------------------------
 
 
-def test_what_is_not_declared_is_refused_by_name(world: World, client: TestClient, run_id: int) -> None:
+def test_what_is_not_declared_is_refused_by_name(
+    world: World, client: TestClient, run_id: int
+) -> None:
     for path, body in [
         ("/v1/runs", {"crawler": "plain"}),
         ("/v1/runs/{}/stop", {}),
@@ -60,20 +93,36 @@ def test_what_is_not_declared_is_refused_by_name(world: World, client: TestClien
 
 def test_undeclared_parameters_are_refused_on_every_list(client: TestClient, run_id: int) -> None:
     paths = ["/v1/runs", "/v1/corrections", "/v1/events"]
-    paths += [f"/v1/runs/{run_id}/{name}" for name in ("tasks", "timeline", "corrections", "logs", "archive")]
+    paths += [
+        f"/v1/runs/{run_id}/{name}"
+        for name in ("tasks", "timeline", "corrections", "logs", "archive")
+    ]
     for path in paths:
         answer = client.get(path, params={"tenant": "other"})
         assert answer.status_code == 422, path
         assert answer.json()["errors"][0]["field"] == "tenant"
 
 
-# --- text that is code elsewhere --------------------------------------------------------------------------------------
+# --- text that is code elsewhere ------------------------------------------------------------------
 
 
-FILTERS = ("crawler", "outcome", "flow_id", "tag", "trigger", "status", "stage", "created_from", "pool", "parent")
+FILTERS = (
+    "crawler",
+    "outcome",
+    "flow_id",
+    "tag",
+    "trigger",
+    "status",
+    "stage",
+    "created_from",
+    "pool",
+    "parent",
+)
 
 
-def test_a_filter_finds_what_is_equal_and_runs_nothing(world: World, client: TestClient, run_id: int) -> None:
+def test_a_filter_finds_what_is_equal_and_runs_nothing(
+    world: World, client: TestClient, run_id: int
+) -> None:
     for name in FILTERS:
         for text in HOSTILE:
             answer = client.get("/v1/runs", params={name: text})
@@ -83,7 +132,9 @@ def test_a_filter_finds_what_is_equal_and_runs_nothing(world: World, client: Tes
         assert [row.run_id for row in world.store.runs.list_runs()] == [run_id]
 
 
-def test_ids_and_tokens_of_pages_are_no_code_either(world: World, client: TestClient, run_id: int) -> None:
+def test_ids_and_tokens_of_pages_are_no_code_either(
+    world: World, client: TestClient, run_id: int
+) -> None:
     for path, name in [
         ("/v1/runs", "page_token"),
         ("/v1/runs/{}/tasks", "page_token"),
@@ -96,14 +147,22 @@ def test_ids_and_tokens_of_pages_are_no_code_either(world: World, client: TestCl
         for text in HOSTILE:
             answer = client.get(path.format(run_id), params={name: text})
             assert answer.status_code == 422, (text, answer.text)
-            assert client.get("/v1/events", headers={"Last-Event-ID": text.encode()}).status_code == 422
+            assert (
+                client.get("/v1/events", headers={"Last-Event-ID": text.encode()}).status_code
+                == 422
+            )
         assert [row.run_id for row in world.store.runs.list_runs()] == [run_id]
 
 
 def test_stored_text_comes_back_as_it_was_and_as_json(client: TestClient) -> None:
     taken = 0
     for text in HOSTILE:
-        body = {"crawler": "plain", "args": {"page": text}, "requested_by": text[:64], "flow_id": text[:64]}
+        body = {
+            "crawler": "plain",
+            "args": {"page": text},
+            "requested_by": text[:64],
+            "flow_id": text[:64],
+        }
         started = client.post("/v1/runs", json=body)
         assert started.status_code in (202, 422), (text, started.text)
         if started.status_code == 202:
@@ -115,7 +174,7 @@ def test_stored_text_comes_back_as_it_was_and_as_json(client: TestClient) -> Non
     assert taken >= 8
 
 
-# --- what steers logs -------------------------------------------------------------------------------------------------
+# --- what steers logs -----------------------------------------------------------------------------
 
 
 def test_no_request_breaks_a_line_of_the_log(tmp_path: Path) -> None:
@@ -131,5 +190,7 @@ def test_no_request_breaks_a_line_of_the_log(tmp_path: Path) -> None:
         assert running.process.wait(60) == 0
         lines = running.log.read_text().split("\n")
     records = [json.loads(line) for line in lines if line and "listens on" not in line]
-    assert sum(record.get("operation") == "stopRun" and "status" in record for record in records) >= len(HOSTILE)
+    assert sum(
+        record.get("operation") == "stopRun" and "status" in record for record in records
+    ) >= len(HOSTILE)
     assert not [line for line in lines if "\x1b" in line or "\u202e" in line or "\x00" in line]

@@ -1,4 +1,6 @@
-"""The crawler ``site``, run by our runner as the local cluster and pods do, against real servers."""
+"""The crawler ``site``, run by our runner as the local cluster and pods do, against real
+servers.
+"""
 
 from __future__ import annotations
 
@@ -39,12 +41,24 @@ class Crawl:
     def start(
         self, *, settings: dict[str, str] | None = None, resume: bool = False, **args: str
     ) -> subprocess.Popen[str]:
-        command = [sys.executable, "-I", "-S", str(RUNNER), "scrapy", "--project", str(PROJECT), "--spider", "site"]
+        command = [
+            sys.executable,
+            "-I",
+            "-S",
+            str(RUNNER),
+            "scrapy",
+            "--project",
+            str(PROJECT),
+            "--spider",
+            "site",
+        ]
         env = {
             "PATH": os.environ["PATH"],
             "PYTHONPATH": without_pydantic(self.folder),
             "CRAWL_ARGS": json.dumps(args),
-            "CRAWL_SETTINGS": json.dumps({"RETRY_TIMES": "0", "LOG_LEVEL": "INFO"} | (settings or {})),
+            "CRAWL_SETTINGS": json.dumps(
+                {"RETRY_TIMES": "0", "LOG_LEVEL": "INFO"} | (settings or {})
+            ),
             "CRAWL_FILES_DIR": str(self.folder / "files"),
             "CRAWL_STATE_DIR": str(self.folder / "state"),
             "CRAWL_SUMMARY_FILE": str(self.folder / "summary.json"),
@@ -52,7 +66,9 @@ class Crawl:
             "CRAWL_RESUME": "1" if resume else "0",
         }
         (self.folder / "state").mkdir(exist_ok=True)
-        return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        return subprocess.Popen(
+            command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
 
     def run(self, **options: Any) -> dict[str, Any]:
         """Crawl to the end; the summary."""
@@ -68,7 +84,9 @@ class Crawl:
         return summary
 
     def lines(self, name: str) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in (self.folder / "files" / name).read_text().splitlines()]
+        return [
+            json.loads(line) for line in (self.folder / "files" / name).read_text().splitlines()
+        ]
 
     @property
     def items(self) -> list[dict[str, Any]]:
@@ -96,14 +114,24 @@ def folder_site(tmp_path: Path) -> Iterator[tuple[str, dict[str, str]]]:
     pages = tmp_path / "pages"
     pages.mkdir()
     titles = write_pages(pages)
-    command = [sys.executable, "-m", "crawler_lifecycle.cli.stack.site", "--port", "0", "--folder", str(pages)]
+    command = [
+        sys.executable,
+        "-m",
+        "crawler_lifecycle.cli.stack.site",
+        "--port",
+        "0",
+        "--folder",
+        str(pages),
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         yield server.stdout.readline().strip(), titles
         server.terminate()
 
 
 @pytest.mark.processes
-def test_an_item_for_every_page_of_a_folder(crawl: Crawl, folder_site: tuple[str, dict[str, str]]) -> None:
+def test_an_item_for_every_page_of_a_folder(
+    crawl: Crawl, folder_site: tuple[str, dict[str, str]]
+) -> None:
     site, titles = folder_site
     summary = crawl.run(start=site)
     assert (summary["exit"], summary["finish_reason"], summary["errors"]) == (0, "finished", 0)
@@ -121,7 +149,8 @@ def test_an_item_for_every_page_of_a_folder(crawl: Crawl, folder_site: tuple[str
 
 @pytest.mark.processes
 def test_traps_end(crawl: Crawl) -> None:
-    # One request at a time: what is endless cannot run ahead of a late answer, and take the places of the rest.
+    # One request at a time: what is endless cannot run ahead of a late answer, and take the places
+    # of the rest.
     settings = {"DOWNLOAD_MAXSIZE": "100000", "CONCURRENT_REQUESTS": "1"}
     with nasty_server() as (site, asked):
         summary = crawl.run(start=f"{site}/", max_pages="25", settings=settings)
@@ -147,12 +176,16 @@ def test_traps_end(crawl: Crawl) -> None:
 def test_a_redirect_inside_the_site_is_followed(crawl: Crawl) -> None:
     """Without the endless traps, whose pages would race with it for the last places."""
     with nasty_server() as (site, _):
-        summary = crawl.run(start=f"{site}/", deny="calendar|chain[?]", settings={"DOWNLOAD_MAXSIZE": "100000"})
+        summary = crawl.run(
+            start=f"{site}/", deny="calendar|chain[?]", settings={"DOWNLOAD_MAXSIZE": "100000"}
+        )
     assert summary["finish_reason"] == "finished"
     items = {_path(item["url"]): item for item in crawl.items}
     assert items["/page?moved"]["referrer"] == f"{site}/moved"
     assert items["/page?moved"]["depth"] == 1, "a redirect is no link"
-    assert crawl.skipped["/chain"].startswith("302 leads to an address that allow or deny excludes: http://")
+    assert crawl.skipped["/chain"].startswith(
+        "302 leads to an address that allow or deny excludes: http://"
+    )
 
 
 @pytest.mark.processes
@@ -165,7 +198,10 @@ def test_everything_that_leads_into_a_loop_of_redirects_is_on_record(crawl: Craw
     assert len(lines) == len(set(lines)), "each once"
 
 
-@given(st.dictionaries(st.integers(0, 9), st.integers(0, 9), min_size=1), st.randoms(use_true_random=False))
+@given(
+    st.dictionaries(st.integers(0, 9), st.integers(0, 9), min_size=1),
+    st.randoms(use_true_random=False),
+)
 def test_loops_of_redirects_are_found_in_any_order(targets: dict[int, int], order: Random) -> None:
     """By walking each redirect to its end, afterwards."""
     state: dict[str, Any] = {}
@@ -191,7 +227,11 @@ def test_loops_of_redirects_are_found_in_any_order(targets: dict[int, int], orde
 def test_a_page_that_is_too_much_for_a_parser_is_skipped(crawl: Crawl, what: str) -> None:
     """The crawler has 256 MiB at most: parsed, either takes more, or minutes."""
     with nasty_server() as (site, _):
-        settings = {"MEMUSAGE_ENABLED": "1", "MEMUSAGE_LIMIT_MB": "256", "MEMUSAGE_CHECK_INTERVAL_SECONDS": "0.2"}
+        settings = {
+            "MEMUSAGE_ENABLED": "1",
+            "MEMUSAGE_LIMIT_MB": "256",
+            "MEMUSAGE_CHECK_INTERVAL_SECONDS": "0.2",
+        }
         summary = crawl.run(start=f"{site}/giant?{what}", settings=settings)
     assert (summary["exit"], summary["finish_reason"]) == (1, "start_error")
     assert "too large to be read: " in summary["message"]
@@ -220,14 +260,28 @@ def test_a_server_that_names_a_time_is_left_alone_until_then(crawl: Crawl) -> No
         (b"7", 7.0),
         (b"Thu, 01 Jan 1970 00:16:47 GMT", 7.0),
         (b"Thu, 01 Jan 1970 00:00:00 GMT", 0.0),
-        *((text, PAUSE_MAX_S) for text in (b"99999", b"9" * 5000, b"Fri, 31 Dec 9999 23:59:59 GMT")),
+        *(
+            (text, PAUSE_MAX_S)
+            for text in (b"99999", b"9" * 5000, b"Fri, 31 Dec 9999 23:59:59 GMT")
+        ),
         *(
             (text, 0.0)
-            for text in (None, b"", b"-3", b"1.5", b"nan", b"\xb2", b"soon", b"Thu, 99 Jan 1970 00:16:47 GMT")
+            for text in (
+                None,
+                b"",
+                b"-3",
+                b"1.5",
+                b"nan",
+                b"\xb2",
+                b"soon",
+                b"Thu, 99 Jan 1970 00:16:47 GMT",
+            )
         ),
     ],
 )
-def test_retry_after_is_seconds_or_a_date_within_bounds(header: bytes | None, seconds: float) -> None:
+def test_retry_after_is_seconds_or_a_date_within_bounds(
+    header: bytes | None, seconds: float
+) -> None:
     assert seconds_of(header, 1000.0) == seconds
 
 
@@ -241,7 +295,10 @@ def test_no_retry_after_breaks_the_walk(header: bytes) -> None:
 def test_pages_are_kept(crawl: Crawl, folder_site: tuple[str, dict[str, str]], save: str) -> None:
     site, _ = folder_site
     crawl.run(start=site, save=save, allow="chapter-1|gone|nowhere")
-    kept = {_path(item["url"]): (crawl.folder / "files" / item["file"]).read_bytes() for item in crawl.items}
+    kept = {
+        _path(item["url"]): (crawl.folder / "files" / item["file"]).read_bytes()
+        for item in crawl.items
+    }
     assert set(kept) == {"/", "/chapter-1.html"}
     if save == "html":
         assert kept["/chapter-1.html"] == (crawl.folder / "pages" / "chapter-1.html").read_bytes()
@@ -253,8 +310,11 @@ def test_pages_are_kept(crawl: Crawl, folder_site: tuple[str, dict[str, str]], s
 @pytest.mark.processes
 def test_a_query_that_grows_is_bounded_by_pages_or_depth(crawl: Crawl) -> None:
     with nasty_server() as (site, _):
-        # One request at a time: with eight, a machine that answers one of them late lets the others run ahead of it.
-        summary = crawl.run(start=f"{site}/calendar", max_pages="25", settings={"CONCURRENT_REQUESTS": "1"})
+        # One request at a time: with eight, a machine that answers one of them late lets the others
+        # run ahead of it.
+        summary = crawl.run(
+            start=f"{site}/calendar", max_pages="25", settings={"CONCURRENT_REQUESTS": "1"}
+        )
         assert summary["finish_reason"] == "closespider_pagecount"
         depths = [item["depth"] for item in crawl.items]
         assert len(depths) == 25
@@ -262,11 +322,15 @@ def test_a_query_that_grows_is_bounded_by_pages_or_depth(crawl: Crawl) -> None:
         (crawl.folder / "files" / "items.jsonl").unlink()
         summary = crawl.run(start=f"{site}/calendar", max_depth="3", deny="[?]4$")
     assert summary["finish_reason"] == "finished"
-    assert {_path(item["url"]) for item in crawl.items} == {f"/calendar{q}" for q in ("", "?1", "?2", "?3", "?5")}
+    assert {_path(item["url"]) for item in crawl.items} == {
+        f"/calendar{q}" for q in ("", "?1", "?2", "?3", "?5")
+    }
 
 
 @pytest.mark.processes
-def test_allow_is_for_what_is_followed(crawl: Crawl, folder_site: tuple[str, dict[str, str]]) -> None:
+def test_allow_is_for_what_is_followed(
+    crawl: Crawl, folder_site: tuple[str, dict[str, str]]
+) -> None:
     site, _ = folder_site
     crawl.run(start=site, allow="/chapter")
     assert {_path(item["url"]) for item in crawl.items} == {
@@ -291,7 +355,11 @@ def test_stopped_it_goes_on_where_it_was_and_keeps_to_its_limit(crawl: Crawl) ->
             assert first.poll() is None
         most.lift()
         summary = crawl.finish(first)
-        assert (summary["exit"], summary["finish_reason"], summary["resumable"]) == (11, "shutdown", True)
+        assert (summary["exit"], summary["finish_reason"], summary["resumable"]) == (
+            11,
+            "shutdown",
+            True,
+        )
         done = len(crawl.items)
         assert 5 <= done < 30
         summary = crawl.run(start=f"{site}/calendar", max_pages="30", resume=True)
@@ -306,7 +374,10 @@ def test_stopped_it_goes_on_where_it_was_and_keeps_to_its_limit(crawl: Crawl) ->
 @pytest.mark.parametrize(
     ("start", "more"),
     [
-        *((start, {}) for start in ("http://127.0.0.1:9/", "{site}/image", "{site}/down", "{site}/private")),
+        *(
+            (start, {})
+            for start in ("http://127.0.0.1:9/", "{site}/image", "{site}/down", "{site}/private")
+        ),
         ("{site}/far", {}),
         *(
             pytest.param(f"{{site}}/{path}", {}, marks=pytest.mark.slow)
@@ -316,7 +387,9 @@ def test_stopped_it_goes_on_where_it_was_and_keeps_to_its_limit(crawl: Crawl) ->
         ("{site}/one", {"max_depth": "0", "allow": "elsewhere"}),
     ],
 )
-def test_without_its_start_a_crawl_has_failed(crawl: Crawl, start: str, more: dict[str, str]) -> None:
+def test_without_its_start_a_crawl_has_failed(
+    crawl: Crawl, start: str, more: dict[str, str]
+) -> None:
     """Also where its redirects lead to nothing, whatever the limits."""
     with nasty_server() as (site, _):
         summary = crawl.run(start=start.format(site=site), **more)
@@ -354,7 +427,9 @@ def test_wrong_arguments_are_refused_by_name(args: dict[str, str], words: str) -
 def test_a_refusal_is_the_reason_of_the_end(crawl: Crawl) -> None:
     summary = crawl.run(start="http://127.0.0.1:9/", max_pages="many")
     assert summary["exit"] == 4
-    assert summary["message"].startswith("Bad configuration: max_pages: 'many' is not allowed; give a whole number")
+    assert summary["message"].startswith(
+        "Bad configuration: max_pages: 'many' is not allowed; give a whole number"
+    )
 
 
 @pytest.mark.parametrize(
@@ -384,4 +459,9 @@ def test_no_link_breaks_the_walk(link: str, base: str) -> None:
 
 def test_defaults() -> None:
     scope = Scope.read("http://a")
-    assert (scope.start, scope.max_pages, scope.max_depth, scope.delay) == ("http://a/", MAX_PAGES, None, 0)
+    assert (scope.start, scope.max_pages, scope.max_depth, scope.delay) == (
+        "http://a/",
+        MAX_PAGES,
+        None,
+        0,
+    )

@@ -29,7 +29,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "index.html").write_text("<title>Home</title>")
     (root / "sub" / "index.html").write_text("<title>Sub</title>")
     (root / "sub" / "page.html").write_text("<title>Page</title>")
-    (root / "latin.html").write_bytes(b'<meta http-equiv="Content-Type" content="text/html; charset=iso-8859-1">\xe9')
+    (root / "latin.html").write_bytes(
+        b'<meta http-equiv="Content-Type" content="text/html; charset=iso-8859-1">\xe9'
+    )
     (root / "data.json").write_text("{}")
     (root / ".git" / "config.html").write_text("hidden")
     (root / ".env").write_text("hidden")
@@ -43,7 +45,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def changed(folder: Path) -> Iterator[Path]:
-    """The folder, which a test may change; its start page is put back, and a page for what is not there is removed."""
+    """The folder, which a test may change; its start page is put back, and a page for what is not
+    there is removed.
+    """
     yield folder
     (folder / "index.html").write_text("<title>Home</title>")
     (folder / "404.html").unlink(missing_ok=True)
@@ -51,7 +55,15 @@ def changed(folder: Path) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def get(folder: Path) -> Iterator[Get]:
-    command = [sys.executable, "-m", "crawler_lifecycle.cli.stack.site", "--port", "0", "--folder", str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "crawler_lifecycle.cli.stack.site",
+        "--port",
+        "0",
+        "--folder",
+        str(folder),
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         address = urlsplit(process.stdout.readline().strip()).netloc
 
@@ -63,7 +75,11 @@ def get(folder: Path) -> Iterator[Get]:
                     connection.putheader(name.replace("_", "-"), value)
                 connection.endheaders()
                 response = connection.getresponse()
-                return response.status, {n.lower(): v for n, v in response.getheaders()}, response.read()
+                return (
+                    response.status,
+                    {n.lower(): v for n, v in response.getheaders()},
+                    response.read(),
+                )
             finally:
                 connection.close()
 
@@ -99,9 +115,31 @@ def test_validators_head_and_ranges(get: Get) -> None:
 
 
 NOT_THERE = (
-    *("/../secret.html", "/%2e%2e/secret.html", "/sub/..%2f..%2fsecret.html", "//etc/passwd", "/..%5csecret.html"),
-    *("/out.html", "/up/secret.html", "/.git/config.html", "/.env", "/sly.html", "/sub/../.env", "/%2egit/config.html"),
-    *("/fifo.html", "/sub/empty/", "/sub/page.html/", "/nothing.html", "/%00", "/" + "x" * 5000, "/index.html/x"),
+    *(
+        "/../secret.html",
+        "/%2e%2e/secret.html",
+        "/sub/..%2f..%2fsecret.html",
+        "//etc/passwd",
+        "/..%5csecret.html",
+    ),
+    *(
+        "/out.html",
+        "/up/secret.html",
+        "/.git/config.html",
+        "/.env",
+        "/sly.html",
+        "/sub/../.env",
+        "/%2egit/config.html",
+    ),
+    *(
+        "/fifo.html",
+        "/sub/empty/",
+        "/sub/page.html/",
+        "/nothing.html",
+        "/%00",
+        "/" + "x" * 5000,
+        "/index.html/x",
+    ),
 )
 
 
@@ -119,7 +157,9 @@ def test_what_is_quoted_back_is_escaped(get: Get) -> None:
     assert b"<script>" not in get("/%3Cscript%3E")[2]
 
 
-def test_a_folder_without_a_start_page_gets_one_that_names_its_pages(changed: Path, get: Get) -> None:
+def test_a_folder_without_a_start_page_gets_one_that_names_its_pages(
+    changed: Path, get: Get
+) -> None:
     (changed / "index.html").unlink()
     (changed / "sub" / "a & <b>.html").write_text("x")
     (changed / os.fsdecode(b"\xff.html")).write_text("x")

@@ -24,7 +24,9 @@ class FakeGateway:
 
     def __init__(self, memory: Memory) -> None:
         self.memory, self.drafts = memory, dict[str, dict[str, Any]]()
-        self.first: Callable[[str, str, Any], tuple[int, Answer, dict[str, str]] | None] = lambda *_: None
+        self.first: Callable[[str, str, Any], tuple[int, Answer, dict[str, str]] | None] = (
+            lambda *_: None
+        )
         self.headers: list[dict[str, str]] = []
 
     def call(self, method: str, path: str, query: dict[str, list[str]], body: bytes) -> Answer:
@@ -36,17 +38,25 @@ class FakeGateway:
             "pages": lambda: self.drafts[key]["data"].__setitem__(int(number), body),
             "start": lambda: self.started(key),
             "status": lambda: self.status(key, query),
-            "steps": lambda: page("steps", self.memory.jobs(self.known(key), query.get("path")), query),
+            "steps": lambda: page(
+                "steps", self.memory.jobs(self.known(key), query.get("path")), query
+            ),
             "results": lambda: self.results(key, query),
-            "context": lambda: {"context": to_json(self.memory.context(self.known(key), query.get("path", [""])[0]))},
-            "append": lambda: {"count": self.memory.append(key, decode_pages([body], GraphOptions()))},
+            "context": lambda: {
+                "context": to_json(self.memory.context(self.known(key), query.get("path", [""])[0]))
+            },
+            "append": lambda: {
+                "count": self.memory.append(key, decode_pages([body], GraphOptions()))
+            },
         }
         if what in found:
             return found[what]()
         given = json.loads(body)
         if what == "cancel":
             return {"count": self.memory.cancel(key, given["names"], given["reason"])}
-        count = self.memory.retry(key, given["names"], cascade=given["cascade"], fresh=given["fresh"])
+        count = self.memory.retry(
+            key, given["names"], cascade=given["cascade"], fresh=given["fresh"]
+        )
         return {"count": count}
 
     def known(self, key: str) -> str:
@@ -63,7 +73,9 @@ class FakeGateway:
 
     def started(self, key: str) -> Answer:
         draft = self.drafts[key]
-        spec = decode_pages([draft["data"][n] for n in range(draft["pages"])], GraphOptions(**draft["options"]))
+        spec = decode_pages(
+            [draft["data"][n] for n in range(draft["pages"])], GraphOptions(**draft["options"])
+        )
         assert fingerprint(spec) == draft["fingerprint"]
         self.memory.send(key, spec, name=draft["name"], tags=draft["tags"])
         return {"id": key, "state": "executing"}
@@ -80,7 +92,9 @@ class FakeGateway:
         return rows | {"results": dict(rows["results"])}
 
     def listed(self, query: dict[str, list[str]]) -> Answer:
-        found = self.memory.find(states=query.get("state", ()), keys=query.get("id", ()), limit=1000)
+        found = self.memory.find(
+            states=query.get("state", ()), keys=query.get("id", ()), limit=1000
+        )
         return page("graphs", found, query)
 
 
@@ -107,10 +121,15 @@ def serving(gateway: FakeGateway) -> Iterator[str]:
             status, answer, headers = instead or (200, {}, {})
             if instead is None:
                 try:
-                    answer = gateway.call(self.command, parts.path, parse_qs(parts.query), body) or {}
+                    answer = (
+                        gateway.call(self.command, parts.path, parse_qs(parts.query), body) or {}
+                    )
                 except (KeyError, ValueError, DuplicateRequest, NotInThisState) as error:
                     kind = next(one for one in _STATUSES if isinstance(error, one))
-                    status, answer = _STATUSES[kind], {"detail": str(error.args[0]), "code": _CODES.get(kind)}
+                    status, answer = (
+                        _STATUSES[kind],
+                        {"detail": str(error.args[0]), "code": _CODES.get(kind)},
+                    )
             data = json.dumps(answer, default=lambda value: value.isoformat()).encode()
             self.send_response(status)
             for name, value in {"Content-Length": str(len(data)), **headers}.items():

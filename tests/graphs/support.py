@@ -50,7 +50,9 @@ for _name in ("Extract Transform Prepare Send Setup Cleanup Process Finish Fetch
 def changed(source: str) -> str:
     """The source with its imports changed."""
     for theirs, ours in IMPORTS.items():
-        source = re.sub(rf"^( *from ){re.escape(theirs)}( import )", rf"\1{ours}\2", source, flags=re.MULTILINE)
+        source = re.sub(
+            rf"^( *from ){re.escape(theirs)}( import )", rf"\1{ours}\2", source, flags=re.MULTILINE
+        )
     return source
 
 

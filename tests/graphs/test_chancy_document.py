@@ -150,7 +150,9 @@ def test_c02_example_workflow(memory: Memory, capsys: pytest.CaptureFixture[str]
 
 
 def diamond() -> Workflow:
-    built = Workflow("example").add("top", step).add("left", step, ["top"]).add("right", step, ["top"])
+    built = (
+        Workflow("example").add("top", step).add("left", step, ["top"]).add("right", step, ["top"])
+    )
     return built.add("bottom", step, ["left", "right"])
 
 
@@ -226,7 +228,9 @@ async def test_c15_waiting(memory: Memory) -> None:
     assert completed_workflow.state is Workflow.State.FAILED
     with pytest.raises(KeyError, match="no graph has the id 'nobody'"):
         await WorkflowPlugin.wait_for_workflow(chancy, "nobody")
-    late = Workflow("late").add("later", step.job.with_scheduled_at(memory.now + timedelta(hours=1)))
+    late = Workflow("late").add(
+        "later", step.job.with_scheduled_at(memory.now + timedelta(hours=1))
+    )
     await WorkflowPlugin.push(chancy, late)
     with pytest.raises(asyncio.TimeoutError):
         await WorkflowPlugin.wait_for_workflow(chancy, late.id, timeout=300)
@@ -268,16 +272,27 @@ def test_c14_fetching(memory: Memory) -> None:
 
 def test_c05_states(memory: Memory) -> None:
     workflow = diamond()
-    assert (workflow.state, workflow.created_at, len(workflow.id)) == (Workflow.State.PENDING, None, 36)
+    assert (workflow.state, workflow.created_at, len(workflow.id)) == (
+        Workflow.State.PENDING,
+        None,
+        36,
+    )
     assert workflow.steps_by_state == {StepState.PENDING: list(workflow.steps.values())}
     WorkflowPlugin.push(chancy, workflow)
     assert workflow.created_at == workflow.updated_at == memory.now
     assert not fetched(workflow).is_running
     turns(memory, workflow, 1)
     running = fetched(workflow)
-    assert (running.state, running.is_running, running.is_complete) == (Workflow.State.RUNNING, True, False)
+    assert (running.state, running.is_running, running.is_complete) == (
+        Workflow.State.RUNNING,
+        True,
+        False,
+    )
     found = running.steps_by_state
-    assert {state and state.value: len(steps) for state, steps in found.items()} == {"succeeded": 1, "pending": 3}
+    assert {state and state.value: len(steps) for state, steps in found.items()} == {
+        "succeeded": 1,
+        "pending": 3,
+    }
     assert (running["top"].job_id, running["left"].job_id) == (f"{workflow.id}/top", None)
     assert ended(workflow).is_complete
 
@@ -296,7 +311,9 @@ def test_c04_container(memory: Memory) -> None:
 
 
 def test_c07_a_live_workflow_grows(memory: Memory) -> None:
-    """Pushed again, what is there is left as it is: no step runs twice, from a stale object neither."""
+    """Pushed again, what is there is left as it is: no step runs twice, from a stale object
+    neither.
+    """
     workflow = diamond()
     WorkflowPlugin.push(chancy, workflow)
     ended(workflow)
@@ -307,7 +324,12 @@ def test_c07_a_live_workflow_grows(memory: Memory) -> None:
 
 
 def test_c09_jobs_keep_their_options(memory: Memory) -> None:
-    options = {"queue": "slow", "priority": 3, "max_attempts": 2, "limits": [Limit(Limit.Type.TIME, 90)]}
+    options = {
+        "queue": "slow",
+        "priority": 3,
+        "max_attempts": 2,
+        "limits": [Limit(Limit.Type.TIME, 90)],
+    }
     chosen = step.job.with_kwargs(url="x").with_meta({"of": 1})
     for name, value in options.items():
         chosen = getattr(chosen, f"with_{name}")(value)
@@ -324,7 +346,12 @@ def test_c09_jobs_keep_their_options(memory: Memory) -> None:
 
 def test_c10_the_first_failure(memory: Memory) -> None:
     """Its own tries come first. Then nothing more starts, and what had not begun has no state."""
-    workflow = Workflow("w").add("a", failing.job.with_max_attempts(2)).add("b", step).add("c", step, ["b"])
+    workflow = (
+        Workflow("w")
+        .add("a", failing.job.with_max_attempts(2))
+        .add("b", step)
+        .add("c", step, ["b"])
+    )
     workflow.add("d", step, ["a"])
     WorkflowPlugin.push(chancy, workflow)
     turns(memory, workflow, 1)
@@ -337,7 +364,10 @@ def test_c10_the_first_failure(memory: Memory) -> None:
 
 
 def test_c11_what_cannot_run_is_refused(memory: Memory) -> None:
-    """By ``validate``, and by ``push`` before anything is sent. Users catch ``ValueError``, as there."""
+    """By ``validate``, and by ``push`` before anything is sent.
+
+    Users catch ``ValueError``, as there.
+    """
     known = Workflow("w").add("a", step).add("b", step, ["a"])
     known.validate()
     wrong = {
@@ -347,7 +377,10 @@ def test_c11_what_cannot_run_is_refused(memory: Memory) -> None:
     }
     for error, workflow in wrong.items():
         assert issubclass(error, ValueError)
-        for refused in (workflow.validate, lambda workflow=workflow: WorkflowPlugin.push(chancy, workflow)):
+        for refused in (
+            workflow.validate,
+            lambda workflow=workflow: WorkflowPlugin.push(chancy, workflow),
+        ):
             with pytest.raises(error):
                 refused()
     assert memory.find(states=(), keys=(), limit=9) == []
@@ -381,7 +414,12 @@ async def test_c13_what_drives_a_loop_does_nothing() -> None:
         assert app.plugins[1].polling_interval == 5
         await plugin.process_workflow(app, Workflow("w"))
         await plugin.run(None, app)
-    assert [plugin.get_scope(), plugin.migrate_key(), plugin.migrate_package(), plugin.api_plugin()] == [None] * 4
+    assert [
+        plugin.get_scope(),
+        plugin.migrate_key(),
+        plugin.migrate_package(),
+        plugin.api_plugin(),
+    ] == [None] * 4
 
 
 def grafting(context: dict[str, Any]) -> Graph:
@@ -392,7 +430,9 @@ def told() -> None: ...
 
 
 def test_the_other_facades_graphs_have_edges_that_lead_to_steps(memory: Memory) -> None:
-    """A sub-graph is a step behind those in it, and who waits for a graft waits for what it attached."""
+    """A sub-graph is a step behind those in it, and who waits for a graft waits for what it
+    attached.
+    """
     inner = Graph().add("a", told).add_many("empty", [], "a").add("b", told, "empty")
     graph = Graph(check_deps=False).add("first", told).add_workflow("inner", inner, "first")
     graph.add_graft("graft", grafting, "inner").add("last", told, ["graft", "not there yet"])

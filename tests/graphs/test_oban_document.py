@@ -1,4 +1,5 @@
-"""The examples of Oban Pro's documentation, with only their imports changed (rows O-… of the rules).
+"""The examples of Oban Pro's documentation, with only their imports changed (rows O-… of the
+rules).
 
 | the document's | test |
 |---|---|
@@ -81,7 +82,14 @@ workflow = (
 await oban.enqueue_many(workflow)
 """)
     status = module.workflow.wait()
-    expected = ["setup", "extract/extract", "extract/transform", "notify/prepare", "notify/send", "finalize"]
+    expected = [
+        "setup",
+        "extract/extract",
+        "extract/transform",
+        "notify/prepare",
+        "notify/send",
+        "finalize",
+    ]
     assert memory.calls == expected
     assert (status.total, status.counts) == (6, {"completed": 6})
     assert {name: sub.total for name, sub in status.subs.items()} == {"extract": 2, "notify": 2}
@@ -181,7 +189,10 @@ workflow = (
     module.workflow.start().wait()
     assert module.workflow.get_recorded("step_1") == context
     assert module.workflow.get_context() == context
-    assert play("workflow = Workflow().add('a', Worker.new({}))").workflow.start().get_context() is None
+    assert (
+        play("workflow = Workflow().add('a', Worker.new({}))").workflow.start().get_context()
+        is None
+    )
 
 
 def test_o05_fan_out(memory: Memory) -> None:
@@ -219,7 +230,13 @@ named = (
     module.workflow.start().wait()
     assert module.workflow.get_recorded("summarize") == 5
     assert module.workflow.get_recorded("process")["4"] == {"user_id": 5, "processed": True}
-    assert [job.name for job in module.workflow.all_jobs(deps_of="summarize")] == ["0", "1", "2", "3", "4"]
+    assert [job.name for job in module.workflow.all_jobs(deps_of="summarize")] == [
+        "0",
+        "1",
+        "2",
+        "3",
+        "4",
+    ]
     module.named.start().wait()
     assert module.named.get_recorded("merge") == ["https://w/page", "https://d/page"]
 
@@ -283,7 +300,11 @@ for one in (custom, named, again):
     await oban.enqueue_many(one)
 await oban.enqueue_many(Workflow(id="custom-unique-id").add("only", Worker.new({"n": 1})))
 """)
-    assert (module.custom.id, module.custom.name, module.named.name) == ("custom-unique-id", None, "nightly-etl")
+    assert (module.custom.id, module.custom.name, module.named.name) == (
+        "custom-unique-id",
+        None,
+        "nightly-etl",
+    )
     assert len({module.custom.id, module.named.id, module.again.id}) == 3
     assert module.custom.wait().counts == {"completed": 1}
     assert memory.calls == ["only"]
@@ -365,16 +386,29 @@ unknown = await Workflow(id="nobody's").status()
     assert (told["extract_job"].state, told["extract_job"].args) == ("completed", {"n": 1})
     assert [job.name for job in told["some_jobs"]] == ["extract", "transform"]
     assert [job.name for job in told["dep_jobs"]] == ["transform"]
-    assert (told["missing"], told["recorded"], told["of_deps"]) == (None, {"n": 1}, {"transform": {"n": 2}})
+    assert (told["missing"], told["recorded"], told["of_deps"]) == (
+        None,
+        {"n": 1},
+        {"transform": {"n": 2}},
+    )
     state, total, counts, duration, started, stopped, subs = capsys.readouterr().out.splitlines()
-    assert (state, total, counts, duration, subs) == ("completed", "4", "{'completed': 4}", "0:00:00", "{}")
+    assert (state, total, counts, duration, subs) == (
+        "completed",
+        "4",
+        "{'completed': 4}",
+        "0:00:00",
+        "{}",
+    )
     assert started == stopped
     assert (module.status.id, module.status.name) == ("known-workflow-id", "known")
     assert (module.unknown.state, module.unknown.total) == ("unknown", 0)
 
 
 def test_o11_cancel_and_retry(memory: Memory) -> None:
-    """From within a job. Final jobs count neither; one that executes is cancelled at once, and its code goes on."""
+    """From within a job.
+
+    Final jobs count neither; one that executes is cancelled at once, and its code goes on.
+    """
     module = play("""
 told = {}
 
@@ -404,7 +438,10 @@ some = await workflow.retry_jobs(names=["canceller"])
 count = await workflow.retry_jobs()
 """)
     assert module.told == {"some": 2, "all": 2, "went on": True}
-    assert (module.status.state, module.status.counts) == ("cancelled", {"completed": 1, "cancelled": 4})
+    assert (module.status.state, module.status.counts) == (
+        "cancelled",
+        {"completed": 1, "cancelled": 4},
+    )
     assert (module.some, module.count) == (1, 3)
     assert module.workflow.get_job("canceller").state == "available"
     assert module.workflow.get_job("step_2").state == "suspended"

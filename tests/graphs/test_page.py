@@ -30,9 +30,16 @@ def test_its_graph_does_what_its_test_says(tmp_path: Path, monkeypatch: pytest.M
 
 def test_options_that_it_names_have_these_defaults() -> None:
     known = {one.name: one.default for one in fields(StepSpec)}
-    assert (known["timeout_s"], known["max_attempts"], known["backoff_s"], known["priority"]) == (60, 1, 1, 0)
+    assert (known["timeout_s"], known["max_attempts"], known["backoff_s"], known["priority"]) == (
+        60,
+        1,
+        1,
+        0,
+    )
     [items] = re.findall(r"^Options of a step.*?\n\n(.*?)\n\n", PAGE, re.DOTALL | re.MULTILINE)
-    told = set(re.findall(r"`(\w+)`", "\n".join(line.split(" (")[0] for line in items.splitlines())))
+    told = set(
+        re.findall(r"`(\w+)`", "\n".join(line.split(" (")[0] for line in items.splitlines()))
+    )
     assert told == set(known) - {"path", "kind", "job", "deps", "graft"}
 
 
@@ -49,7 +56,10 @@ def test_the_graph_of_the_walk_is_as_the_page_says() -> None:
 def test_the_graph_over_items_is_as_the_page_says() -> None:
     def found(job: Mapping[str, Any]) -> dict[str, Any]:
         site = job["args"].get("site", "http://site/")
-        return {"outcome": "finished", "items": [{"url": f"{site}{n}/", "title": f"page {n}"} for n in (2, 1)]}
+        return {
+            "outcome": "finished",
+            "items": [{"url": f"{site}{n}/", "title": f"page {n}"} for n in (2, 1)],
+        }
 
     with in_memory(crawls=found):
         workflow = titles().start()

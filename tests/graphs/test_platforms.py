@@ -12,14 +12,27 @@ from typing import Any
 import pytest
 
 from crawler_lifecycle.domain.errors import DuplicateRequest, InvalidRequest
-from crawler_lifecycle.graphs import Graph, PlatformUnavailable, Record, Workflow, asking, client, worker
+from crawler_lifecycle.graphs import (
+    Graph,
+    PlatformUnavailable,
+    Record,
+    Workflow,
+    asking,
+    client,
+    worker,
+)
 from crawler_lifecycle.graphs.client import Gateway
 from crawler_lifecycle.graphs.job import Job
 from crawler_lifecycle.graphs.platform import Platform
 from crawler_lifecycle.graphs.testing import Memory, in_memory
 from tests.graphs.fake_gateway import FakeGateway, serving
 
-VALUE = {"at": datetime(2026, 11, 22, tzinfo=UTC), "sum": Decimal("1.10"), "raw": b"\0", "$date": "no date"}
+VALUE = {
+    "at": datetime(2026, 11, 22, tzinfo=UTC),
+    "sum": Decimal("1.10"),
+    "raw": b"\0",
+    "$date": "no date",
+}
 
 
 @worker()
@@ -50,7 +63,9 @@ def platform(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 def built(**more: Any) -> Workflow:
     workflow = Workflow("name", id="odd id ü?", **more).add_context({"since": VALUE["at"]})
-    workflow.add("first", Giving.new({"n": 1})).add_many("many", [Giving.new({"n": n}) for n in range(6)], "first")
+    workflow.add("first", Giving.new({"n": 1})).add_many(
+        "many", [Giving.new({"n": n}) for n in range(6)], "first"
+    )
     return workflow.add_cascade("later", later, "many")
 
 
@@ -65,7 +80,12 @@ def test_a_graph_from_its_start_to_its_end(platform: Platform) -> None:
         'its graph "many" waits for "first" (available)',
     ]
     status = workflow.wait(timeout=3600)
-    assert (status.name, status.state, status.total, status.subs["many"].total) == ("name", "completed", 8, 6)
+    assert (status.name, status.state, status.total, status.subs["many"].total) == (
+        "name",
+        "completed",
+        8,
+        6,
+    )
     assert isinstance(status.duration, timedelta)
     assert workflow.get_recorded("first") == {**VALUE, "n": 1}
     assert workflow.get_recorded("later") == 6
@@ -93,7 +113,11 @@ def grafting(context: dict[str, Any]) -> Workflow:
 
 def test_a_handle_draws_its_graph(platform: Platform) -> None:
     """As the workflow that was built, with what was appended and attached since."""
-    workflow = built().add_many("none", []).add_workflow("inner", Workflow().add_many("inner", [], None), "none")
+    workflow = (
+        built()
+        .add_many("none", [])
+        .add_workflow("inner", Workflow().add_many("inner", [], None), "none")
+    )
     handle = Workflow("name", id=workflow.start().id)
     assert handle.to_mermaid() == workflow.to_mermaid()
     assert handle.to_dot() == workflow.to_dot()
@@ -102,7 +126,11 @@ def test_a_handle_draws_its_graph(platform: Platform) -> None:
     assert many == workflow.to_graph().vertices["many"]
     assert handle.sub("inner").to_graph().vertices == {"inner": Graph({}, [])}
     assert "first" not in handle.sub("many").to_mermaid()
-    workflow.append(Workflow(check_deps=False).add_graft("late", grafting, "later").add("end", Giving.new({}), "late"))
+    workflow.append(
+        Workflow(check_deps=False)
+        .add_graft("late", grafting, "later")
+        .add("end", Giving.new({}), "late")
+    )
     workflow.wait()
     late = Graph({"x": "Giving", "more": Graph({"0": "Giving"}, [])}, [("x", "more")])
     assert list(handle.to_graph().vertices.items())[-2:] == [("late", late), ("end", "Giving")]
@@ -122,18 +150,34 @@ def test_what_nobody_knows(platform: Platform) -> None:
     assert (nobody.status().state, nobody.get_job("x"), nobody.all_jobs()) == ("unknown", None, [])
     assert (nobody.all_recorded(), nobody.get_context()) == ({}, None)
     more = Workflow().add("x", Giving.new({}))
-    for command in (nobody.cancel_jobs, nobody.retry_jobs, nobody.wait, lambda: nobody.append(more)):
+    for command in (
+        nobody.cancel_jobs,
+        nobody.retry_jobs,
+        nobody.wait,
+        lambda: nobody.append(more),
+    ):
         with pytest.raises(KeyError, match="nobody"):
             command()
 
 
 def test_commands(platform: Platform) -> None:
-    workflow = Workflow("n").add("a", Giving.new({"fails": 1})).add("b", Giving.new({}), "a").start()
+    workflow = (
+        Workflow("n").add("a", Giving.new({"fails": 1})).add("b", Giving.new({}), "a").start()
+    )
     with pytest.raises(InvalidRequest, match='"nobody"'):
         workflow.cancel_jobs(names="nobody")
-    assert workflow.append(Workflow(check_deps=False).add("c", Giving.new({}), "b").add("d", Giving.new({}))) == 2
+    assert (
+        workflow.append(
+            Workflow(check_deps=False).add("c", Giving.new({}), "b").add("d", Giving.new({}))
+        )
+        == 2
+    )
     assert workflow.cancel_jobs(names=["d"], reason="enough") == 1
-    nothing = [workflow.cancel_jobs(names=[]), workflow.retry_jobs(names=[]), workflow.all_recorded(names=[])]
+    nothing = [
+        workflow.cancel_jobs(names=[]),
+        workflow.retry_jobs(names=[]),
+        workflow.all_recorded(names=[]),
+    ]
     assert nothing == [0, 0, {}]
     assert workflow.wait().counts == {"cancelled": 3, "discarded": 1}
     assert workflow.get_job("d").reason.endswith(": enough")
@@ -159,7 +203,7 @@ async def test_every_question_can_be_awaited(platform: Platform) -> None:
     assert await workflow.cancel_jobs() == 0
 
 
-# --- the client alone -------------------------------------------------------------------------------------------------
+# --- the client alone -----------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -196,7 +240,11 @@ REFUSALS = {
 @pytest.mark.parametrize("name", REFUSALS)
 def test_what_a_gateway_may_answer(name: str, fake: Any) -> None:
     status, body, kind, said = REFUSALS[name]
-    fake.first = lambda *_: (status, body, {"Location": "http://127.0.0.1:1/"} if status == 302 else {})
+    fake.first = lambda *_: (
+        status,
+        body,
+        {"Location": "http://127.0.0.1:1/"} if status == 302 else {},
+    )
     with pytest.raises(kind, match=said):
         Gateway(fake.url, token="secret").find(states=(), keys=(), limit=1)
     assert fake.headers[0]["Authorization"] == "Bearer secret"
@@ -207,12 +255,16 @@ def test_only_a_running_function_grafts(fake: Any) -> None:
         Gateway(fake.url).graft("k", "a", 1, Workflow().spec())
 
 
-def test_the_gateway_is_found_as_crawlctl_finds_it(fake: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gateway_is_found_as_crawlctl_finds_it(
+    fake: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("URL", "TOKEN"):
         monkeypatch.delenv(f"LIFECYCLE_GATEWAY__{name}", raising=False)
     monkeypatch.delenv("LIFECYCLE_CONFIG", raising=False)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(PlatformUnavailable, match="no gateway is known; set LIFECYCLE_GATEWAY__URL"):
+    with pytest.raises(
+        PlatformUnavailable, match="no gateway is known; set LIFECYCLE_GATEWAY__URL"
+    ):
         client.found()
     folder = tmp_path / ".crawl"
     folder.mkdir(mode=0o700)

@@ -1,4 +1,6 @@
-"""Every rule of the three sources of graphs has a test that names it, or a reason in docs/graphs-compared.md."""
+"""Every rule of the three sources of graphs has a test that names it, or a reason in
+docs/graphs-compared.md.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,14 @@ ROWS = {
 
 
 def test_every_rule_has_a_test_or_a_reason() -> None:
-    """A test has its rules in its name, in the table on top of its module, or in the name of one of its cases."""
-    modules = [file.read_text() for file in sorted(HERE.glob("test_*.py")) if file.name != Path(__file__).name]
+    """A test has its rules in its name, in the table on top of its module, or in the name of one of
+    its cases.
+    """
+    modules = [
+        file.read_text()
+        for file in sorted(HERE.glob("test_*.py"))
+        if file.name != Path(__file__).name
+    ]
     tested = set[str]()
     for module in modules:
         tests = set(re.findall(r"^(?:async )?def (test_\w+)", module, re.MULTILINE))

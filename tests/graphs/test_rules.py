@@ -1,4 +1,6 @@
-"""Rules of Oban's workflows that its examples do not show, and the nine ambiguities (A3 of the rules)."""
+"""Rules of Oban's workflows that its examples do not show, and the nine ambiguities (A3 of the
+rules).
+"""
 
 from __future__ import annotations
 
@@ -54,12 +56,22 @@ def states(workflow: Workflow) -> dict[str, str]:
 
 
 def test_o17_what_a_worker_returns(memory: Memory) -> None:
-    workflow = oban.Workflow().add("cancel", Step.new({"cancel": "not today"})).add("snooze", Step.new({"snooze": 2}))
-    workflow.add("large", Step.new({"limit": 10}, max_attempts=1)).add("fits", Step.new({"limit": 1000}))
+    workflow = (
+        oban.Workflow()
+        .add("cancel", Step.new({"cancel": "not today"}))
+        .add("snooze", Step.new({"snooze": 2}))
+    )
+    workflow.add("large", Step.new({"limit": 10}, max_attempts=1)).add(
+        "fits", Step.new({"limit": 1000})
+    )
     workflow.add("value", Step.new({})).start().wait()
     found = {job.name: job for job in workflow.all_jobs()}
     assert (found["cancel"].state, found["cancel"].reason) == ("cancelled", "not today")
-    assert (found["snooze"].state, found["snooze"].attempt, found["snooze"].meta["snoozed"]) == ("completed", 3, 2)
+    assert (found["snooze"].state, found["snooze"].attempt, found["snooze"].meta["snoozed"]) == (
+        "completed",
+        3,
+        2,
+    )
     assert found["large"].state == "discarded"
     assert "more than 10" in found["large"].errors[0]["error"]
     assert workflow.all_recorded() == {"snooze": None, "fits": "x" * 100, "value": None}
@@ -71,7 +83,11 @@ def test_o17_tries_and_errors(memory: Memory) -> None:
     began = memory.now
     status = workflow.wait()
     job = workflow.get_job("a")
-    assert (status.state, job.attempt, [one["attempt"] for one in job.errors]) == ("completed", 4, [1, 2, 3])
+    assert (status.state, job.attempt, [one["attempt"] for one in job.errors]) == (
+        "completed",
+        4,
+        [1, 2, 3],
+    )
     assert memory.now - began == timedelta(seconds=15 + 30 + 60)
 
 
@@ -84,7 +100,12 @@ def test_o18_a_retry_keeps_errors_and_begins_tries_anew(memory: Memory) -> None:
 
 
 def test_ambiguity_2_retry_is_of_what_failed_or_was_cancelled(memory: Memory) -> None:
-    workflow = Workflow().add("good", Step.new({})).add("bad", Step.new({"fails": 1}, max_attempts=1)).start()
+    workflow = (
+        Workflow()
+        .add("good", Step.new({}))
+        .add("bad", Step.new({"fails": 1}, max_attempts=1))
+        .start()
+    )
     workflow.wait()
     assert workflow.retry_jobs() == 1
     workflow.wait()
@@ -94,7 +115,9 @@ def test_ambiguity_2_retry_is_of_what_failed_or_was_cancelled(memory: Memory) ->
     assert memory.calls.count("good") == 2
 
 
-def test_ambiguities_3_and_4_a_retried_step_is_available_and_dependents_come_along(memory: Memory) -> None:
+def test_ambiguities_3_and_4_a_retried_step_is_available_and_dependents_come_along(
+    memory: Memory,
+) -> None:
     workflow = Workflow().add("first", Step.new({})).add("a", Step.new({"fails": 1}), "first")
     workflow.add("b", Step.new({}), "a")
     workflow.start()
@@ -105,7 +128,11 @@ def test_ambiguities_3_and_4_a_retried_step_is_available_and_dependents_come_alo
 
 
 def test_ambiguity_4_oban_leaves_dependents_alone(memory: Memory) -> None:
-    workflow = oban.Workflow().add("a", Step.new({"fails": 1}, max_attempts=1)).add("b", Step.new({}), deps="a")
+    workflow = (
+        oban.Workflow()
+        .add("a", Step.new({"fails": 1}, max_attempts=1))
+        .add("b", Step.new({}), deps="a")
+    )
     workflow.add("c", Step.new({}), deps="b").start()
     assert states_after(workflow) == {"a": "discarded", "b": "cancelled", "c": "cancelled"}
     assert workflow.retry_jobs(names=["a"]) == 1
@@ -120,11 +147,22 @@ def states_after(workflow: Workflow) -> dict[str, str]:
 
 
 def test_ambiguity_6_what_is_empty_is_done(memory: Memory) -> None:
-    workflow = Workflow().add_many("many", []).add_cascade("fan", ({}, given_item)).add_workflow("sub", Workflow())
+    workflow = (
+        Workflow()
+        .add_many("many", [])
+        .add_cascade("fan", ({}, given_item))
+        .add_workflow("sub", Workflow())
+    )
     workflow.add_graft("graft", grafts_an_empty_graph).add_graft("none", grafts_nothing)
     workflow.add_cascade("end", given, ["many", "fan", "sub", "graft", "none"]).start()
     assert workflow.wait().counts == {"completed": 3}
-    assert workflow.get_recorded("end") == {"many": {}, "fan": {}, "sub": {}, "graft": {}, "none": {}}
+    assert workflow.get_recorded("end") == {
+        "many": {},
+        "fan": {},
+        "sub": {},
+        "graft": {},
+        "none": {},
+    }
 
 
 def grafts_an_empty_graph(context: dict[str, Any]) -> Workflow:
@@ -142,10 +180,14 @@ def test_ambiguity_6_what_is_empty_within_a_dependency_is_there(memory: Memory) 
     inner = Workflow().add_many("none", []).add_many("bare", [Step.new({})]).add("one", told)
     workflow = Workflow().add_workflow("inner", inner).add_cascade("given", given, "inner").start()
     workflow.wait()
-    assert workflow.get_recorded("given") == {"inner": {"none": {}, "bare": {"0": None}, "one": "inner/one"}}
+    assert workflow.get_recorded("given") == {
+        "inner": {"none": {}, "bare": {"0": None}, "one": "inner/one"}
+    }
 
 
-def test_ambiguities_7_and_8_totals_count_what_is_within_and_names_are_of_a_level(memory: Memory) -> None:
+def test_ambiguities_7_and_8_totals_count_what_is_within_and_names_are_of_a_level(
+    memory: Memory,
+) -> None:
     sub = Workflow("inner").add("a", Step.new({})).add("b", Step.new({}))
     status = Workflow("outer").add("a", Step.new({})).add_workflow("sub", sub, "a").start().wait()
     assert (status.total, status.subs["sub"].total, status.subs["sub"].name) == (3, 2, "inner")
@@ -246,14 +288,23 @@ def test_grafts_that_make_no_sense(job: Any, graft: bool, said: str, memory: Mem
 
 def test_crawls_and_managers_are_steps() -> None:
     """What depends on one gets how it ended; a failed crawl is discarded with its outcome."""
-    workflow = Workflow().add("shops", crawl("shops")).add("bad", crawl("bad")).add("m", manager("x:Shops"), "shops")
+    workflow = (
+        Workflow()
+        .add("shops", crawl("shops"))
+        .add("bad", crawl("bad"))
+        .add("m", manager("x:Shops"), "shops")
+    )
     workflow.add_cascade("merge", given, ["shops", "bad"], ignore_discarded=True)
     with in_memory(crawls={"shops": {"outcome": "finished", "items": 7}, "bad": "banned"}):
         assert workflow.start().wait().counts == {"completed": 3, "discarded": 1}
         bad = workflow.get_job("bad")
         assert (bad.outcome, bad.worker, bad.run_id) == ("banned", "bad", 2)
         merged = workflow.get_recorded("merge")
-    assert (merged["shops"]["items"], merged["shops"]["run_id"], merged["shops"]["status"]) == (7, 1, "COMPLETED")
+    assert (merged["shops"]["items"], merged["shops"]["run_id"], merged["shops"]["status"]) == (
+        7,
+        1,
+        "COMPLETED",
+    )
     assert merged["bad"]["outcome"] == "banned"
     with in_memory(crawls={"shops": ["banned", "finished"]}):
         again = Workflow().add("shops", crawl("shops"), max_attempts=2).start()
@@ -273,7 +324,11 @@ def test_a_step_for_each_item() -> None:
     assert [len(name) for name in names[5:7]] == [77, 77]
     assert names[7] == "_"
     assert made[0].job == {"crawler": "shop", "args": {"url": "a.com"}}
-    calls = fan_out([{"url": 1}], lambda item: (told, {}), key=lambda item: f"n{item['url']}").spec().steps
+    calls = (
+        fan_out([{"url": 1}], lambda item: (told, {}), key=lambda item: f"n{item['url']}")
+        .spec()
+        .steps
+    )
     assert [(one.path, one.job["label"]) for one in calls] == [("n1", "told")]
     assert fan_out([], _job, key="url").spec().steps == []
 
@@ -285,12 +340,18 @@ def test_a_step_for_each_item() -> None:
             [{"url": "a/b"}, {"url": "a_b"}],
             """key of item 1: 'a_b' is not allowed; another key has the step "a_b"; use different keys""",
         ),
-        ([{"url": "a"}, {"name": "a"}], "item 1: {'name': 'a'} is not allowed; it has no field 'url'"),
+        (
+            [{"url": "a"}, {"name": "a"}],
+            "item 1: {'name': 'a'} is not allowed; it has no field 'url'",
+        ),
         (["a"], "item 0: 'a' is not allowed"),
         ([{"url": None}], "key of item 0: None is not allowed; give a text or a number"),
         ([{"url": ["a"]}], "key of item 0"),
         ([{"url": "  "}], "key of item 0"),
-        (({"url": n} for n in itertools.count()), "items: more than 20000 are too many for one graph"),
+        (
+            ({"url": n} for n in itertools.count()),
+            "items: more than 20000 are too many for one graph",
+        ),
     ],
 )
 def test_items_that_make_no_steps(items: Any, said: str) -> None:
@@ -300,7 +361,12 @@ def test_items_that_make_no_steps(items: Any, said: str) -> None:
 
 
 def test_a_function_knows_its_job_and_its_key_is_of_all_attempts(memory: Memory) -> None:
-    workflow = Workflow().add("told", told).add("key", Step.new({"record": 1, "fails": 1}, max_attempts=2)).start()
+    workflow = (
+        Workflow()
+        .add("told", told)
+        .add("key", Step.new({"record": 1, "fails": 1}, max_attempts=2))
+        .start()
+    )
     workflow.wait()
     assert workflow.get_recorded("told") == "told"
     assert workflow.get_recorded("key") == workflow.get_job("key").key

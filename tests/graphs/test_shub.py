@@ -1,4 +1,6 @@
-"""shub-workflow's graphs: rows S-70 … S-87 of the rules. docs/graphs-compared.md has a reason for what has no test."""
+"""shub-workflow's graphs: rows S-70 … S-87 of the rules. docs/graphs-compared.md has a reason for
+what has no test.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ class Shop(GraphManager):
         a = Task("a", "py:list.py --country=fr", init_args=["--depth", 2], tags=["X=1"])
         b = SpiderTask("b", "items", page=1)
         c = Task("c", "parse --part=0\nparse --part=1\nparse --part=2", retries=0)
-        d, other = SpiderTask("d", "publish", job_settings={"DELAY": 2}, units=2), SpiderTask("e", "other")
+        d, other = (
+            SpiderTask("d", "publish", job_settings={"DELAY": 2}, units=2),
+            SpiderTask("e", "other"),
+        )
         a.add_next_task(b)
         a.add_next_task(c)
         b.add_next_task(d)
@@ -57,7 +62,10 @@ def test_s74_s76_s85_tasks_are_crawls_under_a_cap() -> None:
     }
     assert manager().workflow().id == "shop.f1"
     assert manager().workflow().spec().options.max_parallel == 1000
-    assert manager("--root-jobs", "--max-running-jobs", "2").workflow().spec().options.max_parallel == 2
+    assert (
+        manager("--root-jobs", "--max-running-jobs", "2").workflow().spec().options.max_parallel
+        == 2
+    )
 
 
 def test_s75_s81_a_task_of_several_lines_shares_its_resources() -> None:
@@ -75,7 +83,11 @@ def test_s77_next_needs_a_good_end_and_waiting_any() -> None:
 
 
 def test_s79_each_run_has_its_own_tries() -> None:
-    assert {step.path: step.max_attempts for step in manager().workflow().spec().steps if step.job.get("crawler")} == {
+    assert {
+        step.path: step.max_attempts
+        for step in manager().workflow().spec().steps
+        if step.job.get("crawler")
+    } == {
         **dict.fromkeys("abde", 2),
         **{f"c/{n}": 1 for n in range(3)},
     }
@@ -119,14 +131,23 @@ def cycle() -> Any:
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "S-74 a dot": (lambda: SpiderTask("a.b", "x"), "task_id: 'a.b'"),
     "S-74 retry": (lambda: SpiderTask("retry", "x"), "task_id: 'retry'"),
-    "S-74 an id twice": (lambda: of(SpiderTask("a", "x"), SpiderTask("a", "y")), "two tasks have the id 'a'"),
+    "S-74 an id twice": (
+        lambda: of(SpiderTask("a", "x"), SpiderTask("a", "y")),
+        "two tasks have the id 'a'",
+    ),
     "S-74 a template": (lambda: Task("a", "py:x.py {{ n }}"), "templates are not supported"),
     "S-74 a word that is no option": (
         lambda: of(Task("a", "py:x.py fr")),
         "init_args: 'fr' is not allowed; give options",
     ),
-    "S-74 other arguments for a retry": (lambda: Task("a", "x", retry_args=["--b"]), "a retry resumes the run"),
-    "S-78 by outcome": (lambda: SpiderTask("a", "x", on_finish={"failed": []}), "Workflow.add_graft"),
+    "S-74 other arguments for a retry": (
+        lambda: Task("a", "x", retry_args=["--b"]),
+        "a retry resumes the run",
+    ),
+    "S-78 by outcome": (
+        lambda: SpiderTask("a", "x", on_finish={"failed": []}),
+        "Workflow.add_graft",
+    ),
     "S-79 a hook": (
         lambda: type("N", (Shop,), {"bad_outcome_hook": lambda *_: None})(["--root-jobs"]),
         "bad_outcome_hook: a graph never calls it",

@@ -1,4 +1,5 @@
-"""Each façade has the public names of the package that it follows, or a page says what to use instead.
+"""Each façade has the public names of the package that it follows, or a page says what to use
+instead.
 
 The names are those of the packages on PyPI: ``python -m tools.upstream`` renews the list.
 """
@@ -33,16 +34,22 @@ OF_OBJECTS = ("WorkFlowManager.is_resumed",)
 #: Parameters that are only given by position, as in all examples of the documents.
 BY_POSITION = ("Job.with_*(*)", "WorkflowPlugin.process_workflow(*)", "WorkflowPlugin.run(*)")
 #: ``**options`` of ours that take only what is named here.
-OPTIONS = {oban.worker: {"queue", "priority", "max_attempts", "scheduled_at", "schedule_in", "meta"}}
+OPTIONS = {
+    oban.worker: {"queue", "priority", "max_attempts", "scheduled_at", "schedule_in", "meta"}
+}
 
 
 def left_out(facade: str) -> tuple[list[str], str]:
     """The patterns in the table of the page, and what stands above it."""
     page = "managers-scrapy-cloud.md" if facade == "managers" else "graphs-compared.md"
-    [table] = re.findall(r"^#+ Names left out\n(.*?)^#", (DOCS / page).read_text(), re.DOTALL | re.MULTILINE)
+    [table] = re.findall(
+        r"^#+ Names left out\n(.*?)^#", (DOCS / page).read_text(), re.DOTALL | re.MULTILINE
+    )
     package = LIST[facade]["follows"].partition(" ")[0]
     rows = re.findall(rf"^- {package}: (.+?): .{{15,}}$", table, re.MULTILINE)
-    return [name for row in rows for name in re.findall(r"`([^`]+)`", row)], table.partition("\n- ")[0]
+    return [name for row in rows for name in re.findall(r"`([^`]+)`", row)], table.partition(
+        "\n- "
+    )[0]
 
 
 def there(module: ModuleType, name: str) -> bool:
@@ -66,7 +73,9 @@ def there(module: ModuleType, name: str) -> bool:
 @pytest.mark.parametrize("facade", FACADES)
 def test_every_name_is_there_or_on_the_page(facade: str) -> None:
     known = (*BY_POSITION, *OF_OBJECTS)
-    given = [name for name in LIST[facade]["names"] if not any(fnmatchcase(name, one) for one in known)]
+    given = [
+        name for name in LIST[facade]["names"] if not any(fnmatchcase(name, one) for one in known)
+    ]
     missing = [name for name in given if not there(FACADES[facade], name)]
     patterns, _ = left_out(facade)
     assert [name for name in missing if not any(fnmatchcase(name, one) for one in patterns)] == []
@@ -105,5 +114,19 @@ def f(a, /, b, *, c): ...
         archive.writestr("pkg/b.py", "class E(enum.Enum):\n    ON = 1\n")
     monkeypatch.setattr(upstream, "FACADES", {"ours": ("pkg", ("pkg/__init__.py",))})
     monkeypatch.setattr(upstream, "wheel", lambda package, folder: next(tmp_path.glob("*.whl")))
-    names = ["A", "A(one)", "A.B", "A.B(x)", "A.B(y)", "A.go", "A.go(there)", "E", "E.ON", "f", "f(a)", "f(b)", "f(c)"]
+    names = [
+        "A",
+        "A(one)",
+        "A.B",
+        "A.B(x)",
+        "A.B(y)",
+        "A.go",
+        "A.go(there)",
+        "E",
+        "E.ON",
+        "f",
+        "f(a)",
+        "f(b)",
+        "f(c)",
+    ]
     assert upstream.read() == {"ours": {"follows": "pkg 1.2", "names": names}}

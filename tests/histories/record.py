@@ -1,9 +1,11 @@
-"""``python -m tests.histories.record [NAME …]``: record golden histories, by hand, when the workflows have a new form.
+"""``python -m tests.histories.record [NAME …]``: record golden histories, by hand, when the
+workflows have a new form.
 
-Each history is a promise: a run that is at any of its points when a new version is deployed goes on. So a recording is
-never changed or removed; a new form gets a scenario of its own below, and a change that must keep the old ones is made
-with ``workflow.patched``. Without names, what has no recording yet is recorded. One that no landed build made may
-be removed, with its line, and made again. ``SHA256SUMS`` keeps the promise visible, and a test compares.
+Each history is a promise: a run that is at any of its points when a new version is deployed goes
+on. So a recording is never changed or removed; a new form gets a scenario of its own below, and a
+change that must keep the old ones is made with ``workflow.patched``. Without names, what has no
+recording yet is recorded. One that no landed build made may be removed, with its line, and made
+again. ``SHA256SUMS`` keeps the promise visible, and a test compares.
 """
 
 from __future__ import annotations
@@ -78,24 +80,37 @@ async def completed(lab: Lab) -> Handle:
     """A single-process run on the ladder, to its end, with an archive."""
     lab.cluster.behaviour = Behaviour(executes=900)
     lab.cluster.folders[1, 0] = lab.folder
-    return await _to_its_end(lab, {"crawler": "books", "requested_by": "ada", "flow_id": "f1", "parent": "nobody"})
+    return await _to_its_end(
+        lab, {"crawler": "books", "requested_by": "ada", "flow_id": "f1", "parent": "nobody"}
+    )
 
 
 async def waves(lab: Lab) -> Handle:
     """Five tasks of a scheduled run, two at a time."""
     lab.cluster.behaviour = lambda run, index, attempt: Behaviour(executes=50 + 40 * index)
     tasks = [{"args": {"shelf": str(n)}} for n in range(5)]
-    return await _to_its_end(lab, {"crawler": "books", "trigger": "scheduled", "tasks": tasks, "max_parallel_tasks": 2})
+    return await _to_its_end(
+        lab, {"crawler": "books", "trigger": "scheduled", "tasks": tasks, "max_parallel_tasks": 2}
+    )
 
 
 async def put_off(lab: Lab) -> Handle:
-    """The main task finds no room at first, another one executes meanwhile, and the third waits for a service away."""
+    """The main task finds no room at first, another one executes meanwhile, and the third waits for
+    a service away.
+    """
     answers = iter(["deferred"])
     lab.cluster.behaviour = lambda run, index, attempt: Behaviour(
-        deployed=next(answers, "created") if index == 0 else "created", deploy_reason="quota exceeded", executes=150
+        deployed=next(answers, "created") if index == 0 else "created",
+        deploy_reason="quota exceeded",
+        executes=150,
     )
     lab.scheduler.lose = 1
-    request = {"crawler": "books", "tasks": [{}] * 3, "max_parallel_tasks": 2, "poll_minutes": [1, 2, 10]}
+    request = {
+        "crawler": "books",
+        "tasks": [{}] * 3,
+        "max_parallel_tasks": 2,
+        "poll_minutes": [1, 2, 10],
+    }
     return await _to_its_end(lab, request)
 
 
@@ -120,8 +135,12 @@ async def force_stopped(lab: Lab) -> Handle:
 
 
 async def resumed(lab: Lab) -> Handle:
-    """The second attempt of a terminated run: one end found late, one task adopted, one queued anew."""
-    lab.cluster.behaviour = lambda run, index, attempt: Behaviour(executes=None if attempt == 1 else 30)
+    """The second attempt of a terminated run: one end found late, one task adopted, one queued
+    anew.
+    """
+    lab.cluster.behaviour = lambda run, index, attempt: Behaviour(
+        executes=None if attempt == 1 else 30
+    )
     first = await lab.start({"crawler": "books", "tasks": [{}] * 3})
     await lab.snapshot_where(first, lambda s: s.looks >= 1)
     await first.terminate("by an operator")
@@ -168,10 +187,14 @@ async def continued(lab: Lab) -> Handle:
 
 async def grown(lab: Lab) -> Handle:
     """Two tasks added to a run that executes, and a third that is refused."""
-    lab.cluster.behaviour = lambda run, index, attempt: Behaviour(executes=None if index == 0 else 20)
+    lab.cluster.behaviour = lambda run, index, attempt: Behaviour(
+        executes=None if index == 0 else 20
+    )
     handle = await lab.start({"crawler": "books"})
     await lab.snapshot_where(handle, lambda s: s.looks >= 1)
-    await handle.execute_update("add_tasks", {"tasks": [{"args": {"shelf": n}} for n in "78"], "request_id": "g1"})
+    await handle.execute_update(
+        "add_tasks", {"tasks": [{"args": {"shelf": n}} for n in "78"], "request_id": "g1"}
+    )
     with contextlib.suppress(WorkflowUpdateFailedError):
         await handle.execute_update("add_tasks", {"tasks": [{"args": {"colour": "red"}}]})
     await lab.until(lambda: lab.tasks(1) == {0: "RUNNING", 1: "SUCCEEDED", 2: "SUCCEEDED"})
@@ -192,7 +215,9 @@ async def exported(lab: Lab) -> WorkflowHandle[Any, Any]:
     lab.cluster.folders[1, 0] = lab.folder
     await _to_its_end(lab, {"crawler": "books"})
     row = lab.store.runs.get_run(1)
-    workflow_id = await Workflows(lab.client).export_again(Fence(1, 1, row.owner_run_id, row.run_uid))
+    workflow_id = await Workflows(lab.client).export_again(
+        Fence(1, 1, row.owner_run_id, row.run_uid)
+    )
     first = (await lab.client.get_workflow_handle(workflow_id).describe()).run_id
     handle = lab.client.get_workflow_handle(workflow_id, run_id=first, first_execution_run_id=first)
     await handle.result()
@@ -228,7 +253,9 @@ async def delivered(lab: Lab) -> WorkflowHandle[Any, Any]:
     async with m.plans():
         await (await m.start()).result()
     row = m.row()
-    workflow_id = names.event_workflow_id(names.ended_key("manager", row.manager_id, row.manager_uid, row.attempt))
+    workflow_id = names.event_workflow_id(
+        names.ended_key("manager", row.manager_id, row.manager_uid, row.attempt)
+    )
     first = (await lab.client.get_workflow_handle(workflow_id).describe()).run_id
     handle = lab.client.get_workflow_handle(workflow_id, run_id=first, first_execution_run_id=first)
     await handle.result()
@@ -236,7 +263,9 @@ async def delivered(lab: Lab) -> WorkflowHandle[Any, Any]:
 
 
 class HeldLooks:
-    """Looks at the cluster that wait until they may go on: all, or only those that one activity takes."""
+    """Looks at the cluster that wait until they may go on: all, or only those that one activity
+    takes.
+    """
 
     def __init__(self, lab: Lab, only: str | None = None) -> None:
         self._lab, self._look, self._only = lab, lab.cluster.look, only
@@ -272,7 +301,9 @@ class HeldLooks:
 
 
 async def woken(lab: Lab) -> Handle:
-    """Woken in the middle of looks: while the start is awaited, while it executes, and under a stop."""
+    """Woken in the middle of looks: while the start is awaited, while it executes, and under a
+    stop.
+    """
     lab.cluster.behaviour = Behaviour(waits=20, executes=None, heeds_stop_after=8)
     looks = HeldLooks(lab)
     handle = await lab.start({"crawler": "books"})
@@ -287,7 +318,9 @@ async def woken(lab: Lab) -> Handle:
 
 async def woken_in_a_wave(lab: Lab) -> Handle:
     """Woken in the middle of a look which finds that the next task of three may be deployed."""
-    lab.cluster.behaviour = lambda run, index, attempt: Behaviour(executes=50 if index < 2 else None)
+    lab.cluster.behaviour = lambda run, index, attempt: Behaviour(
+        executes=50 if index < 2 else None
+    )
     looks = HeldLooks(lab)
     looks.let_go()
     handle = await lab.start({"crawler": "books", "tasks": [{}] * 3, "max_parallel_tasks": 2})
@@ -299,8 +332,13 @@ async def woken_in_a_wave(lab: Lab) -> Handle:
 
 
 async def counted(lab: Lab) -> Handle:
-    """An end that another process records at once: the workflow counts. Before that a look of its own finds one."""
-    lab.cluster.behaviour = lambda run, index, attempt: Behaviour(executes=50 if index == 0 else None)
+    """An end that another process records at once: the workflow counts.
+
+    Before that a look of its own finds one.
+    """
+    lab.cluster.behaviour = lambda run, index, attempt: Behaviour(
+        executes=50 if index == 0 else None
+    )
     handle = await lab.start({"crawler": "books", "tasks": [{}] * 3})
     await lab.until(lambda: lab.tasks(1).get(0) == "SUCCEEDED")
     row = lab.store.runs.get_run(1)
@@ -323,7 +361,9 @@ async def never_started(lab: Lab) -> Handle:
 async def timed_out(lab: Lab) -> Handle:
     """Still executing at ``run_timeout_s``."""
     lab.cluster.behaviour = Behaviour(executes=None)
-    return await _ended(await lab.start({"crawler": "books", "limits": {"run_timeout_s": 600}}), "timed_out")
+    return await _ended(
+        await lab.start({"crawler": "books", "limits": {"run_timeout_s": 600}}), "timed_out"
+    )
 
 
 async def stalled(lab: Lab) -> Handle:
@@ -388,7 +428,9 @@ async def stopped_pushing(lab: Lab) -> Handle:
 
     lab.outside.push = hang  # type: ignore[method-assign]
     handle = await lab.start({"crawler": "books"})
-    await lab.until(lambda: lab.store.runs.list_runs() and lab.store.runs.get_run(1).status == "PROCESSING")
+    await lab.until(
+        lambda: lab.store.runs.list_runs() and lab.store.runs.get_run(1).status == "PROCESSING"
+    )
     await handle.signal("stop", {"requested_by": "ada"})
     await lab.until(lambda: lab.store.runs.get_run(1).status.terminal)
     over.set()
@@ -396,7 +438,10 @@ async def stopped_pushing(lab: Lab) -> Handle:
 
 
 async def updated_for_long(lab: Lab) -> Handle:
-    """An update that hangs until the history is long, and a stop meanwhile. By a server that likes short histories."""
+    """An update that hangs until the history is long, and a stop meanwhile.
+
+    By a server that likes short histories.
+    """
     lab.cluster.behaviour = Behaviour(executes=None)
     begun, over = threading.Event(), threading.Event()
     add = lab.store.additions.add_tasks
@@ -479,11 +524,15 @@ async def rerun(lab: Lab) -> Handle:
 
 async def nothing_to_prove(lab: Lab) -> Handle:
     """A stop of a run of which nothing was ever deployed: it ends without asking the cluster."""
-    return await _ended(await lab.start({"crawler": "books", "tasks": [{}] * 2}, start_signal="stop"), "cancelled")
+    return await _ended(
+        await lab.start({"crawler": "books", "tasks": [{}] * 2}, start_signal="stop"), "cancelled"
+    )
 
 
 async def stopped_before_verdict(lab: Lab) -> Handle:
-    """Two stops while the verdict of a crawl that had finished could not be written: both are on record before it."""
+    """Two stops while the verdict of a crawl that had finished could not be written: both are on
+    record before it.
+    """
     judge = lab.store.completion.end_run
 
     def away(fence: Fence, *how: Any) -> Any:
@@ -515,19 +564,27 @@ async def stop_taken_over(lab: Lab) -> Handle:
 
 
 async def repaired(lab: Lab) -> Handle:
-    """In place of a workflow that was lost: one task failed, one ended unseen, one executes, one waits its turn."""
+    """In place of a workflow that was lost: one task failed, one ended unseen, one executes, one
+    waits its turn.
+    """
     lab.cluster.behaviour = lambda run, index, attempt: (
         Behaviour(end=End(exit_code=1, reason="Error"))
         if index == 0
         else Behaviour(executes=30 if attempt > 1 else None)
     )
     first = await lab.start({"crawler": "books", "tasks": [{}] * 4, "max_parallel_tasks": 2})
-    await lab.until(lambda: lab.tasks(1) == dict(enumerate(("FAILED", "RUNNING", "RUNNING", "QUEUED"))))
+    await lab.until(
+        lambda: lab.tasks(1) == dict(enumerate(("FAILED", "RUNNING", "RUNNING", "QUEUED")))
+    )
     await first.terminate("by an operator")
     lab.cluster.end_now(1, 1, end=FINISHED)
     run_uid = lab.store.runs.get_run(1).run_uid
-    await asyncio.to_thread(lab.parts.directory.begin, RunRequest(run_id=1), "lab/repair", run_uid, repair=True)
-    info = (await lab.client.get_workflow_handle("lab/repair").describe()).raw_description.workflow_execution_info
+    await asyncio.to_thread(
+        lab.parts.directory.begin, RunRequest(run_id=1), "lab/repair", run_uid, repair=True
+    )
+    info = (
+        await lab.client.get_workflow_handle("lab/repair").describe()
+    ).raw_description.workflow_execution_info
     handle: Handle = lab.client.get_workflow_handle_for(
         CrawlerLifecycleWorkflow.run, "lab/repair", first_execution_run_id=info.first_run_id
     )
@@ -546,7 +603,8 @@ async def audited(lab: Lab) -> WorkflowHandle[Any, Any]:
     task = QueuedTask(99, 0, {})
     soon = lab.cluster.clock() + timedelta(minutes=1)
     lab.cluster.deploy(
-        Deployment(run_ref(99), 1, "books", {}, {}, [task], Resources(), Limits(), soon), CRAWLERS["books"]
+        Deployment(run_ref(99), 1, "books", {}, {}, [task], Resources(), Limits(), soon),
+        CRAWLERS["books"],
     )
     report = await _audit(lab)
     assert report.found == {"orphan": 1}, report
@@ -568,21 +626,29 @@ async def audited_long(lab: Lab) -> WorkflowHandle[Any, Any]:
 
 async def _audit(lab: Lab) -> AuditReport:
     handle: WorkflowHandle[Any, AuditReport] = await lab.client.start_workflow(
-        names.AUDIT_WORKFLOW, {"repair": True}, id="lab/audit", task_queue=names.QUEUE_AUDIT, result_type=AuditReport
+        names.AUDIT_WORKFLOW,
+        {"repair": True},
+        id="lab/audit",
+        task_queue=names.QUEUE_AUDIT,
+        result_type=AuditReport,
     )
     lab.handles.append(handle)
     return await handle.result()
 
 
 async def managed(lab: Lab) -> WorkflowHandle[Any, Any]:
-    """A manager to the end of its source: a job from outside, one that no crawler takes, a worker of its class late."""
+    """A manager to the end of its source: a job from outside, one that no crawler takes, a worker
+    of its class late.
+    """
     lab.cluster.behaviour = Behaviour(executes=0)
     m = manager_lab(lab, source=[quick(1), Job("nobody")], stays=True)
     handle = await m.start(parent="nobody")
     await m.snapshot_where(handle, lambda s: s.waiting is not None)
     async with m.plans():
         await lab.until(lambda: m.row().counts.bad == 1)
-        await handle.execute_update("add_job", {"jobs": [{"spider": "quick", "spider_args": {"n": "7"}}]})
+        await handle.execute_update(
+            "add_job", {"jobs": [{"spider": "quick", "spider_args": {"n": "7"}}]}
+        )
         await lab.until(lambda: m.row().counts.good == 2)
         m.plan.stays = False
         await handle.signal("wake")
@@ -617,13 +683,21 @@ async def managed_for_long(lab: Lab) -> WorkflowHandle[Any, Any]:
 def _graph_steps() -> list[StepSpec]:
     slow = StepSpec("slow", StepKind.CRAWL, {"crawler": "quick"}, ("s1",))
     later = utc_now() + timedelta(seconds=1)
-    return [*chain(3), slow, step("late", not_before=later), step("long", "s0", timeout_s=600), step("shaky")]
+    return [
+        *chain(3),
+        slow,
+        step("late", not_before=later),
+        step("long", "s0", timeout_s=600),
+        step("shaky"),
+    ]
 
 
 async def graphed(lab: Lab) -> WorkflowHandle[Any, Any]:
     """A graph to its end: a crawl, a long function, a step cancelled, one retried, and one more."""
     lab.cluster.behaviour = Behaviour(executes=None)
-    g = graph_lab(lab, lambda work: StepState.DISCARDED if (work.path, work.attempt) == ("shaky", 1) else None)
+    g = graph_lab(
+        lab, lambda work: StepState.DISCARDED if (work.path, work.attempt) == ("shaky", 1) else None
+    )
     g.functions.held["long"] = threading.Event()
     async with g.working():
         handle = await g.start(_graph_steps(), parent="nobody")
@@ -656,7 +730,9 @@ async def graphed_until_stopped(lab: Lab) -> WorkflowHandle[Any, Any]:
     g.functions.held = {path: threading.Event() for path in ("s2", "long")}
     async with g.working():
         handle = await g.start(_graph_steps())
-        await lab.until(lambda: lab.cluster.alive() and g.functions.calls["s2"] and g.functions.calls["long"])
+        await lab.until(
+            lambda: lab.cluster.alive() and g.functions.calls["s2"] and g.functions.calls["long"]
+        )
         await handle.signal("stop", {"requested_by": "ada"})
         await lab.until(lambda: lab.cluster.signals(1))
         await handle.signal("force_stop")
@@ -680,7 +756,10 @@ async def graphed_for_long(lab: Lab) -> WorkflowHandle[Any, Any]:
     """A graph that continues as new while functions execute."""
     g = graph_lab(lab)
     g.functions.held["long"] = threading.Event()
-    far = [step(f"x{n}", f"x{n - 1}" if n else "s0", queue="other" if n % 2 else None) for n in range(12)]
+    far = [
+        step(f"x{n}", f"x{n - 1}" if n else "s0", queue="other" if n % 2 else None)
+        for n in range(12)
+    ]
     async with g.working(None, "other"):
         handle = await g.start([*chain(1), *far, step("long", timeout_s=600)])
         await lab.until(lambda: g.states()["x11"] == "completed")
@@ -697,10 +776,16 @@ async def due(lab: Lab) -> WorkflowHandle[Any, Any]:
     lab.store.schedules.put("nightly", spec.document(), "ann")
     times = [utc_now().replace(microsecond=0) + timedelta(seconds=n) for n in range(2)]
     for at in times:
-        await Workflows(lab.client).start_for(DueOrder("nightly", at, 1), due_workflow_id("nightly", at))
+        await Workflows(lab.client).start_for(
+            DueOrder("nightly", at, 1), due_workflow_id("nightly", at)
+        )
         await lab.client.get_workflow_handle(due_workflow_id("nightly", at)).result()
-    first = (await lab.client.get_workflow_handle(due_workflow_id("nightly", times[1])).describe()).run_id
-    last = lab.client.get_workflow_handle(names.workflow_id("books", due_request_id("nightly", times[1])))
+    first = (
+        await lab.client.get_workflow_handle(due_workflow_id("nightly", times[1])).describe()
+    ).run_id
+    last = lab.client.get_workflow_handle(
+        names.workflow_id("books", due_request_id("nightly", times[1]))
+    )
     await last.signal("stop")
     await last.result()
     return lab.client.get_workflow_handle(
@@ -718,7 +803,9 @@ async def hooked(lab: Lab) -> WorkflowHandle[Any, Any]:
         await start_workers(stack, lab, roles=[WEBHOOKS])
         hooks.put("shop", WebhookSpec(receiver.url, ["env:CRAWL_HOOK"]).document(), "ann")
         event = hooks.test_webhook("shop", "ann")
-        first = await workflows.start_for(WebhookOrder("shop"), webhook_workflow_id("shop"), wake=True)
+        first = await workflows.start_for(
+            WebhookOrder("shop"), webhook_workflow_id("shop"), wake=True
+        )
         await lab.until(lambda: hooks.get("shop").failing_since)
         receiver.answer = Answer(204, b"")
         await lab.until(lambda: hooks.get("shop").through_seq >= event.seq)
@@ -733,7 +820,8 @@ async def hooked(lab: Lab) -> WorkflowHandle[Any, Any]:
     return handle
 
 
-#: Managers, graphs and their runs are workflows of their own, each with a clock of its own where time is skipped.
+#: Managers, graphs and their runs are workflows of their own, each with a clock of its own where
+#: time is skipped.
 IN_REAL_TIME: list[Callable[[Lab], Awaitable[WorkflowHandle[Any, Any]]]] = [
     managed,
     managed_until_stopped,
@@ -819,14 +907,21 @@ def promise(files: Iterable[Path]) -> None:
 
 def recordings(name: str) -> list[Path]:
     """The files of a scenario; one for each execution of a chain."""
-    return [f for f in sorted(FOLDER.glob(f"{name}*.json")) if re.fullmatch(rf"{name}(-\d+)?", f.stem)]
+    return [
+        f for f in sorted(FOLDER.glob(f"{name}*.json")) if re.fullmatch(rf"{name}(-\d+)?", f.stem)
+    ]
 
 
 def write(name: str, histories: list[WorkflowHistory]) -> Iterator[str]:
     """One file for each execution of a chain; says what was written."""
     for number, history in enumerate(histories, 1):
         file = FOLDER / (f"{name}.json" if len(histories) == 1 else f"{name}-{number}.json")
-        text = json.dumps({"workflowId": history.workflow_id, **scrubbed(history)}, separators=(",", ":")) + "\n"
+        text = (
+            json.dumps(
+                {"workflowId": history.workflow_id, **scrubbed(history)}, separators=(",", ":")
+            )
+            + "\n"
+        )
         assert len(text) <= SIZE_MAX, f"{file.name} has {len(text)} bytes"
         assert not MACHINE.search(text)
         file.write_text(text)
@@ -854,7 +949,9 @@ async def _record(name: str, scenario: Callable[[Lab], Awaitable[Handle]]) -> No
     few = {"limit.historyCount.suggestContinueAsNew": "60"} if scenario in forgetful else None
     async with temporal_server(skipping=True, dynamic=few) as env:
         real = scenario in IN_REAL_TIME
-        client, clock = ((await in_real_time(env)).client, utc_now) if real else (env.client, workflow_clock)
+        client, clock = (
+            ((await in_real_time(env)).client, utc_now) if real else (env.client, workflow_clock)
+        )
         with tempfile.TemporaryDirectory() as folder:
             async with laboratory(client, Path(folder), clock=clock) as lab:
                 handle = await scenario(lab)

@@ -1,4 +1,6 @@
-"""The chart of ``deploy/helm``, as helm renders it, and the overlay that says the same as its production values."""
+"""The chart of ``deploy/helm``, as helm renders it, and the overlay that says the same as its
+production values.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from tests.support.manifests import DEPLOY, Document, parsed
 
 CHART = DEPLOY / "helm"
 SERVICES, CRAWLS = "crawler-lifecycle", "crawls"
-#: What overlays/production leaves for its installer to fill in, and what ci/production-values.yaml has there.
+#: What overlays/production leaves for its installer to fill in, and what ci/production-values.yaml
+#: has there.
 FILLED = {
     "registry.example": "registry.corp.test",
     "0" * 64: "1" * 64,
@@ -42,7 +45,9 @@ def kinds_of_installations() -> list[str]:
 
 def helm(*words: str, kubeconfig: Path | None = None) -> subprocess.CompletedProcess[str]:
     """One call of helm; with no cluster, unless one is given."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("KUBE", "HELM"))}
+    clean = {
+        name: value for name, value in os.environ.items() if not name.startswith(("KUBE", "HELM"))
+    }
     clean["KUBECONFIG"] = str(kubeconfig or os.devnull)
     command = [str(binaries.available() / "helm"), *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=180, env=clean)
@@ -62,7 +67,9 @@ def rendered(name: str, *words: str, namespace: str = SERVICES) -> list[Document
 
 
 def filled_in(folder: Path) -> Path:
-    """A copy of ``deploy/`` with the values of ci/production-values.yaml in the place of what stands for them."""
+    """A copy of ``deploy/`` with the values of ci/production-values.yaml in the place of what
+    stands for them.
+    """
     copy = folder / "deploy"
     shutil.copytree(DEPLOY, copy)
     for file in (copy / "overlays/production").rglob("*.*"):
@@ -74,7 +81,9 @@ def filled_in(folder: Path) -> Path:
 
 
 def comparable(found: list[Document]) -> dict[tuple[str, str, str], Any]:
-    """By kind, namespace and name, without the hashes in names of ConfigMaps, and without what Helm adds."""
+    """By kind, namespace and name, without the hashes in names of ConfigMaps, and without what Helm
+    adds.
+    """
     hashed = re.compile(r"^(crawler-lifecycle|crawler-catalogue)-[a-z0-9]{10}$")
     made = {}
     for one in found:

@@ -1,4 +1,7 @@
-"""Two clusters for all tests below: one that pretends to run pods, one that runs them. Each starts when asked for."""
+"""Two clusters for all tests below: one that pretends to run pods, one that runs them.
+
+Each starts when asked for.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,9 @@ os.environ.update(FRUGAL)
 
 
 def _unable(reason: str) -> None:
-    """Skip what cannot run here, loudly; on the machine that judges a change nothing may be missing."""
+    """Skip what cannot run here, loudly; on the machine that judges a change nothing may be
+    missing.
+    """
     if os.environ.get("CI"):
         pytest.fail(f"the test cluster cannot run, and CI allows no skip: {reason}")
     pytest.skip(f"THE TEST CLUSTER CANNOT RUN HERE: {reason}")
@@ -41,7 +46,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def kube_binaries() -> None:
-    """The programs are there, or the test is skipped: building them takes minutes and is `make kube-binaries`."""
+    """The programs are there, or the test is skipped: building them takes minutes and is `make
+    kube-binaries`.
+    """
     try:
         binaries.available()
     except binaries.NoBinaries as error:
@@ -66,6 +73,8 @@ def real_cluster(kube_binaries: None) -> Iterator[Cluster]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def server() -> AsyncIterator[WorkflowEnvironment]:
-    """A Temporal server on which time passes as it does; each module has its own, and leaves it behind as it is."""
+    """A Temporal server on which time passes as it does; each module has its own, and leaves it
+    behind as it is.
+    """
     async with temporal_server(skipping=False) as env:
         yield env

@@ -1,4 +1,6 @@
-"""A laboratory for the workflow on a real API server: real activities, store, deployer, cluster, observer, release."""
+"""A laboratory for the workflow on a real API server: real activities, store, deployer, cluster,
+observer, release.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,11 @@ from crawler_lifecycle.clusters.kubernetes.jobs.finalizers import Finalizers
 from crawler_lifecycle.clusters.kubernetes.observer.observer import KubernetesObserver
 from crawler_lifecycle.domain.audits.audit import AuditRules
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
-from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentRefused, SchedulerUnavailable
+from crawler_lifecycle.domain.errors import (
+    ClusterUnavailable,
+    DeploymentRefused,
+    SchedulerUnavailable,
+)
 from crawler_lifecycle.domain.pools import NO_POOLS, Pools
 from crawler_lifecycle.domain.retries import Retries
 from crawler_lifecycle.ports.runs import DeployedTask, Deployment, RunRow, TaskRow
@@ -38,7 +44,10 @@ from tests.support.auditing import audit
 from tests.support.lab import NO_RETRIES, PATIENCE_S, Lab, laboratory
 
 #: A run that is looked at every three seconds when nothing wakes it.
-QUICK: dict[str, Any] = {"poll_minutes": [0.05], "limits": {"start_check_s": 0.5, "stop_grace_s": 5}}
+QUICK: dict[str, Any] = {
+    "poll_minutes": [0.05],
+    "limits": {"start_check_s": 0.5, "stop_grace_s": 5},
+}
 Json = dict[str, Any]
 
 
@@ -86,7 +95,9 @@ class KubeLab:
         return f"{group}/namespaces/{self.namespace}/{resource}" + (f"/{name}" if name else "")
 
     def jobs(self) -> list[Json]:
-        items: list[Json] = self.cluster.admin.get(self.path("jobs", group="/apis/batch/v1"))["items"]
+        items: list[Json] = self.cluster.admin.get(self.path("jobs", group="/apis/batch/v1"))[
+            "items"
+        ]
         return items
 
     def pods(self) -> list[Json]:
@@ -100,7 +111,8 @@ class KubeLab:
         return [meta["name"] for meta in held]
 
     async def until_released(self, seconds: float = PATIENCE_S, *, audited: bool = False) -> None:
-        """Wait until our finalizer holds no pod; with ``audited`` an audit looks each time, as it does in a service.
+        """Wait until our finalizer holds no pod; with ``audited`` an audit looks each time, as it
+        does in a service.
 
         An audit ends what executes again although its end is on record, as a pod of kwok may.
         """
@@ -109,8 +121,12 @@ class KubeLab:
             if time.monotonic() > end:
                 pods = {pod["metadata"]["name"]: pod["status"] for pod in self.pods()}
                 tried = self.tasks(superseded=True)
-                rows = [(row.task_index, row.attempt, str(row.status), row.exit_code) for row in tried]
-                raise AssertionError(f"still held: {[(name, pods.get(name)) for name in held]}; {rows=}")
+                rows = [
+                    (row.task_index, row.attempt, str(row.status), row.exit_code) for row in tried
+                ]
+                raise AssertionError(
+                    f"still held: {[(name, pods.get(name)) for name in held]}; {rows=}"
+                )
             if audited:
                 await audit(self.lab)
             await asyncio.sleep(0.5)
@@ -127,9 +143,15 @@ class KubeLab:
         [status] = [pod["status"] for pod in self.pods() if pod["metadata"]["name"] == name]
         done = {"exitCode": code, "reason": "Error" if code else "Completed", "message": message}
         done |= {"finishedAt": utc_now().strftime("%Y-%m-%dT%H:%M:%SZ")}
-        container = {**status["containerStatuses"][0], "ready": False, "state": {"terminated": done}}
+        container = {
+            **status["containerStatuses"][0],
+            "ready": False,
+            "state": {"terminated": done},
+        }
         ended = {"phase": "Failed" if code else "Succeeded", "containerStatuses": [container]}
-        self.cluster.admin.patch(self.path("pods", f"{name}/status"), {"status": ended}, "strategic-merge")
+        self.cluster.admin.patch(
+            self.path("pods", f"{name}/status"), {"status": ended}, "strategic-merge"
+        )
 
     def make_account(self, name: str) -> None:
         """Make a service account of the namespace."""
@@ -139,16 +161,26 @@ class KubeLab:
         """Tear the Job and its pod away and make the Job once more by hand, as it was; its uid."""
         admin, path = self.cluster.admin, self.path("jobs", name, "/apis/batch/v1")
         job = admin.get(path)
-        [pod] = [pod["metadata"]["name"] for pod in self.pods() if pod["metadata"]["labels"]["job-name"] == name]
+        [pod] = [
+            pod["metadata"]["name"]
+            for pod in self.pods()
+            if pod["metadata"]["labels"]["job-name"] == name
+        ]
         admin.patch(self.path("pods", pod), {"metadata": {"finalizers": None}})
         admin.delete(path, {"propagationPolicy": "Background"})
         self.delete_pod(pod, gracePeriodSeconds=0)
         template = job["spec"]["template"]["metadata"]
         for labelled in (job["metadata"], template):
-            labelled["labels"] = {key: text for key, text in labelled["labels"].items() if "controller-uid" not in key}
-        spec = {key: value for key, value in job["spec"].items() if key not in ("selector", "suspend")}
+            labelled["labels"] = {
+                key: text for key, text in labelled["labels"].items() if "controller-uid" not in key
+            }
+        spec = {
+            key: value for key, value in job["spec"].items() if key not in ("selector", "suspend")
+        }
         meta = {key: job["metadata"][key] for key in ("name", "labels", "annotations")}
-        made = admin.post(self.path("jobs", group="/apis/batch/v1"), {"metadata": meta, "spec": spec})
+        made = admin.post(
+            self.path("jobs", group="/apis/batch/v1"), {"metadata": meta, "spec": spec}
+        )
         return str(made["metadata"]["uid"])
 
     def start_pod(self, name: str) -> None:
@@ -156,13 +188,27 @@ class KubeLab:
         [pod] = [pod for pod in self.pods() if pod["metadata"]["name"] == name]
         now = utc_now().strftime("%Y-%m-%dT%H:%M:%SZ")
         image = pod["spec"]["containers"][0]["image"]
-        container = {"name": labels.CONTAINER, "image": image, "imageID": "", "restartCount": 0, "ready": True}
+        container = {
+            "name": labels.CONTAINER,
+            "image": image,
+            "imageID": "",
+            "restartCount": 0,
+            "ready": True,
+        }
         container |= {"state": {"running": {"startedAt": now}}}
         conditions = [
-            {"type": kind, "status": "True", "lastTransitionTime": now} for kind in ("Ready", "ContainersReady")
+            {"type": kind, "status": "True", "lastTransitionTime": now}
+            for kind in ("Ready", "ContainersReady")
         ]
-        status = {"phase": "Running", "startTime": now, "conditions": conditions, "containerStatuses": [container]}
-        self.cluster.admin.patch(self.path("pods", f"{name}/status"), {"status": status}, "strategic-merge")
+        status = {
+            "phase": "Running",
+            "startTime": now,
+            "conditions": conditions,
+            "containerStatuses": [container],
+        }
+        self.cluster.admin.patch(
+            self.path("pods", f"{name}/status"), {"status": status}, "strategic-merge"
+        )
 
     # --- the database
 
@@ -175,12 +221,16 @@ class KubeLab:
         rows: list[TaskRow] = self.lab.store.tasks.list_tasks(run_id, superseded=superseded)
         return rows
 
-    async def until_task(self, status: str, index: int = 0, seconds: float = 150, run_id: int = 1) -> TaskRow:
+    async def until_task(
+        self, status: str, index: int = 0, seconds: float = 150, run_id: int = 1
+    ) -> TaskRow:
         """Wait until the database has the task in this status."""
 
         def there() -> TaskRow | None:
             rows = (
-                [t for t in self.tasks(run_id) if t.task_index == index] if self.lab.store.runs.get_run(run_id) else []
+                [t for t in self.tasks(run_id) if t.task_index == index]
+                if self.lab.store.runs.get_run(run_id)
+                else []
             )
             return rows[0] if rows and rows[0].status == status else None
 
@@ -192,7 +242,11 @@ class KubeLab:
 
         def said() -> str | None:
             row = self.lab.store.runs.get_run(run_id)
-            texts = [row.waiting_for, row.look_error, *(t.reason for t in self.tasks(run_id))] if row else []
+            texts = (
+                [row.waiting_for, row.look_error, *(t.reason for t in self.tasks(run_id))]
+                if row
+                else []
+            )
             return next((text for text in texts if text and words in text), None)
 
         found: str = await self.lab.until(said, seconds)
@@ -223,7 +277,9 @@ async def kube_laboratory(
     """
     namespace = api.namespace if api is not None else cluster.namespace("life")
     own = api or Api(kubeconfig=cluster.kubeconfig, namespace=namespace, connect_s=10, read_s=10)
-    settings = ClusterSettings(kind="kubernetes", namespace=namespace, service_account=service_account, **more)
+    settings = ClusterSettings(
+        kind="kubernetes", namespace=namespace, service_account=service_account, **more
+    )
     async with AsyncExitStack() as stack:
         stack.callback(own.close)
         lab = await stack.enter_async_context(

@@ -1,4 +1,6 @@
-"""What the recorder of conditions does to a cluster: Jobs like ours, and ways to bring them into trouble."""
+"""What the recorder of conditions does to a cluster: Jobs like ours, and ways to bring them into
+trouble.
+"""
 
 from __future__ import annotations
 
@@ -65,14 +67,21 @@ class Scene:
         job = admin.find(f"{self.jobs}/{NAME}")
         pods = admin.get(self.pods)["items"]
         events = admin.get(f"/api/v1/namespaces/{self.namespace}/events")["items"]
-        ours = [p for p in pods if p["metadata"].get("labels", {}).get("batch.kubernetes.io/job-name") == NAME]
+        ours = [
+            p
+            for p in pods
+            if p["metadata"].get("labels", {}).get("batch.kubernetes.io/job-name") == NAME
+        ]
         return {"job": job, "pods": ours, "events": [e for e in events if _tells(e)]}
 
     def job(self) -> Json:
         return self.cluster.admin.get(f"{self.jobs}/{NAME}")
 
     def until(self, right: Callable[[Json], Any], what: str, seconds: float = 150) -> None:
-        """Wait until the objects are ``right``. Raises ``TimeoutError`` with what they were instead."""
+        """Wait until the objects are ``right``.
+
+        Raises ``TimeoutError`` with what they were instead.
+        """
         end = time.monotonic() + seconds
         while True:
             objects = self.objects()
@@ -106,14 +115,20 @@ class Scene:
 
     def ended(self) -> None:
         self.until(lambda o: "terminated" in main(o)["state"], "ended")
-        self.until(lambda o: o["pods"][0]["status"]["phase"] in ("Failed", "Succeeded"), "a final phase")
+        self.until(
+            lambda o: o["pods"][0]["status"]["phase"] in ("Failed", "Succeeded"), "a final phase"
+        )
 
     def waits(self, *reasons: str, seconds: float = 150) -> None:
-        """Return when it waits for one of these reasons, and not because a starved kubelet has not found out yet."""
+        """Return when it waits for one of these reasons, and not because a starved kubelet has not
+        found out yet.
+        """
 
         def known(objects: Json) -> bool:
             waiting = main(objects)["state"]["waiting"]
-            return waiting["reason"] in reasons and "timed out waiting for" not in waiting.get("message", "")
+            return waiting["reason"] in reasons and "timed out waiting for" not in waiting.get(
+                "message", ""
+            )
 
         self.until(known, f"waiting: {reasons}", seconds)
 
@@ -144,7 +159,9 @@ class Scene:
         """Take our finalizer off every pod."""
         for pod in self.objects()["pods"]:
             try:
-                self.cluster.admin.patch(f"{self.pods}/{pod['metadata']['name']}", {"metadata": {"finalizers": None}})
+                self.cluster.admin.patch(
+                    f"{self.pods}/{pod['metadata']['name']}", {"metadata": {"finalizers": None}}
+                )
             except AdminError as error:
                 if error.status != 404:
                     raise
@@ -196,7 +213,12 @@ def job(
     kwok: bool = False,
 ) -> Json:
     """A Job that differs from ours in nothing that is read."""
-    known = {labels.MANAGED_BY: labels.MANAGER, labels.RUN: "1", labels.ATTEMPT: "1", labels.TASK: "0"}
+    known = {
+        labels.MANAGED_BY: labels.MANAGER,
+        labels.RUN: "1",
+        labels.ATTEMPT: "1",
+        labels.TASK: "0",
+    }
     told = dict(annotations or {}) | ({} if runner else {labels.RUNNER: "false"})
     crawler: Json = {
         "name": labels.CONTAINER,
@@ -232,7 +254,11 @@ def job(
             "backoffLimit": 0,
             "podReplacementPolicy": "Failed",
             "template": {
-                "metadata": {"labels": known, "annotations": told, "finalizers": [labels.FINALIZER]},
+                "metadata": {
+                    "labels": known,
+                    "annotations": told,
+                    "finalizers": [labels.FINALIZER],
+                },
                 "spec": pod,
             },
             **(job_spec or {}),

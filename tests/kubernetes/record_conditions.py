@@ -1,10 +1,11 @@
-"""``python -m tests.kubernetes.record_conditions [NAME …]``: play scenes on a real cluster, record what it shows.
+"""``python -m tests.kubernetes.record_conditions [NAME …]``: play scenes on a real cluster, record
+what it shows.
 
-Writes ``recorded/<name>.json``: the objects as the API returned them, without ``managedFields``, the Job's template and
-the crawler's program; names, uids, addresses and times are put in the place of the random ones, so that recording again
-changes nothing unless the cluster says something else. What is expected of a condition is written into the file by hand
-and kept. A new scene is recorded with ``expected`` null, which fails until somebody has judged it. Needs root (a real
-kubelet).
+Writes ``recorded/<name>.json``: the objects as the API returned them, without ``managedFields``,
+the Job's template and the crawler's program; names, uids, addresses and times are put in the place
+of the random ones, so that recording again changes nothing unless the cluster says something else.
+What is expected of a condition is written into the file by hand and kept. A new scene is recorded
+with ``expected`` null, which fails until somebody has judged it. Needs root (a real kubelet).
 """
 
 from __future__ import annotations
@@ -42,13 +43,22 @@ _TEXTS = (
     (re.compile(r"127\.0\.0\.1:(?!9\b)\d+"), "127.0.0.1:40000"),
 )
 #: What differs from one recording to the next, and the two largest parts, which nobody reads.
-_DROPPED: tuple[str, ...] = ("managedFields", "resourceVersion", "generation", "observedGeneration", "template", "args")
+_DROPPED: tuple[str, ...] = (
+    "managedFields",
+    "resourceVersion",
+    "generation",
+    "observedGeneration",
+    "template",
+    "args",
+)
 #: What a node tells of a pod and its containers when it has come round to it.
 _FLEETING = (*_DROPPED, "resources", "user", "volumeMounts", "imageID", "started")
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.kubernetes.record_conditions", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.kubernetes.record_conditions", description=__doc__
+    )
     parser.add_argument("names", nargs="*", help="scenes to play (all)")
     wanted = parser.parse_args(arguments).names or [*SCENES, *ALONE]
     unknown = [name for name in wanted if name not in SCENES and name not in ALONE]
@@ -82,7 +92,11 @@ def played(cluster: Cluster, name: str, play: Play) -> dict[str, Any]:
         objects = scene.objects() if name in PASSING else _settled(scene)
         now = datetime.now(UTC)
         task = {**TASK.get(name, {}), **({"uid": scene.first_uid} if scene.first_uid else {})}
-        stop = {"requested_at": _stamp(scene.stop_at), "requested_by": "ada"} if scene.stop_at else None
+        stop = (
+            {"requested_at": _stamp(scene.stop_at), "requested_by": "ada"}
+            if scene.stop_at
+            else None
+        )
         found = normal({"objects": objects, "task": task, "stop": stop, "now": _stamp(now)})
         found["now"] = _stamp(_read(found["now"]) + timedelta(seconds=LATER_S.get(name, 0)))
         return found
@@ -157,19 +171,25 @@ def _uids(document: dict[str, Any]) -> dict[str, str]:
     found += [o["uid"] for h in holders if h for o in h["metadata"].get("ownerReferences", [])]
     found += [event["involvedObject"].get("uid") for event in objects["events"]]
     return {
-        uid: f"00000000-0000-4000-8000-{number:012}" for number, uid in enumerate(dict.fromkeys(filter(None, found)), 1)
+        uid: f"00000000-0000-4000-8000-{number:012}"
+        for number, uid in enumerate(dict.fromkeys(filter(None, found)), 1)
     }
 
 
 def _without(value: Any, dropped: tuple[str, ...] = _DROPPED) -> Any:
     if isinstance(value, dict):
-        inner = {k: _FLEETING if k == "status" or k.endswith("ontainerStatuses") else dropped for k in value}
+        inner = {
+            k: _FLEETING if k == "status" or k.endswith("ontainerStatuses") else dropped
+            for k in value
+        }
         return {k: _without(v, inner[k]) for k, v in value.items() if k not in dropped}
     return [_without(v, dropped) for v in value] if isinstance(value, list) else value
 
 
 def _places(value: Any) -> dict[datetime, datetime]:
-    """For every moment in the document one of its own: their order is kept, a second lies between two."""
+    """For every moment in the document one of its own: their order is kept, a second lies between
+    two.
+    """
     moments = sorted(m for m in {_instant(*told) for told in _times(value)} if m.year > 2000)
     return {moment: EPOCH + timedelta(seconds=place) for place, moment in enumerate(moments)}
 
@@ -187,14 +207,19 @@ def _times(value: Any, grace: int = 0) -> Iterable[tuple[str, int]]:
 
 
 def _instant(text: str, grace: int) -> datetime:
-    """A deletion stamp is as much later as the grace is long. Fractions go: most stamps have none."""
+    """A deletion stamp is as much later as the grace is long.
+
+    Fractions go: most stamps have none.
+    """
     return _read(text).replace(microsecond=0) - timedelta(seconds=grace)
 
 
 def _mapped(value: Any, places: dict[datetime, datetime], grace: int = 0) -> Any:
     if isinstance(value, dict):
         wait = value.get("deletionGracePeriodSeconds") or 0
-        return {k: _mapped(v, places, wait if k == "deletionTimestamp" else 0) for k, v in value.items()}
+        return {
+            k: _mapped(v, places, wait if k == "deletionTimestamp" else 0) for k, v in value.items()
+        }
     if isinstance(value, list):
         return [_mapped(v, places) for v in value]
     if not isinstance(value, str):

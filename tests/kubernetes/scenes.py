@@ -1,7 +1,10 @@
-"""Every condition that the test cluster can produce, and how. ``record_conditions`` plays and records them.
+"""Every condition that the test cluster can produce, and how.
 
-The names are those of the files in ``recorded/``. A scene gets a Job of its own in a namespace of its own and returns
-when the condition is there to be seen. Those in ``ALONE`` change the cluster itself and are played one at a time.
+``record_conditions`` plays and records them.
+
+The names are those of the files in ``recorded/``. A scene gets a Job of its own in a namespace of
+its own and returns when the condition is there to be seen. Those in ``ALONE`` change the cluster
+itself and are played one at a time.
 """
 
 from __future__ import annotations
@@ -56,14 +59,20 @@ def _stopped(code: str, act: Callable[[Scene], None], **changes: Any) -> Play:
     return play
 
 
-def _no_pod(prepare: Callable[[Scene], None] | None = None, seconds: float = 60, **changes: Any) -> Play:
+def _no_pod(
+    prepare: Callable[[Scene], None] | None = None, seconds: float = 60, **changes: Any
+) -> Play:
     """A Job whose pod the API server refuses."""
 
     def play(scene: Scene) -> None:
         if prepare is not None:
             prepare(scene)
         scene.start(**changes)
-        scene.until(lambda o: [e for e in o["events"] if e["reason"] == "FailedCreate"], "FailedCreate", seconds)
+        scene.until(
+            lambda o: [e for e in o["events"] if e["reason"] == "FailedCreate"],
+            "FailedCreate",
+            seconds,
+        )
 
     return play
 
@@ -82,7 +91,10 @@ def _restricted(scene: Scene) -> None:
     level = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
     scene.cluster.admin.patch(f"/api/v1/namespaces/{scene.namespace}", level)
     pod = {"metadata": {"name": "probe"}, "spec": job(WAITS)["spec"]["template"]["spec"]}
-    scene.until(lambda _: scene.cluster.refuses(scene.pods, pod, "violates PodSecurity"), "the level in force")
+    scene.until(
+        lambda _: scene.cluster.refuses(scene.pods, pod, "violates PodSecurity"),
+        "the level in force",
+    )
 
 
 def _running(scene: Scene) -> None:
@@ -108,13 +120,17 @@ def _unschedulable(scene: Scene) -> None:
 
 
 def _condition(objects: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = next(c for c in objects["pods"][0]["status"]["conditions"] if c["type"] == kind)
+    found: Mapping[str, Any] = next(
+        c for c in objects["pods"][0]["status"]["conditions"] if c["type"] == kind
+    )
     return found
 
 
 def _gated(scene: Scene) -> None:
     scene.start(pod_spec={"schedulingGates": [{"name": "example.com/budget"}]})
-    scene.until(lambda o: _condition(o, "PodScheduled")["reason"] == "SchedulingGated", "SchedulingGated")
+    scene.until(
+        lambda o: _condition(o, "PodScheduled")["reason"] == "SchedulingGated", "SchedulingGated"
+    )
 
 
 def _unschedulable_deleted(scene: Scene) -> None:
@@ -138,7 +154,9 @@ def _resumed_before_node(scene: Scene) -> None:
 
 
 def _forbidden_sysctl(scene: Scene) -> None:
-    scene.start(pod_spec={"securityContext": {"sysctls": [{"name": "kernel.msgmax", "value": "65536"}]}})
+    scene.start(
+        pod_spec={"securityContext": {"sysctls": [{"name": "kernel.msgmax", "value": "65536"}]}}
+    )
     scene.until(lambda o: o["pods"][0]["status"]["phase"] == "Failed", "the node's refusal")
 
 
@@ -146,7 +164,10 @@ def _outlived(scene: Scene) -> None:
     """A container beside the crawler that nobody tells that the crawler has ended."""
     proxy = job("import time; time.sleep(3600)")["spec"]["template"]["spec"]["containers"][0]
     scene.start("told('finished', 0)", pod_spec={"beside": [proxy | {"name": "mesh-proxy"}]})
-    scene.until(lambda o: "terminated" in main(o)["state"] and o["pods"][0]["status"]["phase"] == "Running", "ended")
+    scene.until(
+        lambda o: "terminated" in main(o)["state"] and o["pods"][0]["status"]["phase"] == "Running",
+        "ended",
+    )
 
 
 def _preparing(scene: Scene) -> None:
@@ -157,7 +178,9 @@ def _preparing(scene: Scene) -> None:
 
 
 def _init(scene: Scene) -> None:
-    init = job("import sys; print('no lists today'); sys.exit(5)")["spec"]["template"]["spec"]["containers"][0]
+    init = job("import sys; print('no lists today'); sys.exit(5)")["spec"]["template"]["spec"][
+        "containers"
+    ][0]
     init |= {"name": "fetch-lists", "terminationMessagePolicy": "FallbackToLogsOnError"}
     scene.start(pod_spec={"initContainers": [init]})
     scene.until(lambda o: o["pods"][0]["status"]["phase"] == "Failed", "Failed")
@@ -170,13 +193,17 @@ def _refused(scene: Scene) -> None:
 
 
 def _beside(scene: Scene) -> None:
-    shipper = job("import sys, time; time.sleep(1); sys.exit(1)")["spec"]["template"]["spec"]["containers"][0]
+    shipper = job("import sys, time; time.sleep(1); sys.exit(1)")["spec"]["template"]["spec"][
+        "containers"
+    ][0]
     scene.start("sys.exit(0)", pod_spec={"beside": [shipper | {"name": "log-shipper"}]})
     scene.until(lambda o: o["pods"][0]["status"]["phase"] == "Failed", "Failed")
 
 
 def _beside_finished(scene: Scene) -> None:
-    shipper = job("import sys, time; time.sleep(1); sys.exit(1)")["spec"]["template"]["spec"]["containers"][0]
+    shipper = job("import sys, time; time.sleep(1); sys.exit(1)")["spec"]["template"]["spec"][
+        "containers"
+    ][0]
     scene.start("told('finished', 0)", pod_spec={"beside": [shipper | {"name": "log-shipper"}]})
     scene.until(lambda o: o["pods"][0]["status"]["phase"] == "Failed", "Failed")
 
@@ -199,13 +226,21 @@ def _job_deadline(scene: Scene) -> None:
 def _job_deadline_no_pod(scene: Scene) -> None:
     _quota(scene)
     scene.start(job_spec={"activeDeadlineSeconds": 3})
-    scene.until(lambda o: [c for c in o["job"]["status"]["conditions"] if c["type"] == "Failed"], "Failed", 150)
+    scene.until(
+        lambda o: [c for c in o["job"]["status"]["conditions"] if c["type"] == "Failed"],
+        "Failed",
+        150,
+    )
 
 
 def _pod_deadline(scene: Scene) -> None:
     # It counts from the kubelet's first look at the pod, and the container is to execute by then.
     scene.start(pod_spec={"activeDeadlineSeconds": 12})
-    scene.until(lambda o: o["pods"][0]["status"].get("reason") == "DeadlineExceeded", "DeadlineExceeded", 150)
+    scene.until(
+        lambda o: o["pods"][0]["status"].get("reason") == "DeadlineExceeded",
+        "DeadlineExceeded",
+        150,
+    )
 
 
 def _failed_no_pod(code: str, **changes: Any) -> Play:
@@ -213,7 +248,10 @@ def _failed_no_pod(code: str, **changes: Any) -> Play:
         scene.start(code, **changes)
         scene.ended()
         ends = ("Failed", "Complete")
-        scene.until(lambda o: [c for c in o["job"]["status"]["conditions"] if c["type"] in ends], "the Job's end")
+        scene.until(
+            lambda o: [c for c in o["job"]["status"]["conditions"] if c["type"] in ends],
+            "the Job's end",
+        )
         scene.delete_pod()
         scene.release()
         scene.until(lambda o: not o["pods"], "no pod")
@@ -234,10 +272,14 @@ def _stopping_slowly(scene: Scene) -> None:
 
 
 def _forced_slowly(scene: Scene) -> None:
-    """A forced stop after a plain one: the server shortens the grace, and the node keeps the one that it has begun."""
+    """A forced stop after a plain one: the server shortens the grace, and the node keeps the one
+    that it has begun.
+    """
     _stopping_slowly(scene)
     admin, name = scene.cluster.admin, scene.objects()["pods"][0]["metadata"]["name"]
-    scene.until(lambda _: admin.is_killing(scene.namespace, name), "the node's beginning to end the pod")
+    scene.until(
+        lambda _: admin.is_killing(scene.namespace, name), "the node's beginning to end the pod"
+    )
     scene.delete_pod(grace=1)
     time.sleep(6)  # a node that took the shorter one would have ended it after 2
 
@@ -299,7 +341,9 @@ def _running_pods(objects: Mapping[str, Any]) -> int:
 
 
 def _secret(name: str) -> dict[str, Any]:
-    return {"env": [{"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": name, "key": "token"}}}]}
+    return {
+        "env": [{"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": name, "key": "token"}}}]
+    }
 
 
 SCENES: dict[str, Play] = {
@@ -345,7 +389,9 @@ SCENES: dict[str, Play] = {
     "stop-slow-forced": _forced_slowly,
     "pod-deleted": _stopped(SAYS_SHUTDOWN.format(code=11), Scene.delete_pod),
     "pod-deleted-exit-0": _stopped(
-        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n" + WAITS, Scene.delete_pod, runner=False
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n" + WAITS,
+        Scene.delete_pod,
+        runner=False,
     ),
     "pod-deleted-slow": _deleted_slowly,
     "pod-deleted-before-node": _unschedulable_deleted,
@@ -375,10 +421,14 @@ SCENES: dict[str, Play] = {
     "preparing": _preparing,
     "image-pull": _waits("ErrImagePull", container={"image": NO_IMAGE}),
     "image-back-off": _waits("ImagePullBackOff", container={"image": NO_IMAGE}),
-    "image-never": _waits("ErrImageNeverPull", container={"image": NO_IMAGE, "imagePullPolicy": "Never"}),
+    "image-never": _waits(
+        "ErrImageNeverPull", container={"image": NO_IMAGE, "imagePullPolicy": "Never"}
+    ),
     "image-name": _waits("InvalidImageName", container={"image": "crawl.test/UPPER:1"}),
     "secret-missing": _waits("CreateContainerConfigError", container=_secret("shop-token")),
-    "root-image": _waits("CreateContainerConfigError", pod_spec={"securityContext": {"runAsNonRoot": True}}),
+    "root-image": _waits(
+        "CreateContainerConfigError", pod_spec={"securityContext": {"runAsNonRoot": True}}
+    ),
 }
 
 
@@ -412,9 +462,19 @@ def _preempted(scene: Scene) -> None:
     scene.start(kwok=True, container=wants)
     scene.running()
     box = {"name": "urgent", "image": "crawl.test/python:1", **wants}
-    spec = {"priorityClassName": "crawl-urgent", "nodeSelector": FAKE, "tolerations": tolerations, "containers": [box]}
-    admin.post(scene.pods, {"metadata": {"name": "urgent"}, "spec": spec | {"terminationGracePeriodSeconds": 0}})
-    scene.extra.append(lambda: admin.delete(f"{scene.pods}/urgent", {"gracePeriodSeconds": 0}) and None)
+    spec = {
+        "priorityClassName": "crawl-urgent",
+        "nodeSelector": FAKE,
+        "tolerations": tolerations,
+        "containers": [box],
+    }
+    admin.post(
+        scene.pods,
+        {"metadata": {"name": "urgent"}, "spec": spec | {"terminationGracePeriodSeconds": 0}},
+    )
+    scene.extra.append(
+        lambda: admin.delete(f"{scene.pods}/urgent", {"gracePeriodSeconds": 0}) and None
+    )
     scene.ended()
 
 
@@ -425,7 +485,9 @@ def _tainted(scene: Scene) -> None:
     before = scene.cluster.admin.get(node)["spec"].get("taints", [])
     taint = {"key": "example.com/repair", "effect": "NoExecute", "value": "today"}
     scene.cluster.admin.patch(node, {"spec": {"taints": [*before, taint]}})
-    scene.extra.append(lambda: scene.cluster.admin.patch(node, {"spec": {"taints": before}}) and None)
+    scene.extra.append(
+        lambda: scene.cluster.admin.patch(node, {"spec": {"taints": before}}) and None
+    )
     scene.ended()
 
 
@@ -439,7 +501,10 @@ def _impatient() -> list[dict[str, Any]]:
     keys = ("node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready")
     return [
         *({"key": key, "operator": "Exists"} for key in FAKE),
-        *({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 2} for key in keys),
+        *(
+            {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 2}
+            for key in keys
+        ),
     ]
 
 
@@ -463,7 +528,9 @@ def _node_lost(scene: Scene) -> None:
 
 
 def _node_lost_back(scene: Scene) -> None:
-    """The node is cut off for so long that its pod is deleted; then it comes back, the container long dead."""
+    """The node is cut off for so long that its pod is deleted; then it comes back, the container
+    long dead.
+    """
     tolerations = [t for t in _impatient() if t["key"] not in FAKE]
     scene.start(pod_spec={"tolerations": tolerations})
     scene.running()
@@ -512,7 +579,8 @@ PASSING = (
     "resumed-before-node",
 )
 
-#: What the recording adds to the task as the database has it, and seconds between the condition and the look.
+#: What the recording adds to the task as the database has it, and seconds between the condition and
+#: the look.
 TASK: Mapping[str, Mapping[str, Any]] = {
     "stop-handled": {"stopping": True},
     "stop-exit-0": {"stopping": True},

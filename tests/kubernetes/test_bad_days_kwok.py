@@ -1,4 +1,6 @@
-"""Bad input and bad neighbours on a real API server: each is told in words, takes a stop, and ends with the truth."""
+"""Bad input and bad neighbours on a real API server: each is told in words, takes a stop, and ends
+with the truth.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +27,15 @@ DEAF = scripted(stop_after="3600s")
 
 
 @pytest_asyncio.fixture(
-    loop_scope="session", params=[True, pytest.param(False, marks=pytest.mark.slow)], ids=["observed", "unobserved"]
+    loop_scope="session",
+    params=[True, pytest.param(False, marks=pytest.mark.slow)],
+    ids=["observed", "unobserved"],
 )
 async def kube(
-    request: pytest.FixtureRequest, server: WorkflowEnvironment, kwok_cluster: Cluster, tmp_path: Path
+    request: pytest.FixtureRequest,
+    server: WorkflowEnvironment,
+    kwok_cluster: Cluster,
+    tmp_path: Path,
 ) -> AsyncIterator[KubeLab]:
     async with kube_laboratory(
         server.client, tmp_path, kwok_cluster, watched=request.param, service_account="crawl"
@@ -37,8 +44,12 @@ async def kube(
         yield kube
 
 
-async def stopped(kube: KubeLab, handle: object, run_id: int, meanwhile: Callable[[], None] | None = None) -> RunResult:
-    """What comes of a stop, and that it was on record as one before its end; ``meanwhile`` happens in between."""
+async def stopped(
+    kube: KubeLab, handle: object, run_id: int, meanwhile: Callable[[], None] | None = None
+) -> RunResult:
+    """What comes of a stop, and that it was on record as one before its end; ``meanwhile`` happens
+    in between.
+    """
     await handle.signal("stop", {"request_id": f"s{run_id}", "requested_by": "ada"})  # type: ignore[attr-defined]
     if meanwhile is not None:
         await kube.lab.until(lambda: str(kube.run(run_id).status) == "STOPPING")
@@ -50,7 +61,8 @@ async def stopped(kube: KubeLab, handle: object, run_id: int, meanwhile: Callabl
 
 
 @pytest.mark.parametrize(
-    ("hard", "status"), [pytest.param("count/jobs.batch", "QUEUED", marks=pytest.mark.slow), ("pods", "PENDING")]
+    ("hard", "status"),
+    [pytest.param("count/jobs.batch", "QUEUED", marks=pytest.mark.slow), ("pods", "PENDING")],
 )
 async def test_a_stop_while_a_quota_is_zero(kube: KubeLab, hard: str, status: str) -> None:
     """Nothing was made, or a Job without a pod: there is nothing to wait for."""
@@ -85,7 +97,11 @@ async def test_a_manifest_that_the_server_refuses(kube: KubeLab) -> None:
     gt = PodOptions(tolerations=[Toleration("level", "Gt", "high", "NoSchedule")])
     kube.knows(replace(QUICKLY, kubernetes=gt))
     result = await kube.lab.ended(await kube.lab.start(request(tasks=[{}] * 2)))
-    assert (result.status, result.outcome, result.tasks) == ("FAILED", "deploy_failed", {"FAILED": 2})
+    assert (result.status, result.outcome, result.tasks) == (
+        "FAILED",
+        "deploy_failed",
+        {"FAILED": 2},
+    )
     for task in kube.tasks():
         assert (task.outcome, task.cluster_uid, task.exit_code) == ("deploy_failed", None, None)
         assert "spec.template.spec.tolerations[0]" in (task.cause or "")
@@ -94,7 +110,9 @@ async def test_a_manifest_that_the_server_refuses(kube: KubeLab) -> None:
 
 
 async def test_a_job_recreated_by_hand_leaves_the_rest_of_its_run_alone(kube: KubeLab) -> None:
-    """The task is lost, on record; the other one goes on and can be stopped; the stranger is not touched."""
+    """The task is lost, on record; the other one goes on and can be stopped; the stranger is not
+    touched.
+    """
     kube.knows(ENDLESS)
     handle = await kube.lab.start(request(tasks=[{}] * 2))
     await kube.until_task("RUNNING", 0)
@@ -107,7 +125,11 @@ async def test_a_job_recreated_by_hand_leaves_the_rest_of_its_run_alone(kube: Ku
     assert (found.kind, found.truth) == ("not_ours", "LOST")
     await handle.signal("stop", {"request_id": "s1"})
     result = await kube.lab.ended(handle)
-    assert (result.status, result.outcome, result.tasks) == ("FAILED", "cancelled", {"LOST": 1, "CANCELLED": 1})
+    assert (result.status, result.outcome, result.tasks) == (
+        "FAILED",
+        "cancelled",
+        {"LOST": 1, "CANCELLED": 1},
+    )
     [job] = [job for job in kube.jobs() if job["metadata"]["name"] == "crawl-1-0-1"]
     assert (job["metadata"]["uid"], job["metadata"].get("deletionTimestamp")) == (stranger, None)
 
@@ -118,7 +140,9 @@ async def test_a_stop_while_a_pod_that_somebody_deleted_takes_its_time(kube: Kub
     await kube.until_task("RUNNING")
     pod = kube.pods()[0]["metadata"]["name"]
     kube.delete_pod(pod)
-    assert "The pod is shutting down" in await kube.until_said("its pod was deleted by somebody else")
+    assert "The pod is shutting down" in await kube.until_said(
+        "its pod was deleted by somebody else"
+    )
     assert [str(task.status) for task in kube.tasks()] == ["RUNNING"]
     result = await stopped(kube, handle, 1, lambda: kube.end_pod(pod, 11, SHUTDOWN))
     assert result.tasks == {"CANCELLED": 1}

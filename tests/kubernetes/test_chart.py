@@ -1,4 +1,6 @@
-"""``deploy/helm``: the same objects as the overlay ``production``, six kinds of installations, and what is refused."""
+"""``deploy/helm``: the same objects as the overlay ``production``, six kinds of installations, and
+what is refused.
+"""
 
 from __future__ import annotations
 
@@ -38,23 +40,33 @@ def of_kind(kind: str, among: list[Document]) -> dict[str, Document]:
 
 
 def ours(component: str) -> Pod:
-    return Pod(SERVICES, {"app.kubernetes.io/name": SERVICES, "app.kubernetes.io/component": component})
+    return Pod(
+        SERVICES, {"app.kubernetes.io/name": SERVICES, "app.kubernetes.io/component": component}
+    )
 
 
-# --- one truth: the overlay and the chart ----------------------------------------------------------------------------
+# --- one truth: the overlay and the chart ---------------------------------------------------------
 
 
 def overlay(deploy: Path) -> dict[tuple[str, str, str], Any]:
     texts = [kustomized(deploy / f"overlays/production{below}") for below in ("", "/migration")]
     found = [one for text in texts for one in parsed(text)]
     # Helm wants the release's namespace to be there before.
-    return chart.comparable([one for one in found if (one["kind"], one["metadata"]["name"]) != ("Namespace", SERVICES)])
+    return chart.comparable(
+        [one for one in found if (one["kind"], one["metadata"]["name"]) != ("Namespace", SERVICES)]
+    )
 
 
-def compared(of_chart: dict[tuple[str, str, str], Any], of_overlay: dict[tuple[str, str, str], Any]) -> list[str]:
+def compared(
+    of_chart: dict[tuple[str, str, str], Any], of_overlay: dict[tuple[str, str, str], Any]
+) -> list[str]:
     assert len(of_overlay) > 50
     keys = sorted({*of_chart, *of_overlay})
-    return [f"{key}{one}" for key in keys for one in chart.differences(of_chart.get(key), of_overlay.get(key))]
+    return [
+        f"{key}{one}"
+        for key in keys
+        for one in chart.differences(of_chart.get(key), of_overlay.get(key))
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -74,8 +86,17 @@ def test_so_it_does_with_the_components(tmp_path: Path) -> None:
     file.write_text(re.sub(r"# (- \.\./\.\./components/)", r"\1", file.read_text()))
     settings = deploy / "overlays/production/settings.env"
     settings.write_text(re.sub(r"LIFECYCLE_CLUSTER__FILES_URL=.*\n", "", settings.read_text()))
-    of_overlay = {key: one for key, one in overlay(deploy).items() if not key[0].startswith("PersistentVolume")}
-    on = ("tidy.enabled=true", "monitoring.enabled=true", "monitoring.alarms=true", "files.volumeClaim=crawl-files")
+    of_overlay = {
+        key: one
+        for key, one in overlay(deploy).items()
+        if not key[0].startswith("PersistentVolume")
+    }
+    on = (
+        "tidy.enabled=true",
+        "monitoring.enabled=true",
+        "monitoring.alarms=true",
+        "files.volumeClaim=crawl-files",
+    )
     words = [word for one in (*on, "files.url=") for word in ("--set", one)]
     assert compared(chart.comparable(chart.rendered("production", *words)), of_overlay) == []
 
@@ -86,12 +107,14 @@ def test_the_namespace_of_the_release_is_that_of_the_base() -> None:
     assert of_kind("Namespace", made)[SERVICES] == of_base
 
 
-# --- six kinds of installations --------------------------------------------------------------------------------------
+# --- six kinds of installations -------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def cluster(kube_binaries: None) -> Iterator[Cluster]:
-    """With all controllers, so that Deployments make pods, and with the kinds of others that the chart may use."""
+    """With all controllers, so that Deployments make pods, and with the kinds of others that the
+    chart may use.
+    """
     extra = {"kube-controller-manager": ["--controllers=*"]}
     with Cluster(kwok=1, extra=extra) as cluster:
         kubectl("create", "-f", str(binaries.available() / "kinds"), cluster=cluster)
@@ -100,22 +123,37 @@ def cluster(kube_binaries: None) -> Iterator[Cluster]:
 
 @pytest.mark.parametrize("name", INSTALLATIONS)
 def test_an_installation_is_clean_and_taken_by_the_api_server(name: str, cluster: Cluster) -> None:
-    done = chart.helm("lint", str(CHART), "--strict", "--namespace", SERVICES, "--values", str(chart.values(name)))
+    done = chart.helm(
+        "lint", str(CHART), "--strict", "--namespace", SERVICES, "--values", str(chart.values(name))
+    )
     assert done.returncode == 0, done.stdout
     found = chart.rendered(name)
-    places = {one["metadata"]["namespace"] for one in found if "namespace" in one["metadata"]} - {"kube-system"}
+    places = {one["metadata"]["namespace"] for one in found if "namespace" in one["metadata"]} - {
+        "kube-system"
+    }
     for place in places:
-        body = {"metadata": {"name": place, "labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
+        body = {
+            "metadata": {
+                "name": place,
+                "labels": {"pod-security.kubernetes.io/enforce": "restricted"},
+            }
+        }
         cluster.admin.ensure("/api/v1/namespaces", body)
     text = yaml.dump_all(found, Dumper=yaml.CSafeDumper)
-    kubectl("apply", "--dry-run=server", "--validate=strict", "-f", "-", cluster=cluster, stdin=text)
+    kubectl(
+        "apply", "--dry-run=server", "--validate=strict", "-f", "-", cluster=cluster, stdin=text
+    )
     settings = of_kind("ConfigMap", found)["crawler-lifecycle"]["data"]
     assert {one for one in settings if one.startswith("LIFECYCLE_")} <= set(variables())
 
 
 @pytest.mark.parametrize("name", INSTALLATIONS)
-def test_the_settings_of_an_installation_are_taken(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for key, value in of_kind("ConfigMap", chart.rendered(name))["crawler-lifecycle"]["data"].items():
+def test_the_settings_of_an_installation_are_taken(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key, value in of_kind("ConfigMap", chart.rendered(name))["crawler-lifecycle"][
+        "data"
+    ].items():
         monkeypatch.setenv(key, value)
     loaded = Settings.load()
     assert loaded.cluster.kind == "kubernetes"
@@ -128,7 +166,11 @@ def test_the_settings_of_an_installation_are_taken(name: str, monkeypatch: pytes
 def test_a_small_one_has_one_of_each_but_of_what_a_stop_needs() -> None:
     found = chart.rendered("small")
     replicas = {name: one["spec"]["replicas"] for name, one in of_kind("Deployment", found).items()}
-    assert (replicas["worker-workflows"], replicas["worker-control"], replicas["worker-plans"]) == (2, 2, 0)
+    assert (replicas["worker-workflows"], replicas["worker-control"], replicas["worker-plans"]) == (
+        2,
+        2,
+        0,
+    )
     assert replicas["gateway"] == 1
     assert not of_kind("NetworkPolicy", found)
 
@@ -147,7 +189,8 @@ def test_on_openshift_the_namespace_gives_the_users() -> None:
 def test_two_fleets_share_a_cluster() -> None:
     fleets = [chart.rendered(f"fleet-{one}", namespace=f"fleet-{one}") for one in "ab"]
     keys = [
-        {(one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]) for one in made} for made in fleets
+        {(one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]) for one in made}
+        for made in fleets
     ]
     assert keys[0] & keys[1] == set()
     text = json.dumps(fleets[0])
@@ -183,7 +226,11 @@ def test_everything_at_once() -> None:
     environment = of_kind("ConfigMap", found)["crawler-lifecycle"]["data"]
     for name, pod in spec.items():
         mounted = {mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]}
-        files = [value for value in environment.values() if value.startswith("/etc/") and "tokens" not in value]
+        files = [
+            value
+            for value in environment.values()
+            if value.startswith("/etc/") and "tokens" not in value
+        ]
         if name not in ("gateway", "scheduler"):
             assert {str(Path(value).parent) for value in files} <= mounted, name
     assert spec["worker-plans"]["containers"][0]["image"] == "registry.corp.test/plans:7"
@@ -191,7 +238,9 @@ def test_everything_at_once() -> None:
         *("worker-cluster", "worker-export", "worker-plans")
     }
     scaled = of_kind("ScaledObject", found)
-    kinds = {name: [one["type"] for one in each["spec"]["triggers"]] for name, each in scaled.items()}
+    kinds = {
+        name: [one["type"] for one in each["spec"]["triggers"]] for name, each in scaled.items()
+    }
     assert kinds.pop("worker-export") == ["temporal"], "by what waits for it alone"
     assert set(map(tuple, kinds.values())) == {("prometheus", "prometheus")}
     assert environment["LIFECYCLE_SCHEDULER__URL"] == f"https://scheduler.{SERVICES}.svc:8600"
@@ -208,7 +257,9 @@ def test_everything_at_once() -> None:
     account = of_kind("ServiceAccount", found)["worker-export"]
     assert "eks.amazonaws.com/role-arn" in account["metadata"]["annotations"]
     assert of_kind("LocalQueue", found)["shops"]["metadata"]["namespace"] == CRAWLS
-    board = json.loads(of_kind("ConfigMap", found)["crawler-lifecycle-dashboard"]["data"]["crawler-lifecycle.json"])
+    board = json.loads(
+        of_kind("ConfigMap", found)["crawler-lifecycle-dashboard"]["data"]["crawler-lifecycle.json"]
+    )
     assert len(board["panels"]) >= 12
 
 
@@ -217,11 +268,15 @@ def test_an_adapter_of_external_metrics_in_place_of_keda() -> None:
     for role in ("cluster", "export", "plans"):
         words += ["--set", f"workers.{role}.autoscaling.metric=backlog"]
     found = chart.rendered("everything", *words)
-    assert set(of_kind("HorizontalPodAutoscaler", found)) == {"worker-cluster", "worker-export", "worker-plans"}
+    assert set(of_kind("HorizontalPodAutoscaler", found)) == {
+        "worker-cluster",
+        "worker-export",
+        "worker-plans",
+    }
     assert not of_kind("ScaledObject", found)
 
 
-# --- what is refused -------------------------------------------------------------------------------------------------
+# --- what is refused ------------------------------------------------------------------------------
 
 NOTHING = "sha256:" + "0" * 64
 #: Values beside those of production: what is named, and a word of the cure.
@@ -315,7 +370,9 @@ def refused(*sets: str) -> str:
     return done.stderr
 
 
-@pytest.mark.parametrize(("sets", "named", "cure"), REFUSED, ids=["+".join(sets) for sets, _, _ in REFUSED])
+@pytest.mark.parametrize(
+    ("sets", "named", "cure"), REFUSED, ids=["+".join(sets) for sets, _, _ in REFUSED]
+)
 def test_what_cannot_work_is_refused_with_its_cure(sets: list[str], named: str, cure: str) -> None:
     said = refused(*sets)
     assert named in said
@@ -330,7 +387,9 @@ def test_what_is_mistyped_is_refused_by_name(given: str, named: str) -> None:
 def test_placeholders_of_an_overlay_are_named_with_the_file_to_put_yours_into(filled: Path) -> None:
     def checked(folder: Path) -> subprocess.CompletedProcess[str]:
         text = kustomized(folder)
-        return subprocess.run(["sh", str(DEPLOY / "check.sh")], input=text, capture_output=True, text=True)
+        return subprocess.run(
+            ["sh", str(DEPLOY / "check.sh")], input=text, capture_output=True, text=True
+        )
 
     shipped = checked(DEPLOY / "overlays/production")
     assert shipped.returncode == 1
@@ -343,18 +402,24 @@ def test_placeholders_of_an_overlay_are_named_with_the_file_to_put_yours_into(fi
         ("NetworkPolicy to-database: cidr: 198.51.100.16/28", "network.yaml"),
         ("NetworkPolicy crawls-to-the-internet: 203.0.113.10/32", "network.yaml"),
     ):
-        assert [line for line in lines if line.startswith(begins) and line.endswith(f"put it into {file}")], begins
+        assert [
+            line
+            for line in lines
+            if line.startswith(begins) and line.endswith(f"put it into {file}")
+        ], begins
     own = checked(filled / "overlays/production")
     assert (own.returncode, own.stdout) == (0, "")
     assert checked(DEPLOY / "overlays/demo").returncode == 0
 
 
-# --- install, upgrade, rollback, uninstall --------------------------------------------------------------------------
+# --- install, upgrade, rollback, uninstall --------------------------------------------------------
 
 
 def test_a_release_comes_is_changed_goes_back_and_leaves(cluster: Cluster) -> None:
     place, crawls = "release-a", "release-a-crawls"
-    body = {"metadata": {"name": place, "labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
+    body = {
+        "metadata": {"name": place, "labels": {"pod-security.kubernetes.io/enforce": "restricted"}}
+    }
     cluster.admin.ensure("/api/v1/namespaces", body)
 
     def release(verb: str, *words: str) -> str:
@@ -372,18 +437,39 @@ def test_a_release_comes_is_changed_goes_back_and_leaves(cluster: Cluster) -> No
         return job
 
     def policies() -> set[str]:
-        items = cluster.admin.get(f"/apis/networking.k8s.io/v1/namespaces/{crawls}/networkpolicies")["items"]
+        items = cluster.admin.get(
+            f"/apis/networking.k8s.io/v1/namespaces/{crawls}/networkpolicies"
+        )["items"]
         return {one["metadata"]["name"] for one in items}
 
     ends = r"migration.podAnnotations.crawl\.test/run-for=100ms"
-    words = (str(CHART), "--values", str(chart.values("fleet-a")), "--set", f"crawls.namespace={crawls}", "--set", ends)
+    words = (
+        str(CHART),
+        "--values",
+        str(chart.values("fleet-a")),
+        "--set",
+        f"crawls.namespace={crawls}",
+        "--set",
+        ends,
+    )
     assert "The page, from this machine" in release("install", *words)
     first = migration()
-    pods = cluster.admin.get(f"/api/v1/namespaces/{place}/pods?labelSelector=app.kubernetes.io%2Fcomponent%3Dgateway")
+    pods = cluster.admin.get(
+        f"/api/v1/namespaces/{place}/pods?labelSelector=app.kubernetes.io%2Fcomponent%3Dgateway"
+    )
     assert pods["items"]
-    assert first["status"]["completionTime"] <= min(pod["metadata"]["creationTimestamp"] for pod in pods["items"])
+    assert first["status"]["completionTime"] <= min(
+        pod["metadata"]["creationTimestamp"] for pod in pods["items"]
+    )
 
-    release("upgrade", *words, "--set", "image.tag=0.5.0", "--set-string", "settings.LIFECYCLE_AUDIT__EVERY_S=60")
+    release(
+        "upgrade",
+        *words,
+        "--set",
+        "image.tag=0.5.0",
+        "--set-string",
+        "settings.LIFECYCLE_AUDIT__EVERY_S=60",
+    )
     assert images() == {"registry.corp.test/crawler-lifecycle:0.5.0"}
     second = migration()
     assert second["metadata"]["uid"] != first["metadata"]["uid"]
@@ -393,7 +479,9 @@ def test_a_release_comes_is_changed_goes_back_and_leaves(cluster: Cluster) -> No
     assert images() == {"registry.corp.test/crawler-lifecycle:1.0.0"}
     settings = cluster.admin.get(f"/api/v1/namespaces/{place}/configmaps/crawler-lifecycle")["data"]
     assert "LIFECYCLE_AUDIT__EVERY_S" not in settings
-    assert migration()["metadata"]["uid"] == second["metadata"]["uid"], "the schema does not go back"
+    assert migration()["metadata"]["uid"] == second["metadata"]["uid"], (
+        "the schema does not go back"
+    )
 
     kept = policies()
     release("uninstall")
@@ -401,16 +489,27 @@ def test_a_release_comes_is_changed_goes_back_and_leaves(cluster: Cluster) -> No
     assert (
         policies()
         == kept
-        == {*("nothing-unless-allowed", "crawls-to-the-internet", "crawls-to-name-service", "crawls-to-gateway")}
+        == {
+            *(
+                "nothing-unless-allowed",
+                "crawls-to-the-internet",
+                "crawls-to-name-service",
+                "crawls-to-gateway",
+            )
+        }
     ), "what still crawls stays closed"
     release("install", *words)
-    assert images() == {"registry.corp.test/crawler-lifecycle:1.0.0"}, "and it takes over what was kept"
+    assert images() == {"registry.corp.test/crawler-lifecycle:1.0.0"}, (
+        "and it takes over what was kept"
+    )
 
 
 def test_a_schema_that_cannot_be_upgraded_leaves_the_processes_alone(cluster: Cluster) -> None:
     """The hook fails, and so does the upgrade, before anything else is changed."""
     place = "release-b"
-    body = {"metadata": {"name": place, "labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
+    body = {
+        "metadata": {"name": place, "labels": {"pod-security.kubernetes.io/enforce": "restricted"}}
+    }
     cluster.admin.ensure("/api/v1/namespaces", body)
     fails = (
         f"crawls.namespace={place}-crawls",

@@ -10,7 +10,7 @@ import pytest
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from crawler_lifecycle.clusters.kubernetes.cluster import KubernetesCluster
 from tests.contracts.cluster.kube_harness import KubernetesHarness
-from tests.contracts.cluster.test_another_run_contract import *  # noqa: F403 - the tests themselves
+from tests.contracts.cluster.test_another_run_contract import *  # noqa: F403
 from tests.contracts.cluster.test_cluster_contract import *  # noqa: F403
 from tests.kubernetes.cluster.cluster import Cluster
 
@@ -22,14 +22,18 @@ class KwokHarness(KubernetesHarness):
 
     def break_it(self) -> None:
         """Nobody answers any more."""
-        dead = Api(kubeconfig=self._nobody, namespace=self.cluster.api.namespace, connect_s=0.5, read_s=0.5)
+        dead = Api(
+            kubeconfig=self._nobody, namespace=self.cluster.api.namespace, connect_s=0.5, read_s=0.5
+        )
         KubernetesCluster.__init__(self.cluster, dead)
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         namespace = cluster.namespace("contract")
         cluster.quota(namespace, "one-slot", {"pods": "1"})
         self._nobody = folder / "nobody"
-        self._nobody.write_text(cluster.kubeconfig.read_text().replace(cluster.api, "https://127.0.0.1:9"))
+        self._nobody.write_text(
+            cluster.kubeconfig.read_text().replace(cluster.api, "https://127.0.0.1:9")
+        )
         super().__init__(Api(kubeconfig=cluster.kubeconfig, namespace=namespace), folder)
 
 

@@ -1,4 +1,6 @@
-"""The test cluster keeps its promises: it starts, its parts can be broken, several fit, and nothing of it is left."""
+"""The test cluster keeps its promises: it starts, its parts can be broken, several fit, and nothing
+of it is left.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def _processes(mark: str) -> dict[int, str]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal() and int(entry.name) != os.getpid():
             with suppress(OSError):
-                words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                words = (
+                    (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                )
                 if mark in words:
                     found[int(entry.name)] = words
     return found
@@ -48,7 +52,9 @@ def _trace(name: str) -> list[str]:
     """What of the cluster of this name is on the machine."""
     links = [p.name for p in Path("/sys/class/net").iterdir() if p.name == name]
     cgroups = [str(p) for p in (*CGROUPS.glob(f"{name}-*"), *CGROUPS.glob(f"*/{name}-*"))]
-    mounts = [line for line in Path("/proc/self/mounts").read_text().splitlines() if f"/{name}/" in line]
+    mounts = [
+        line for line in Path("/proc/self/mounts").read_text().splitlines() if f"/{name}/" in line
+    ]
     return links + cgroups + mounts + list(_processes(f"{base()}/{name}/").values())
 
 
@@ -74,8 +80,12 @@ def test_nothing_is_left(kwok: int, nodes: int) -> None:
         name, folder = cluster.places.name, cluster.places.folder
         pids = [part.pid for part in cluster.parts().values()]
         namespace = cluster.namespace()
-        spec = POD | {"containers": [POD["containers"][0] | {"args": ["-c", "import time; time.sleep(600)"]}]}
-        cluster.admin.post(f"/api/v1/namespaces/{namespace}/pods", {"metadata": {"name": "stays"}, "spec": spec})
+        spec = POD | {
+            "containers": [POD["containers"][0] | {"args": ["-c", "import time; time.sleep(600)"]}]
+        }
+        cluster.admin.post(
+            f"/api/v1/namespaces/{namespace}/pods", {"metadata": {"name": "stays"}, "spec": spec}
+        )
         path = f"/api/v1/namespaces/{namespace}/pods/stays"
         until(lambda: cluster.admin.get(path)["status"]["phase"] == "Running", "a running pod", 150)
         assert _trace(name)
@@ -87,7 +97,9 @@ def test_nothing_is_left(kwok: int, nodes: int) -> None:
 
 def test_two_at_once_share_nothing() -> None:
     with Cluster(kwok=1) as one, Cluster(kwok=1) as two:
-        assert {one.places.name, one.api, one.places.gateway}.isdisjoint({two.places.name, two.api, two.places.gateway})
+        assert {one.places.name, one.api, one.places.gateway}.isdisjoint(
+            {two.places.name, two.api, two.places.gateway}
+        )
         first, second = one.namespace("first"), two.namespace("second")
         names = {item["metadata"]["name"] for item in two.admin.get("/api/v1/namespaces")["items"]}
         assert second in names
@@ -100,7 +112,9 @@ def test_two_at_once_share_nothing() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_whoever_ends_it_every_process_ends(number: int, tmp_path: Path) -> None:
-    """Also SIGKILL: the kernel ends the parts, and the next start clears what only a living process can."""
+    """Also SIGKILL: the kernel ends the parts, and the next start clears what only a living process
+    can.
+    """
     words = ["--node"] if node.unable() is None else ["--kwok", "1"]
     deep = tmp_path / "a folder with a long name as sockets have only short ones" / "c"
     running = subprocess.Popen([*UP, *words, "--dir", str(deep)], stdout=subprocess.PIPE, text=True)

@@ -38,22 +38,32 @@ def begun(pod: Json) -> datetime:
 
 
 def ended(pod: Json) -> datetime:
-    return datetime.fromisoformat(pod["status"]["containerStatuses"][0]["state"]["terminated"]["finishedAt"])
+    return datetime.fromisoformat(
+        pod["status"]["containerStatuses"][0]["state"]["terminated"]["finishedAt"]
+    )
 
 
 def most_at_once(pods: Iterable[Json]) -> int:
-    """The most of these pods that were there at the same moment, from their creation to their end."""
+    """The most of these pods that were there at the same moment, from their creation to their
+    end.
+    """
     moves = [move for pod in pods for move in ((begun(pod), 1), (ended(pod), -1))]
     return max(accumulate(step for _, step in sorted(moves)))
 
 
 @pytest.fixture(scope="module")
 def stack(kwok_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """A stack of three pools over a namespace that enforces Pod Security; crawls are pods of two seconds, or stay."""
+    """A stack of three pools over a namespace that enforces Pod Security; crawls are pods of two
+    seconds, or stay.
+    """
     folder = tmp_path_factory.mktemp("dev")
-    namespace = kwok_cluster.namespace("dev", labels={"pod-security.kubernetes.io/enforce": "restricted"})
+    namespace = kwok_cluster.namespace(
+        "dev", labels={"pod-security.kubernetes.io/enforce": "restricted"}
+    )
     accounts = f"/api/v1/namespaces/{namespace}/serviceaccounts"
-    kwok_cluster.admin.ensure(accounts, {"metadata": {"name": "crawl"}, "automountServiceAccountToken": False})
+    kwok_cluster.admin.ensure(
+        accounts, {"metadata": {"name": "crawl"}, "automountServiceAccountToken": False}
+    )
     script = {"KWOK_RUN_FOR": "2s", "KWOK_MESSAGE": FINISHED}
     entry = {"kind": "command", "command": ["nap"], "items": False}
     crawlers = [entry | {"name": "nap", "env": script}, entry | {"name": "stays"}]
@@ -62,7 +72,12 @@ def stack(kwok_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> It
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LIFECYCLE_POOLS", json.dumps(POOLS))
         patch.setenv("LIFECYCLE_CLUSTER__SLOTS", str(SLOTS))
-        layout = Layout(folder / "state", only_free_ports=True, kubernetes=place, crawlers=folder / "crawlers.yaml")
+        layout = Layout(
+            folder / "state",
+            only_free_ports=True,
+            kubernetes=place,
+            crawlers=folder / "crawlers.yaml",
+        )
         stack = Stack(layout)
         stack.start()
         try:
@@ -77,19 +92,29 @@ def namespace_of(stack: Stack) -> str:
     return str(found.namespace)
 
 
-def test_a_run_from_start_to_stop_and_a_doctor_without_complaints(stack: Stack, kwok_cluster: Cluster) -> None:
+def test_a_run_from_start_to_stop_and_a_doctor_without_complaints(
+    stack: Stack, kwok_cluster: Cluster
+) -> None:
     with Gateway(str(stack.addresses["gateway"]), timeout_s=60) as gateway:
         run_id = int(str(gateway.start({"crawler": "stays", **QUICK}, "once")["run_id"]))
         until(lambda: gateway.run(run_id)["status"] == "PROCESSING", "the run executes", 150)
-        pods = f"/api/v1/namespaces/{namespace_of(stack)}/pods?labelSelector={labels.RUN}%3D{run_id}"
+        pods = (
+            f"/api/v1/namespaces/{namespace_of(stack)}/pods?labelSelector={labels.RUN}%3D{run_id}"
+        )
         (pod,) = kwok_cluster.admin.get(pods)["items"]
         assert pod["spec"]["containers"][0]["image"] == "crawl.test/crawlers:1"
-        assert "CRAWL_TOKEN" not in json.dumps(pod), "the gateway on our loopback cannot be reached from there"
+        assert "CRAWL_TOKEN" not in json.dumps(pod), (
+            "the gateway on our loopback cannot be reached from there"
+        )
         checked = _doctor(stack.state_dir)
         gateway.stop(run_id, reason="seen enough")
         until(lambda: gateway.run(run_id)["status"] == "FAILED", "the run was stopped", 150)
         assert gateway.run(run_id)["outcome"] == "cancelled"
-        until(lambda: kwok_cluster.admin.get(pods)["items"] == [], "the pod is let go of, and gone", 150)
+        until(
+            lambda: kwok_cluster.admin.get(pods)["items"] == [],
+            "the pod is let go of, and gone",
+            150,
+        )
     assert [one for one in checked if one["level"] == "bad"] == []
     assert {"cluster", "rights"} <= {one["check"] for one in checked}
 
@@ -108,8 +133,14 @@ def test_caps_and_order_hold_on_kubernetes(stack: Stack, kwok_cluster: Cluster) 
     with Gateway(str(stack.addresses["gateway"]), timeout_s=60) as gateway:
 
         def pods(*runs: int) -> list[Json]:
-            found: list[Json] = kwok_cluster.admin.get(f"/api/v1/namespaces/{namespace}/pods")["items"]
-            return [pod for pod in found if not runs or int(pod["metadata"]["labels"][labels.RUN]) in runs]
+            found: list[Json] = kwok_cluster.admin.get(f"/api/v1/namespaces/{namespace}/pods")[
+                "items"
+            ]
+            return [
+                pod
+                for pod in found
+                if not runs or int(pod["metadata"]["labels"][labels.RUN]) in runs
+            ]
 
         def start(pool: str, **more: object) -> int:
             body = {"crawler": "nap", "tasks": [{}] * TASKS, "pool": pool, **QUICK, **more}
@@ -117,7 +148,12 @@ def test_caps_and_order_hold_on_kubernetes(stack: Stack, kwok_cluster: Cluster) 
 
         slow, single, wide = start("narrow", priority=5), start("single"), start("wide")
         until(lambda: pods(slow), "the first pod of the pool", 150)
-        runs = {slow: "narrow", single: "single", wide: "wide", (urgent := start("narrow", priority=1)): "narrow"}
+        runs = {
+            slow: "narrow",
+            single: "single",
+            wide: "wide",
+            (urgent := start("narrow", priority=1)): "narrow",
+        }
         for part in ("worker", "temporal"):
             seen = len(pods())
             until(lambda seen=seen: len(pods()) > seen, f"work before the {part} is killed", 150)
@@ -128,7 +164,9 @@ def test_caps_and_order_hold_on_kubernetes(stack: Stack, kwok_cluster: Cluster) 
         counts = Counter(int(pod["metadata"]["labels"][labels.RUN]) for pod in pods())
         assert counts == dict.fromkeys(runs, TASKS), "each task once"
         for pool, one in POOLS.items():
-            assert most_at_once(pods(*(run for run, name in runs.items() if name == pool))) <= one.get("max", SLOTS)
+            assert most_at_once(
+                pods(*(run for run, name in runs.items() if name == pool))
+            ) <= one.get("max", SLOTS)
         assert most_at_once(pods()) <= SLOTS
         times = sorted(map(begun, pods(urgent)))
         between = [pod for pod in pods(slow) if times[0] < begun(pod) < times[-1]]

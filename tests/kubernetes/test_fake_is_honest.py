@@ -1,4 +1,6 @@
-"""The fake API server answers as a real one: the same gestures on both, and the product sees the same."""
+"""The fake API server answers as a real one: the same gestures on both, and the product sees the
+same.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,7 @@ def _names(found: dict[str, Any]) -> list[str]:
     return [item["metadata"]["name"] for item in found["items"]]
 
 
-# --- create -----------------------------------------------------------------------------------------------------------
+# --- create ---------------------------------------------------------------------------------------
 
 
 @scenario
@@ -72,9 +74,13 @@ def create(world: World) -> Seen:
         "meta": sorted(set(made["metadata"]) - {"managedFields"}),
         "labels": made["metadata"]["labels"],
         "pod labels": sorted(template["metadata"]["labels"]),
-        "own uid": template["metadata"]["labels"]["batch.kubernetes.io/controller-uid"] == made["metadata"]["uid"],
+        "own uid": template["metadata"]["labels"]["batch.kubernetes.io/controller-uid"]
+        == made["metadata"]["uid"],
         "selector": sorted(made["spec"]["selector"]["matchLabels"]),
-        "spec": {name: made["spec"][name] for name in ("backoffLimit", "completions", "parallelism", "suspend")},
+        "spec": {
+            name: made["spec"][name]
+            for name in ("backoffLimit", "completions", "parallelism", "suspend")
+        },
         "status": made["status"],
     }
 
@@ -93,7 +99,9 @@ def dry_run(world: World) -> Seen:
         ("uid" in dry["metadata"], "resourceVersion" in dry["metadata"]),
         world.outcome(lambda: world.api.get(world.api.jobs_path("a"))),
         world.outcome(lambda: world.api.post(world.api.jobs_path(), job("there"), dry_run=True)),
-        world.outcome(lambda: world.api.patch(world.api.jobs_path("there"), _labelled("x"), dryRun="All")),
+        world.outcome(
+            lambda: world.api.patch(world.api.jobs_path("there"), _labelled("x"), dryRun="All")
+        ),
         "x" in decode(Job, world.api.get(world.api.jobs_path("there"))).metadata.labels,
     ]
 
@@ -108,7 +116,15 @@ def creations_that_are_refused(world: World) -> Seen:
     elsewhere["metadata"]["namespace"] = "default"
     seen = [
         world.outcome(lambda body=body: world.api.post(world.api.jobs_path(), body))[:3]
-        for body in (job("Upper"), job("a/b"), job(""), without, always, elsewhere, {"metadata": {"name": "a"}})
+        for body in (
+            job("Upper"),
+            job("a/b"),
+            job(""),
+            without,
+            always,
+            elsewhere,
+            {"metadata": {"name": "a"}},
+        )
     ]
     missing = World(world.api, world.fake, world.cluster)
     path = world.api.jobs_path().replace(world.api.namespace, "no-such-namespace")
@@ -123,8 +139,12 @@ def quota(world: World) -> Seen:
         assert world.cluster is not None
         world.cluster.quota(world.api.namespace, "crawls", {"count/jobs.batch": "1"})
     world.api.post(world.api.jobs_path(), job("a"))
-    # Admission comes before the storage: the name of the very Job that uses the quota up gets the same answer.
-    return [world.outcome(lambda name=name: world.api.post(world.api.jobs_path(), job(name))) for name in ("b", "a")]
+    # Admission comes before the storage: the name of the very Job that uses the quota up gets the
+    # same answer.
+    return [
+        world.outcome(lambda name=name: world.api.post(world.api.jobs_path(), job(name)))
+        for name in ("b", "a")
+    ]
 
 
 @scenario
@@ -132,26 +152,56 @@ def namespace_that_is_being_deleted(world: World) -> Seen:
     world.api.post(world.api.jobs_path(), job("a", finalizers=[OURS]))
     world.running("a")
     world.api.delete(f"/api/v1/namespaces/{world.api.namespace}", FOREGROUND)
-    until(lambda: world.get(f"/api/v1/namespaces/{world.api.namespace}")["status"]["phase"] == "Terminating")
+    until(
+        lambda: (
+            world.get(f"/api/v1/namespaces/{world.api.namespace}")["status"]["phase"]
+            == "Terminating"
+        )
+    )
     until(lambda: "deletionTimestamp" in world.pod("a")["metadata"])
     refused = world.outcome(lambda: world.api.post(world.api.jobs_path(), job("b")))
     pod = until(lambda: (pod := world.pod("a"))["status"]["phase"] == "Failed" and pod)
     held = [name for name in pod["metadata"]["finalizers"] if name != TRACKING]
-    world.api.patch(world.api.pods_path(pod["metadata"]["name"]), {"metadata": {"finalizers": None}})
+    world.api.patch(
+        world.api.pods_path(pod["metadata"]["name"]), {"metadata": {"finalizers": None}}
+    )
     return refused, held
 
 
-# --- lists ------------------------------------------------------------------------------------------------------------
+# --- lists ----------------------------------------------------------------------------------------
 
 
 @scenario
 def selectors(world: World) -> Seen:
     path = world.path("configmaps")
-    for name, labels in {"a": {"x": "1"}, "b": {"x": "2", "done": "yes"}, "c": {"done": "yes"}, "d": {}}.items():
+    for name, labels in {
+        "a": {"x": "1"},
+        "b": {"x": "2", "done": "yes"},
+        "c": {"done": "yes"},
+        "d": {},
+    }.items():
         world.api.post(path, _config(f"m-{name}", labels))
-    wanted = ("x=1", "x==1", "x!=1", "x", "!x", "x,!done", "x in (1,2)", "x notin (1)", "x=1,x=2", "", "x in (1),!done")
-    seen = {label: [n for n in _names(world.get(path, labelSelector=label)) if n.startswith("m-")] for label in wanted}
-    bad = [world.outcome(lambda s=s: world.api.get(path, labelSelector=s))[:3] for s in ("x===1", "a b", "=", "x in 1")]
+    wanted = (
+        "x=1",
+        "x==1",
+        "x!=1",
+        "x",
+        "!x",
+        "x,!done",
+        "x in (1,2)",
+        "x notin (1)",
+        "x=1,x=2",
+        "",
+        "x in (1),!done",
+    )
+    seen = {
+        label: [n for n in _names(world.get(path, labelSelector=label)) if n.startswith("m-")]
+        for label in wanted
+    }
+    bad = [
+        world.outcome(lambda s=s: world.api.get(path, labelSelector=s))[:3]
+        for s in ("x===1", "a b", "=", "x in 1")
+    ]
     return seen, bad
 
 
@@ -192,10 +242,13 @@ def paging(world: World) -> Seen:
             page = world.get(path, limit=size, **query, **({"continue": token} if token else {}))
             meta = page["metadata"]
             versions.add(meta["resourceVersion"])
-            into.append((page["kind"], _names(page), "continue" in meta, meta.get("remainingItemCount")))
+            into.append(
+                (page["kind"], _names(page), "continue" in meta, meta.get("remainingItemCount"))
+            )
             if not (token := meta.get("continue")):
                 break
-            world.api.patch(f"{path}/m-4", _labelled(f"x{len(into)}"))  # the moment of the list is over
+            # The moment of the list is over.
+            world.api.patch(f"{path}/m-4", _labelled(f"x{len(into)}"))
         into.append(len(versions))
     bad = world.outcome(lambda: world.api.get(path, limit=2, **{"continue": "nonsense"}))[:3]
     whole = world.api.listing(path, NamedObject, limit=2)
@@ -213,7 +266,7 @@ def empty_list(world: World) -> Seen:
     )
 
 
-# --- watches ----------------------------------------------------------------------------------------------------------
+# --- watches --------------------------------------------------------------------------------------
 
 
 @scenario
@@ -233,20 +286,27 @@ def watch_order(world: World) -> Seen:
             if event.type == "BOOKMARK":
                 continue
             found = decode(NamedObject, event.object)
-            same = json.loads(bytes(event.object))["metadata"]["resourceVersion"] == event.resource_version
+            same = (
+                json.loads(bytes(event.object))["metadata"]["resourceVersion"]
+                == event.resource_version
+            )
             seen.append((event.type, found.metadata.name, dict(found.metadata.labels), same))
             if found.metadata.name == "b":
                 break
         again = event.resource_version
     with world.api.watch(path, labels="run=1", resource_version=again, timeout_s=30) as stream:
         world.api.post(path, _config("c", {"run": "1"}))
-        seen.append(next((event.type, decode(NamedObject, event.object).metadata.name) for event in stream))
+        seen.append(
+            next((event.type, decode(NamedObject, event.object).metadata.name) for event in stream)
+        )
     return seen
 
 
 @scenario
 def bookmarks_before_the_servers_end(world: World) -> Seen:
-    """Two seconds before it, if something happened since and the server gets to it in time; a busy one may not."""
+    """Two seconds before it, if something happened since and the server gets to it in time; a busy
+    one may not.
+    """
     path = world.path("configmaps")
     version = world.api.listing(path, NamedObject).resource_version
     for number in range(10):
@@ -270,7 +330,7 @@ def watch_closed_by_another_thread(world: World) -> Seen:
     return reader.is_alive(), seen
 
 
-# --- delete -----------------------------------------------------------------------------------------------------------
+# --- delete ---------------------------------------------------------------------------------------
 
 
 @scenario
@@ -278,15 +338,25 @@ def deletions_of_another_object(world: World) -> Seen:
     world.api.post(world.api.jobs_path(), job("a"))
     other = {"uid": "00000000-0000-0000-0000-000000000000"}
     return [
-        world.outcome(lambda: world.api.delete(world.api.jobs_path("a"), {**FOREGROUND, "preconditions": other})),
+        world.outcome(
+            lambda: world.api.delete(
+                world.api.jobs_path("a"), {**FOREGROUND, "preconditions": other}
+            )
+        ),
         "deletionTimestamp" in world.get(world.api.jobs_path("a"))["metadata"],
-        world.outcome(lambda: world.api.delete(world.api.jobs_path("b"), {**FOREGROUND, "preconditions": other})),
+        world.outcome(
+            lambda: world.api.delete(
+                world.api.jobs_path("b"), {**FOREGROUND, "preconditions": other}
+            )
+        ),
     ]
 
 
 @scenario
 def foreground_deletion_with_our_finalizer(world: World) -> Seen:
-    made = decode(Job, world.api.post(world.api.jobs_path(), job("a", {"run": "1"}, finalizers=[OURS])))
+    made = decode(
+        Job, world.api.post(world.api.jobs_path(), job("a", {"run": "1"}, finalizers=[OURS]))
+    )
     name = world.running("a")["metadata"]["name"]
     options = {**FOREGROUND, "preconditions": {"uid": made.metadata.uid}}
     answer = decode_dict(world.api.delete(world.api.jobs_path("a"), options))
@@ -295,12 +365,21 @@ def foreground_deletion_with_our_finalizer(world: World) -> Seen:
     ended = pod["status"]["containerStatuses"][0]["state"]["terminated"]
     again = world.outcome(lambda: world.api.delete(world.api.jobs_path("a"), options))
     new = world.outcome(
-        lambda: world.api.patch(world.api.pods_path(name), {"metadata": {"finalizers": [OURS, "crawl.test/more"]}})
+        lambda: world.api.patch(
+            world.api.pods_path(name), {"metadata": {"finalizers": [OURS, "crawl.test/more"]}}
+        )
     )
     seen = [
-        (answer["kind"], "deletionTimestamp" in answer["metadata"], answer["metadata"]["finalizers"]),
+        (
+            answer["kind"],
+            "deletionTimestamp" in answer["metadata"],
+            answer["metadata"]["finalizers"],
+        ),
         (held["metadata"]["finalizers"], "deletionTimestamp" in held["metadata"]),
-        ([f for f in pod["metadata"]["finalizers"] if f != TRACKING], "deletionTimestamp" in pod["metadata"]),
+        (
+            [f for f in pod["metadata"]["finalizers"] if f != TRACKING],
+            "deletionTimestamp" in pod["metadata"],
+        ),
         ended["exitCode"],
         again,
         (*new[:3], new[4].split(": Forbidden: ")[1].split(", metadata.")[0].rstrip("]") + "]"),
@@ -313,7 +392,9 @@ def foreground_deletion_with_our_finalizer(world: World) -> Seen:
 def background_deletion(world: World) -> Seen:
     world.api.post(world.api.jobs_path(), job("a"))
     pod = world.running("a")["metadata"]["name"]
-    answer = decode_dict(world.api.delete(world.api.jobs_path("a"), {"propagationPolicy": "Background"}))
+    answer = decode_dict(
+        world.api.delete(world.api.jobs_path("a"), {"propagationPolicy": "Background"})
+    )
     seen = answer["kind"], answer.get("status"), sorted(answer.get("details", {}))
     return seen, world.gone(world.api.jobs_path("a")), world.gone(world.api.pods_path(pod))
 
@@ -338,7 +419,7 @@ def pod_that_is_deleted(world: World) -> Seen:
     return answer["kind"], answer["metadata"]["deletionGracePeriodSeconds"]
 
 
-# --- patch ------------------------------------------------------------------------------------------------------------
+# --- patch ----------------------------------------------------------------------------------------
 
 
 def _labelled(name: str) -> dict[str, Any]:
@@ -347,14 +428,22 @@ def _labelled(name: str) -> dict[str, Any]:
 
 @scenario
 def patches_that_do_not_fit(world: World) -> Seen:
-    made = json.loads(world.api.post(world.api.jobs_path(), job("a", {"x": "1"})))["metadata"]["resourceVersion"]
+    made = json.loads(world.api.post(world.api.jobs_path(), job("a", {"x": "1"})))["metadata"][
+        "resourceVersion"
+    ]
     path, missing = world.api.jobs_path("a"), world.api.jobs_path("missing")
     other = "00000000-0000-0000-0000-000000000000"
     until(lambda: world.get(path)["metadata"]["resourceVersion"] != made)
     return [
         world.outcome(lambda: world.api.patch(missing, _labelled("x"))),
-        world.outcome(lambda: world.api.patch(path, {"metadata": {"uid": other, "labels": {"x": "2"}}}))[:3],
-        world.outcome(lambda: world.api.patch(path, {"metadata": {"resourceVersion": "1", "labels": {"x": "2"}}})),
+        world.outcome(
+            lambda: world.api.patch(path, {"metadata": {"uid": other, "labels": {"x": "2"}}})
+        )[:3],
+        world.outcome(
+            lambda: world.api.patch(
+                path, {"metadata": {"resourceVersion": "1", "labels": {"x": "2"}}}
+            )
+        ),
         world.outcome(lambda: world.api.patch(path, _labelled("fits"))),
         sorted(decode(Job, world.api.get(path)).metadata.labels),
     ]
@@ -364,7 +453,8 @@ def patches_that_do_not_fit(world: World) -> Seen:
 def finalizers_as_a_set(world: World) -> Seen:
     path = world.path("configmaps", "a")
     world.api.post(
-        world.path("configmaps"), {"metadata": {"name": "a", "finalizers": ["crawl.test/x", "crawl.test/y"]}}
+        world.path("configmaps"),
+        {"metadata": {"name": "a", "finalizers": ["crawl.test/x", "crawl.test/y"]}},
     )
 
     def patched(**metadata: Any) -> Any:
@@ -376,12 +466,14 @@ def finalizers_as_a_set(world: World) -> Seen:
         patched(**{take: ["crawl.test/x"]}),
         patched(**{take: ["crawl.test/missing"]}),
         patched(finalizers=["crawl.test/z"]),
-        world.outcome(lambda: patched(uid="00000000-0000-0000-0000-000000000000", **{take: ["crawl.test/z"]}))[:3],
+        world.outcome(
+            lambda: patched(uid="00000000-0000-0000-0000-000000000000", **{take: ["crawl.test/z"]})
+        )[:3],
         patched(**{take: ["crawl.test/y", "crawl.test/z"]}),
     ]
 
 
-# --- the rest ---------------------------------------------------------------------------------------------------------
+# --- the rest -------------------------------------------------------------------------------------
 
 
 @scenario
@@ -391,7 +483,8 @@ def logs_that_are_not_there(world: World) -> Seen:
     world.api.post(world.api.jobs_path(), waiting)
     name = world.pod("a")["metadata"]["name"]
     return [
-        world.api.read(world.api.pods_path(name, "log"), container="crawler"),  # no node yet: empty, and no error
+        # No node yet: empty, and no error.
+        world.api.read(world.api.pods_path(name, "log"), container="crawler"),
         world.outcome(lambda: world.api.read(world.api.pods_path(name, "log"), container="other")),
         world.outcome(lambda: world.api.read(world.api.pods_path("missing", "log"))),
     ]
@@ -410,7 +503,12 @@ def objects_and_resources_that_are_not_there(world: World) -> Seen:
 @scenario
 def rights_that_are_missing(world: World) -> Seen:
     if world.fake is not None:
-        for verb, resource in (("list", "pods"), ("create", "jobs"), ("get", "pods/log"), ("watch", "pods")):
+        for verb, resource in (
+            ("list", "pods"),
+            ("create", "jobs"),
+            ("get", "pods/log"),
+            ("watch", "pods"),
+        ):
             world.fake.deny(verb, resource)
         api = world.api
     else:
@@ -419,7 +517,10 @@ def rights_that_are_missing(world: World) -> Seen:
         api = Api(kubeconfig=world.cluster.kubeconfig_of(user), namespace=world.api.namespace)
     may = {"verb": "list", "resource": "pods", "namespace": api.namespace}
     review = decode_dict(
-        api.post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", {"spec": {"resourceAttributes": may}})
+        api.post(
+            "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
+            {"spec": {"resourceAttributes": may}},
+        )
     )
     return [
         world.outcome(lambda: api.get(api.pods_path())),
@@ -462,11 +563,13 @@ def test_both_answer_alike(name: str, fake: World, real: World) -> None:
     assert SCENARIOS[name](fake) == SCENARIOS[name](real)
 
 
-# --- what is forgotten ------------------------------------------------------------------------------------------------
+# --- what is forgotten ----------------------------------------------------------------------------
 
 
 def _forgotten(world: World, forget: Callable[[], None], restart: Callable[[], None]) -> Seen:
-    """A continue token and the place of a watch, once the server does not remember their moment any more."""
+    """A continue token and the place of a watch, once the server does not remember their moment any
+    more.
+    """
     path = world.path("configmaps")
     for index in range(4):
         world.api.post(path, _config(f"m-{index}"))
@@ -489,7 +592,9 @@ def _forgotten(world: World, forget: Callable[[], None], restart: Callable[[], N
         return None
 
     seen = until(expired, 150)
-    restart()  # a watch is served from memory, which goes back to the start of the server, however old that is
+    # A watch is served from memory, which goes back to the start of the server, however old that
+    # is.
+    restart()
     return seen, until(too_old, 150)
 
 
@@ -526,12 +631,15 @@ def test_both_forget_alike(fake: World, kube_binaries: None) -> None:
     assert None not in theirs
 
 
-# --- what only a kubelet says -----------------------------------------------------------------------------------------
+# --- what only a kubelet says ---------------------------------------------------------------------
 
 
 def _logs_while_waiting(world: World) -> Seen:
     never = job("a")
-    never["spec"]["template"]["spec"]["containers"][0] |= {"image": "crawl.test/none:1", "imagePullPolicy": "Never"}
+    never["spec"]["template"]["spec"]["containers"][0] |= {
+        "image": "crawl.test/none:1",
+        "imagePullPolicy": "Never",
+    }
     world.api.post(world.api.jobs_path(), never)
     if world.fake is not None:
         world.fake.pod_waits("a", "ErrImageNeverPull")

@@ -1,4 +1,6 @@
-"""Runs in the queues of a real Kueue: what it holds, takes back and starts, and what the database says meanwhile."""
+"""Runs in the queues of a real Kueue: what it holds, takes back and starts, and what the database
+says meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,10 @@ ABSURD = Resources(cpu="4000")
 def kueue(kube_binaries: None) -> Iterator[Kueue]:
     """A cluster of its own with Kueue: it would hold the Jobs of everybody else's tests as well."""
     with Cluster(kwok=2) as cluster:
-        kueue = Kueue(cluster, waitForPodsReady={"timeout": "4s", "requeuingStrategy": {"backoffBaseSeconds": 60}})
+        kueue = Kueue(
+            cluster,
+            waitForPodsReady={"timeout": "4s", "requeuingStrategy": {"backoffBaseSeconds": 60}},
+        )
         try:
             kueue.start()
             kueue.make("ResourceFlavor", "any", spec={})
@@ -60,7 +65,11 @@ def open_queue(kueue: Kueue, kube: KubeLab, room: dict[str, str]) -> None:
     """The queue ``night`` of the namespace, in front of this room."""
     resources = [{"name": name, "nominalQuota": quota} for name, quota in room.items()]
     group = {"coveredResources": list(room), "flavors": [{"name": "any", "resources": resources}]}
-    spec = {"namespaceSelector": {}, "preemption": {"withinClusterQueue": "LowerPriority"}, "resourceGroups": [group]}
+    spec = {
+        "namespaceSelector": {},
+        "preemption": {"withinClusterQueue": "LowerPriority"},
+        "resourceGroups": [group],
+    }
     kueue.make("ClusterQueue", kube.namespace, spec=spec)
     kueue.make("LocalQueue", "night", kube.namespace, spec={"clusterQueue": kube.namespace})
 
@@ -68,24 +77,35 @@ def open_queue(kueue: Kueue, kube: KubeLab, room: dict[str, str]) -> None:
 def held(name: str, queue: str = "night", **script: str) -> CrawlerDefinition:
     """A crawler whose Jobs wait in a queue."""
     return replace(
-        scripted(name, **{"stop_code": "11", "message": SHUTDOWN} | script), kubernetes=PodOptions(queue=queue)
+        scripted(name, **{"stop_code": "11", "message": SHUTDOWN} | script),
+        kubernetes=PodOptions(queue=queue),
     )
 
 
 def workload(kube: KubeLab, run_id: int) -> dict[str, Any]:
     """The Workload of the run's first attempt; empty while Kueue makes it anew."""
     found = kube.cluster.admin.get(kube.path("workloads", group=QUEUES))["items"]
-    return next((one for one in found if one["metadata"]["name"].startswith(f"job-crawl-{run_id}-0-1-")), {})
+    return next(
+        (one for one in found if one["metadata"]["name"].startswith(f"job-crawl-{run_id}-0-1-")), {}
+    )
 
 
 def finished(kube: KubeLab, run_id: int) -> str | None:
-    """How Kueue saw the first attempt end, so that it keeps no room and no place in the queue for it."""
+    """How Kueue saw the first attempt end, so that it keeps no room and no place in the queue for
+    it.
+    """
     conditions = workload(kube, run_id).get("status", {}).get("conditions", [])
-    return next((c["reason"] for c in conditions if c["type"] == "Finished" and c["status"] == "True"), None)
+    return next(
+        (c["reason"] for c in conditions if c["type"] == "Finished" and c["status"] == "True"), None
+    )
 
 
 def change(kube: KubeLab, resource: str, name: str, **spec: Any) -> None:
-    path = kube.path(resource, name, QUEUES) if resource != "clusterqueues" else f"{QUEUES}/{resource}/{name}"
+    path = (
+        kube.path(resource, name, QUEUES)
+        if resource != "clusterqueues"
+        else f"{QUEUES}/{resource}/{name}"
+    )
     kube.cluster.admin.patch(path, {"spec": spec})
 
 
@@ -93,13 +113,16 @@ async def start(kube: KubeLab, crawler: str, **more: Any) -> Any:
     return await kube.lab.start({"crawler": crawler, "priority": PATIENT, **QUICK, **more})
 
 
-async def test_a_quota_that_is_used_up_is_told_with_the_place_and_the_next_goes_on(kube: KubeLab) -> None:
+async def test_a_quota_that_is_used_up_is_told_with_the_place_and_the_next_goes_on(
+    kube: KubeLab,
+) -> None:
     kube.knows(held("books"))
     first = await start(kube, "books")
     await kube.until_task("RUNNING")
     second = await start(kube, "books")
     await kube.until_said(
-        f"Waits in queue night as number 1: couldn't assign flavors to pod set main: {FULL}", run_id=2
+        f"Waits in queue night as number 1: couldn't assign flavors to pod set main: {FULL}",
+        run_id=2,
     )
     third = await start(kube, "books")
     await kube.until_said("Waits in queue night as number 2", run_id=3)
@@ -114,7 +137,9 @@ async def test_a_quota_that_is_used_up_is_told_with_the_place_and_the_next_goes_
     await kube.lab.until(lambda: (kube.jobs(), kube.pods()) == ([], []))
 
 
-async def test_a_crawl_that_is_preempted_has_ended_and_its_next_attempt_goes_on(kube: KubeLab) -> None:
+async def test_a_crawl_that_is_preempted_has_ended_and_its_next_attempt_goes_on(
+    kube: KubeLab,
+) -> None:
     kube.knows(held("books"))
     first = await start(kube, "books")
     await kube.until_task("RUNNING")
@@ -132,7 +157,10 @@ async def test_a_crawl_that_is_preempted_has_ended_and_its_next_attempt_goes_on(
     await kube.until_task("RUNNING")
     await again.signal("stop", {"request_id": "s1"})
     assert (await kube.lab.ended(again)).tasks == {"CANCELLED": 1}
-    assert [(t.attempt, t.status) for t in kube.tasks(superseded=True)] == [(1, "FAILED"), (2, "CANCELLED")]
+    assert [(t.attempt, t.status) for t in kube.tasks(superseded=True)] == [
+        (1, "FAILED"),
+        (2, "CANCELLED"),
+    ]
 
 
 async def test_a_crawl_that_is_preempted_waits_in_its_queue_as_another_try(kube: KubeLab) -> None:
@@ -145,7 +173,11 @@ async def test_a_crawl_that_is_preempted_waits_in_its_queue_as_another_try(kube:
     await kube.until_said("Waits in queue night as number 1: ")
     await urgent.signal("stop", {"request_id": "s2"})
     await kube.until_task("RUNNING")
-    names = [pod["metadata"]["labels"]["job-name"] for pod in kube.pods() if pod["status"]["phase"] == "Running"]
+    names = [
+        pod["metadata"]["labels"]["job-name"]
+        for pod in kube.pods()
+        if pod["status"]["phase"] == "Running"
+    ]
     assert (names, finished(kube, 1)) == (["crawl-1-0-2"], "Failed")
     await first.signal("stop", {"request_id": "s1"})
     assert (await kube.lab.ended(first)).tasks == {"CANCELLED": 1}
@@ -155,7 +187,9 @@ async def test_a_crawl_that_is_preempted_waits_in_its_queue_as_another_try(kube:
     ]
 
 
-async def test_a_crawl_that_is_admitted_again_before_its_pod_has_ended_goes_on_in_another_pod(kube: KubeLab) -> None:
+async def test_a_crawl_that_is_admitted_again_before_its_pod_has_ended_goes_on_in_another_pod(
+    kube: KubeLab,
+) -> None:
     kube.knows(held("slow", stop_after="300s"))
     kube.knows(held("short", message=FINISHED, run_for="100ms"))
     first = await start(kube, "slow")
@@ -167,7 +201,9 @@ async def test_a_crawl_that_is_admitted_again_before_its_pod_has_ended_goes_on_i
     assert kube.tasks()[0].status == "RUNNING", "its pod takes its time"
     kube.end_pod(before, 11, SHUTDOWN)
     await kube.until_said("Another pod of its Job has ended (exit 11)")
-    [after] = [pod["metadata"]["name"] for pod in kube.pods() if pod["status"]["phase"] == "Running"]
+    [after] = [
+        pod["metadata"]["name"] for pod in kube.pods() if pod["status"]["phase"] == "Running"
+    ]
     kube.end_pod(after, 0, FINISHED)
     result = await kube.lab.ended(first)
     assert (result.status, result.tasks) == ("COMPLETED", {"SUCCEEDED": 1})
@@ -208,7 +244,9 @@ async def test_what_is_taken_back_while_it_crawls_has_ended(
     kube.knows(held("books"))
     handle = await start(kube, "books")
     await kube.until_task("RUNNING")
-    [one] = await asyncio.to_thread(lambda: kube.cluster.admin.get(kube.path(what[0], group=QUEUES))["items"])
+    [one] = await asyncio.to_thread(
+        lambda: kube.cluster.admin.get(kube.path(what[0], group=QUEUES))["items"]
+    )
     await asyncio.to_thread(change, kube, what[0], one["metadata"]["name"], **what[1])
     result = await kube.lab.ended(handle)
     assert (result.status, result.outcome) == ("FAILED", outcome)
@@ -225,7 +263,13 @@ async def test_what_no_node_takes_is_taken_back_and_waits(kueue: Kueue, kube: Ku
     await asyncio.to_thread(
         kube.cluster.admin.patch,
         f"{QUEUES}/clusterqueues/{kube.namespace}",
-        [{"op": "replace", "path": "/spec/resourceGroups/0/flavors/0/resources/0/nominalQuota", "value": "9000"}],
+        [
+            {
+                "op": "replace",
+                "path": "/spec/resourceGroups/0/flavors/0/resources/0/nominalQuota",
+                "value": "9000",
+            }
+        ],
         "json",
     )
     await asyncio.to_thread(change, kube, "localqueues", "night", stopPolicy="None")
@@ -245,7 +289,10 @@ async def test_the_objects_of_the_documentation_are_taken(kueue: Kueue) -> None:
     for one in made:
         meta = one.pop("metadata")
         kueue.make(
-            one.pop("kind"), meta["name"], meta.get("namespace"), **{k: one[k] for k in one if k != "apiVersion"}
+            one.pop("kind"),
+            meta["name"],
+            meta.get("namespace"),
+            **{k: one[k] for k in one if k != "apiVersion"},
         )
     assert len(made) == 4
 
@@ -258,7 +305,9 @@ async def test_kueue_dies_while_jobs_are_held(kueue: Kueue, kube: KubeLab) -> No
     await kube.until_said("Waits in queue night as number 1", run_id=2)
     await asyncio.to_thread(kueue.part.kill)
     try:
-        await kube.until_said(f"Waits in queue night: couldn't assign flavors to pod set main: {FULL}", run_id=2)
+        await kube.until_said(
+            f"Waits in queue night: couldn't assign flavors to pod set main: {FULL}", run_id=2
+        )
         await start(kube, "books")
         await kube.until_said("failed calling webhook", run_id=3)
         await first.signal("stop", {"request_id": "s1"})

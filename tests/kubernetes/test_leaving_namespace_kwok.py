@@ -1,8 +1,8 @@
 """The namespace of the crawls is deleted under runs, and our rights in it go before its pods do.
 
 From 1.33 on the namespace controller deletes pods first and waits for them, and roles afterwards
-(``OrderedNamespaceDeletion``), so that our own release ends it; before that it deleted all in one turn. That is played
-here: the role binding goes as soon as the pods are being deleted.
+(``OrderedNamespaceDeletion``), so that our own release ends it; before that it deleted all in one
+turn. That is played here: the role binding goes as soon as the pods are being deleted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,11 @@ RBAC = "/apis/rbac.authorization.k8s.io/v1"
 READ = [
     {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "list", "watch"]},
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
-    {"apiGroups": [""], "resources": ["pods/log", "events", "namespaces"], "verbs": ["get", "list"]},
+    {
+        "apiGroups": [""],
+        "resources": ["pods/log", "events", "namespaces"],
+        "verbs": ["get", "list"],
+    },
 ]
 WRITE = [
     {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["create", "patch", "delete"]},
@@ -52,15 +56,23 @@ class Place:
 
     def grant(self, rules: Sequence[dict[str, Any]], *, everywhere: bool = False) -> None:
         """To our account; in the namespace alone, where the right goes with it, or everywhere."""
-        kind, within = ("ClusterRole", "") if everywhere else ("Role", f"/namespaces/{self.namespace}")
+        kind, within = (
+            ("ClusterRole", "") if everywhere else ("Role", f"/namespaces/{self.namespace}")
+        )
         role = {"metadata": {"name": self.namespace}, "rules": rules}
         self.admin.post(f"{RBAC}{within}/{kind.lower()}s", role)
         reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": self.namespace}
-        binding = {"metadata": {"name": self.namespace}, "roleRef": reference, "subjects": [self._user]}
+        binding = {
+            "metadata": {"name": self.namespace},
+            "roleRef": reference,
+            "subjects": [self._user],
+        }
         self.admin.post(f"{RBAC}{within}/{kind.lower()}bindings", binding)
 
     def delete(self) -> None:
-        """As a cluster before 1.33 does it: pods keep their grace, what is granted in the namespace goes at once."""
+        """As a cluster before 1.33 does it: pods keep their grace, what is granted in the namespace
+        goes at once.
+        """
         self.admin.delete(self.path, {})
         self.admin.delete(f"{RBAC}/namespaces/{self.namespace}/rolebindings/{self.namespace}", {})
 
@@ -94,11 +106,15 @@ async def leave(kube: KubeLab) -> None:
 async def test_the_right_to_patch_goes_first(
     server: WorkflowEnvironment, kwok_cluster: Cluster, tmp_path: Path
 ) -> None:
-    """Ends can be read and are recorded; what keeps the namespace is said, and an administrator lets go of it."""
+    """Ends can be read and are recorded; what keeps the namespace is said, and an administrator
+    lets go of it.
+    """
     place = Place(kwok_cluster)
     place.grant(READ, everywhere=True)
     place.grant(WRITE)
-    async with kube_laboratory(server.client, tmp_path, kwok_cluster, watched=True, api=place.api) as kube:
+    async with kube_laboratory(
+        server.client, tmp_path, kwok_cluster, watched=True, api=place.api
+    ) as kube:
         left, stopped = await two_runs(kube)
         place.delete()
         for run_id in (1, 2):
@@ -110,9 +126,17 @@ async def test_the_right_to_patch_goes_first(
         await kube.lab.until(lambda: str(kube.run(2).status) == "STOPPING")
         await leave(kube)
         result = await kube.lab.ended(left)
-        assert (result.status, result.outcome, result.tasks) == ("FAILED", "interrupted", {"FAILED": 1})
+        assert (result.status, result.outcome, result.tasks) == (
+            "FAILED",
+            "interrupted",
+            {"FAILED": 1},
+        )
         result = await kube.lab.ended(stopped)
-        assert (result.status, result.outcome, result.tasks) == ("FAILED", "cancelled", {"CANCELLED": 1})
+        assert (result.status, result.outcome, result.tasks) == (
+            "FAILED",
+            "cancelled",
+            {"CANCELLED": 1},
+        )
         assert [task.exit_code for run_id in (1, 2) for task in kube.tasks(run_id)] == [11, 11]
         await kube.lab.until(lambda: "patch" in str(kube.releaser.state()["problem"]))
         assert len(kube.api_kept()) == 2
@@ -121,15 +145,22 @@ async def test_the_right_to_patch_goes_first(
         await kube.lab.until(lambda: not place.is_there(), 150)
 
 
-async def test_all_rights_go_first(server: WorkflowEnvironment, kwok_cluster: Cluster, tmp_path: Path) -> None:
+async def test_all_rights_go_first(
+    server: WorkflowEnvironment, kwok_cluster: Cluster, tmp_path: Path
+) -> None:
     """Nobody can look, so nothing is called ended; the truth comes with the rights.
 
-    The namespace is made anew then. As our account may read which cluster that is, the former one is gone for certain.
+    The namespace is made anew then. As our account may read which cluster that is, the former one
+    is gone for certain.
     """
     place = Place(kwok_cluster)
-    place.grant([{"apiGroups": [""], "resources": ["namespaces"], "verbs": ["get"]}], everywhere=True)
+    place.grant(
+        [{"apiGroups": [""], "resources": ["namespaces"], "verbs": ["get"]}], everywhere=True
+    )
     place.grant([*READ, *WRITE])
-    async with kube_laboratory(server.client, tmp_path, kwok_cluster, watched=True, api=place.api) as kube:
+    async with kube_laboratory(
+        server.client, tmp_path, kwok_cluster, watched=True, api=place.api
+    ) as kube:
         left, stopped = await two_runs(kube)
         place.delete()
         for run_id in (1, 2):
@@ -137,13 +168,20 @@ async def test_all_rights_go_first(server: WorkflowEnvironment, kwok_cluster: Cl
         await stopped.signal("stop", {"request_id": "s2"})
         await kube.lab.until(lambda: str(kube.run(2).status) == "STOPPING")
         await leave(kube)
-        assert [str(task.status) for run_id in (1, 2) for task in kube.tasks(run_id)] == ["RUNNING", "RUNNING"]
+        assert [str(task.status) for run_id in (1, 2) for task in kube.tasks(run_id)] == [
+            "RUNNING",
+            "RUNNING",
+        ]
         assert await place.release() == 2
         await kube.lab.until(lambda: not place.is_there(), 150)
         place.admin.post("/api/v1/namespaces", {"metadata": {"name": place.namespace}})
         place.grant([*READ, *WRITE])
         result = await kube.lab.ended(stopped)
-        assert (result.status, result.outcome, result.tasks) == ("FAILED", "cancelled", {"CANCELLED": 1})
+        assert (result.status, result.outcome, result.tasks) == (
+            "FAILED",
+            "cancelled",
+            {"CANCELLED": 1},
+        )
         result = await kube.lab.ended(left)
         assert (result.status, result.outcome, result.tasks) == ("FAILED", "lost", {"LOST": 1})
         assert [str(found.kind) for found in kube.lab.corrections(1)] == ["vanished"]

@@ -1,4 +1,6 @@
-"""Runs from their start to their end on a real API server and its controllers; kwok plays the nodes."""
+"""Runs from their start to their end on a real API server and its controllers; kwok plays the
+nodes.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +29,19 @@ ENDLESS = scripted(stop_code="11", message=SHUTDOWN)
 
 
 @pytest_asyncio.fixture(
-    loop_scope="session", params=[True, pytest.param(False, marks=pytest.mark.slow)], ids=["observed", "unobserved"]
+    loop_scope="session",
+    params=[True, pytest.param(False, marks=pytest.mark.slow)],
+    ids=["observed", "unobserved"],
 )
 async def kube(
-    request: pytest.FixtureRequest, server: WorkflowEnvironment, kwok_cluster: Cluster, tmp_path: Path
+    request: pytest.FixtureRequest,
+    server: WorkflowEnvironment,
+    kwok_cluster: Cluster,
+    tmp_path: Path,
 ) -> AsyncIterator[KubeLab]:
-    async with kube_laboratory(server.client, tmp_path, kwok_cluster, watched=request.param) as kube:
+    async with kube_laboratory(
+        server.client, tmp_path, kwok_cluster, watched=request.param
+    ) as kube:
         yield kube
 
 
@@ -44,13 +53,23 @@ async def test_a_run_of_several_tasks_in_waves(kube: KubeLab) -> None:
     kube.knows(QUICKLY)
     handle = await kube.lab.start(request(tasks=[{}] * 5, max_parallel_tasks=2))
     result = await kube.lab.ended(handle, 180)
-    assert (result.status, result.outcome, result.tasks) == ("COMPLETED", "finished", {"SUCCEEDED": 5})
+    assert (result.status, result.outcome, result.tasks) == (
+        "COMPLETED",
+        "finished",
+        {"SUCCEEDED": 5},
+    )
     rows = kube.tasks()
     assert [(t.exit_code, t.pages, t.node is not None) for t in rows] == [(0, 3, True)] * 5
     assert {t.cluster_uid for t in rows} == {job["metadata"]["uid"] for job in kube.jobs()}
     assert kube.lab.corrections(1) == []
-    await kube.lab.until(lambda: all(labels.SETTLED in job["metadata"]["labels"] for job in kube.jobs()))
-    await kube.lab.until(lambda: not any(labels.FINALIZER in p["metadata"].get("finalizers", []) for p in kube.pods()))
+    await kube.lab.until(
+        lambda: all(labels.SETTLED in job["metadata"]["labels"] for job in kube.jobs())
+    )
+    await kube.lab.until(
+        lambda: (
+            not any(labels.FINALIZER in p["metadata"].get("finalizers", []) for p in kube.pods())
+        )
+    )
     assert all(labels.SETTLED in pod["metadata"]["labels"] for pod in kube.pods())
 
 
@@ -71,7 +90,11 @@ async def test_a_stop_keeps_exit_code_and_summary(kube: KubeLab) -> None:
     await kube.until_task("RUNNING", 1)
     await handle.signal("stop", {"request_id": "s1", "requested_by": "ada"})
     result = await kube.lab.ended(handle)
-    assert (result.status, result.outcome, result.tasks) == ("FAILED", "cancelled", {"CANCELLED": 2})
+    assert (result.status, result.outcome, result.tasks) == (
+        "FAILED",
+        "cancelled",
+        {"CANCELLED": 2},
+    )
     assert [(t.exit_code, t.pages, t.outcome) for t in kube.tasks()] == [(11, 3, "cancelled")] * 2
     assert kube.lab.corrections(1) == []
     await kube.lab.until(lambda: (kube.jobs(), kube.pods()) == ([], [])), "let go of, they are gone"
@@ -84,7 +107,11 @@ async def test_a_forced_stop(kube: KubeLab) -> None:
     await kube.until_task("RUNNING")
     await handle.signal("force_stop", {"request_id": "s1", "requested_by": "ada"})
     result = await kube.lab.ended(handle)
-    assert (result.status, result.outcome, result.tasks) == ("FAILED", "cancelled", {"CANCELLED": 1})
+    assert (result.status, result.outcome, result.tasks) == (
+        "FAILED",
+        "cancelled",
+        {"CANCELLED": 1},
+    )
     [task] = kube.tasks()
     assert (task.exit_code, task.exit_signal) == (137, 9)
 
@@ -109,7 +136,12 @@ async def test_a_run_is_resumed(kube: KubeLab) -> None:
     again = await kube.lab.start({"run_id": 1, **QUICK}, id="again")
     result = await kube.lab.ended(again)
     assert (result.status, result.attempt, result.tasks) == ("COMPLETED", 2, {"SUCCEEDED": 2})
-    assert sorted((t.task_index, t.attempt) for t in kube.tasks(superseded=True)) == [(0, 1), (0, 2), (1, 1), (1, 2)]
+    assert sorted((t.task_index, t.attempt) for t in kube.tasks(superseded=True)) == [
+        (0, 1),
+        (0, 2),
+        (1, 1),
+        (1, 2),
+    ]
 
 
 async def test_a_running_task_is_adopted(kube: KubeLab) -> None:
@@ -122,7 +154,9 @@ async def test_a_running_task_is_adopted(kube: KubeLab) -> None:
     kube.end_pod(kube.pods()[0]["metadata"]["name"], 0, FINISHED)
     result = await kube.lab.ended(again)
     assert (result.status, result.attempt) == ("COMPLETED", 2)
-    assert [(t.task_id, t.cluster_uid) for t in kube.tasks()] == [(before.task_id, before.cluster_uid)]
+    assert [(t.task_id, t.cluster_uid) for t in kube.tasks()] == [
+        (before.task_id, before.cluster_uid)
+    ]
     assert len(kube.jobs()) == 1
 
 
@@ -170,7 +204,9 @@ async def test_a_lost_node_is_told_and_a_stop_waits_for_it(kube: KubeLab) -> Non
     [pod] = kube.pods()
     ready = {"type": "Ready", "status": "False", "lastTransitionTime": "2026-11-20T20:00:00Z"}
     status = {"status": {"conditions": [ready]}}
-    kube.cluster.admin.patch(kube.path("pods", f"{pod['metadata']['name']}/status"), status, "strategic-merge")
+    kube.cluster.admin.patch(
+        kube.path("pods", f"{pod['metadata']['name']}/status"), status, "strategic-merge"
+    )
     assert task.node is not None
     await kube.until_said(f"Node {task.node} has not answered")
     await handle.signal("stop", {"request_id": "s1"})
@@ -178,12 +214,22 @@ async def test_a_lost_node_is_told_and_a_stop_waits_for_it(kube: KubeLab) -> Non
     await kube.lab.until(lambda: _grace(kube) == 1)
     assert str(kube.run().status) == "STOPPING"
     assert [str(t.status) for t in kube.tasks()] == ["STOPPING"]
-    ended = {"state": {"terminated": {"exitCode": 137, "reason": "Error", "finishedAt": "2031-01-01T00:00:00Z"}}}
+    ended = {
+        "state": {
+            "terminated": {"exitCode": 137, "reason": "Error", "finishedAt": "2031-01-01T00:00:00Z"}
+        }
+    }
     container = {**pod["status"]["containerStatuses"][0], "ready": False, **ended}
     back = {"status": {"phase": "Failed", "containerStatuses": [container]}}
-    kube.cluster.admin.patch(kube.path("pods", f"{pod['metadata']['name']}/status"), back, "strategic-merge")
+    kube.cluster.admin.patch(
+        kube.path("pods", f"{pod['metadata']['name']}/status"), back, "strategic-merge"
+    )
     result = await kube.lab.ended(handle)
-    assert (result.status, result.outcome, result.tasks) == ("FAILED", "cancelled", {"CANCELLED": 1})
+    assert (result.status, result.outcome, result.tasks) == (
+        "FAILED",
+        "cancelled",
+        {"CANCELLED": 1},
+    )
     assert [t.outcome for t in kube.tasks()] == ["cancel_timeout"]
 
 

@@ -1,4 +1,6 @@
-"""Logs as a real node keeps them: followed, after a stop, and by a reader that remembers nothing."""
+"""Logs as a real node keeps them: followed, after a stop, and by a reader that remembers
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ from tests.kubernetes.cluster.images import PYTHON
 from tests.kubernetes.cluster.processes import until
 from tests.support.run_refs import run_ref
 
-#: Lines of all kinds: a carriage return, none, empty ones, bytes that are no text, one longer than a node keeps in one.
+#: Lines of all kinds: a carriage return, none, empty ones, bytes that are no text, one longer than
+#: a node keeps in one.
 PRINTS = """
 import os, signal, sys, time
 def line(data): os.write(1, data)
@@ -55,7 +58,9 @@ class Pods:
         self.namespace = cluster.namespace("logs")
         self.admin = cluster.admin
         self.api = Api(kubeconfig=cluster.kubeconfig, namespace=self.namespace)
-        settings = ClusterSettings(kind="kubernetes", namespace=self.namespace, service_account="default")
+        settings = ClusterSettings(
+            kind="kubernetes", namespace=self.namespace, service_account="default"
+        )
         self.deployer = KubernetesDeployer(self.api, settings)
         self.cluster = KubernetesCluster(self.api)
 
@@ -66,10 +71,14 @@ class Pods:
     def deploy(self, *args: str) -> TaskRef:
         command = ["python3", "-c", PRINTS, *args]
         bare = PodOptions(runner=False)
-        crawler = CrawlerDefinition("demo", CrawlerKind.COMMAND, image=PYTHON, command=command, kubernetes=bare)
+        crawler = CrawlerDefinition(
+            "demo", CrawlerKind.COMMAND, image=PYTHON, command=command, kubernetes=bare
+        )
         expires = datetime.now(UTC) + timedelta(seconds=600)
         limits = Limits(stop_grace_s=5)
-        deployment = Deployment(run_ref(7), 1, "demo", {}, {}, [QueuedTask(1, 0, {})], Resources(), limits, expires)
+        deployment = Deployment(
+            run_ref(7), 1, "demo", {}, {}, [QueuedTask(1, 0, {})], Resources(), limits, expires
+        )
         [answer] = self.deployer.deploy(deployment, crawler)
         assert answer.state == "created", answer
         return TaskRef(1, 0, 1, answer.uid)
@@ -81,7 +90,9 @@ class Pods:
             assert time.monotonic() < end, "the log could not be read within 150 s"
         return found[0]
 
-    def until(self, task: TaskRef, right: Callable[[Observation], Any], seconds: float = 150) -> Observation:
+    def until(
+        self, task: TaskRef, right: Callable[[Observation], Any], seconds: float = 150
+    ) -> Observation:
         end = time.monotonic() + seconds
         while not right(seen := self.cluster.look(run_ref(7), [task]).observations[0]):
             assert time.monotonic() < end, f"it did not come within {seconds:g} s: {seen}"
@@ -115,7 +126,10 @@ def test_a_log_that_is_followed_is_given_once_and_whole(pods: Pods) -> None:
     assert got.count(b"\n\xff\xfe\n") == 60
     assert got.rstrip(b"\n").endswith(b"no end of a line")
     again = PodLogs(pods.api)
-    assert b"".join(again.read(run_ref(7), task, at, 900).data for at in range(0, len(got), 900)) == got  # type: ignore[union-attr]
+    assert (
+        b"".join(again.read(run_ref(7), task, at, 900).data for at in range(0, len(got), 900))
+        == got
+    )  # type: ignore[union-attr]
 
 
 def test_counters_come_from_the_log_and_a_stop_leaves_the_rest(pods: Pods) -> None:
@@ -136,7 +150,8 @@ def test_counters_come_from_the_log_and_a_stop_leaves_the_rest(pods: Pods) -> No
     assert part is not None
     assert part.ended
     assert part.data.endswith(b"last words\n") or not part.data
-    # Its phase follows the end of its container a moment later, and only then it is looked for among what is kept.
+    # Its phase follows the end of its container a moment later, and only then it is looked for
+    # among what is kept.
     finalizers = Finalizers(pods.api)
     until(finalizers.kept, "the end is kept", 150)
     [kept] = finalizers.kept()

@@ -1,9 +1,10 @@
-"""What takes half a minute or longer to be proved, side by side: one cluster, two worlds, one of them observed.
+"""What takes half a minute or longer to be proved, side by side: one cluster, two worlds, one of
+them observed.
 
-A cluster whose etcd is restored from an older snapshot under runs that execute: resource versions go back, what was
-made since is not there any more, what had ended since executes again. A Job that somebody tears away with its pod. A
-node that vanishes: nothing heartbeats for it, the node controller gives it up, and at last somebody says that it is
-off.
+A cluster whose etcd is restored from an older snapshot under runs that execute: resource versions
+go back, what was made since is not there any more, what had ended since executes again. A Job that
+somebody tears away with its pod. A node that vanishes: nothing heartbeats for it, the node
+controller gives it up, and at last somebody says that it is off.
 """
 
 from __future__ import annotations
@@ -35,7 +36,11 @@ from tests.support.temporal import temporal_server
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.slow]
 
 #: What the operator of a node says when its machine is off: its pods will not be heard of again.
-OUT_OF_SERVICE = {"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute"}
+OUT_OF_SERVICE = {
+    "key": "node.kubernetes.io/out-of-service",
+    "value": "nodeshutdown",
+    "effect": "NoExecute",
+}
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -75,7 +80,11 @@ class Run:
     @property
     def pod(self) -> dict[str, Any] | None:
         """As the API server shows it."""
-        pods = [pod for pod in self.kube.pods() if pod["metadata"]["name"].startswith(f"crawl-{self.id}-")]
+        pods = [
+            pod
+            for pod in self.kube.pods()
+            if pod["metadata"]["name"].startswith(f"crawl-{self.id}-")
+        ]
         return pods[0] if pods else None
 
     @property
@@ -108,7 +117,9 @@ class World:
             handle = await self.kube.lab.start(request(**more))
             self._count += 1
             run = Run(self.kube, self._count, handle)
-            await self.kube.lab.until(lambda: self.kube.lab.store.runs.get_run(run.id) and run.kube.tasks(run.id))
+            await self.kube.lab.until(
+                lambda: self.kube.lab.store.runs.get_run(run.id) and run.kube.tasks(run.id)
+            )
         return run
 
     async def executing(self) -> Run:
@@ -123,20 +134,26 @@ class World:
         self.goes_on, self.ends, self.is_stopped = [await self.executing() for _ in range(3)]
 
     async def since_the_snapshot(self) -> None:
-        """What the snapshot does not know: two more runs, and two ends that are on record and let go of."""
+        """What the snapshot does not know: two more runs, and two ends that are on record and let
+        go of.
+        """
         self.is_missed, self.is_missed_and_stopped = await self.executing(), await self.executing()
         assert self.ends.pod is not None
         self.kube.end_pod(self.ends.pod["metadata"]["name"], 0, FINISHED)
         assert await self.ends.ended() == ("COMPLETED", "finished", {"SUCCEEDED": 1})
         await self.is_stopped.stop()
         assert await self.is_stopped.ended() == ("FAILED", "cancelled", {"CANCELLED": 1})
-        await self.kube.lab.until(lambda: self.is_stopped.pod is None and not self.kube.api_kept(self.ends.id))
+        await self.kube.lab.until(
+            lambda: self.is_stopped.pod is None and not self.kube.api_kept(self.ends.id)
+        )
 
     async def after_the_restore(self) -> None:
         back = (self.ends, self.is_stopped)
         recorded = [run.task for run in back]
         assert [run.phase for run in back] == ["Running", "Running"], "they are back"
-        await asyncio.gather(self.those_that_are_missed(), self.one_that_is_torn_away(), self.a_node_vanishes())
+        await asyncio.gather(
+            self.those_that_are_missed(), self.one_that_is_torn_away(), self.a_node_vanishes()
+        )
         assert [run.phase for run in back] == ["Running", "Running"]
         assert [run.task for run in back] == recorded, "an end on record stays"
         assert [run.kinds for run in back] == [[], []]
@@ -156,13 +173,17 @@ class World:
         assert missed.corrections[0].truth == "LOST"
 
     async def those_that_came_back(self) -> None:
-        """Found by an audit and ended, with a correction and without a change of what was recorded."""
+        """Found by an audit and ended, with a correction and without a change of what was
+        recorded.
+        """
         told = await audit(self.kube.lab, repair=False)
         assert told.found == {"still_alive": 2}, told.findings
         done = await audit(self.kube.lab, repair=True)
         assert done.repaired == {"still_alive": 2}, done.findings
         assert (self.ends.kinds, self.is_stopped.kinds) == (["still_alive"], ["still_alive"])
-        await self.kube.lab.until(lambda: self.is_stopped.pod is None and not self.kube.api_kept(self.ends.id))
+        await self.kube.lab.until(
+            lambda: self.is_stopped.pod is None and not self.kube.api_kept(self.ends.id)
+        )
         again = await audit(self.kube.lab, repair=True)
         assert again.found == {}, again.findings
 
@@ -184,7 +205,9 @@ class World:
         run = await self.executing()
         pod, admin = run.pod, self.kube.cluster.admin
         assert pod is not None
-        admin.patch(self.kube.path("pods", pod["metadata"]["name"]), {"metadata": {"finalizers": None}})
+        admin.patch(
+            self.kube.path("pods", pod["metadata"]["name"]), {"metadata": {"finalizers": None}}
+        )
         job = self.kube.path("jobs", f"crawl-{run.id}-0-1", "/apis/batch/v1")
         admin.delete(job, {"propagationPolicy": "Background"})
         self.kube.delete_pod(pod["metadata"]["name"], gracePeriodSeconds=0)
@@ -200,11 +223,15 @@ class World:
         while True:
             beat = {**ready, "lastHeartbeatTime": utc_now().strftime("%Y-%m-%dT%H:%M:%SZ")}
             status = {"status": {"conditions": [beat]}}
-            await asyncio.to_thread(self.kube.cluster.admin.patch, f"{node}/status", status, "strategic-merge")
+            await asyncio.to_thread(
+                self.kube.cluster.admin.patch, f"{node}/status", status, "strategic-merge"
+            )
             await asyncio.sleep(2)
 
     async def a_node_vanishes(self) -> None:
-        """Told, and nothing is called ended before it is certain: neither by itself nor after a stop."""
+        """Told, and nothing is called ended before it is certain: neither by itself nor after a
+        stop.
+        """
         admin, path = self.kube.cluster.admin, f"/api/v1/nodes/{self.node}"
         room = {"cpu": "8", "memory": "8Gi", "pods": "10", "ephemeral-storage": "100Gi"}
         ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
@@ -215,7 +242,9 @@ class World:
         try:
             left, stopped = await self.start(crawler="bound"), await self.start(crawler="bound")
             for run in (left, stopped):
-                await self.kube.lab.until(lambda run=run: run.pod is not None and run.pod["spec"].get("nodeName"))
+                await self.kube.lab.until(
+                    lambda run=run: run.pod is not None and run.pod["spec"].get("nodeName")
+                )
                 assert run.pod is not None
                 self.kube.start_pod(run.pod["metadata"]["name"])
                 await self.kube.lab.until(lambda run=run: run.status == "RUNNING")
@@ -225,7 +254,9 @@ class World:
         await self.kube.lab.until(lambda: left.says(words) and stopped.says(words), 150)
         assert (left.status, left.kinds) == ("RUNNING", [])
         await stopped.stop()
-        await self.kube.lab.until(lambda: stopped.says("The pod is shutting down") and stopped.says(words))
+        await self.kube.lab.until(
+            lambda: stopped.says("The pod is shutting down") and stopped.says(words)
+        )
         assert stopped.status == "STOPPING"
         admin.patch(path, {"spec": {"taints": [OUT_OF_SERVICE]}})
         assert await left.ended() == ("FAILED", "interrupted", {"FAILED": 1})
@@ -233,7 +264,9 @@ class World:
         assert await stopped.ended() == ("FAILED", "cancelled", {"CANCELLED": 1})
         assert stopped.kinds == []
         for run in (left, stopped):
-            assert f"it is unknown whether it still runs on {self.node}" in (run.task.cause or ""), run.task.cause
+            assert f"it is unknown whether it still runs on {self.node}" in (
+                run.task.cause or ""
+            ), run.task.cause
 
 
 async def test_etcd_is_restored_a_job_is_torn_away_and_a_node_vanishes(
@@ -245,7 +278,9 @@ async def test_etcd_is_restored_a_job_is_torn_away_and_a_node_vanishes(
             for number, server in enumerate(servers):
                 folder = tmp_path / str(number)
                 folder.mkdir()
-                kube = kube_laboratory(server.client, folder, cluster, watched=number == 0, audit=AT_ONCE)
+                kube = kube_laboratory(
+                    server.client, folder, cluster, watched=number == 0, audit=AT_ONCE
+                )
                 worlds.append(World(await stack.enter_async_context(kube), f"vanishing-{number}"))
             await asyncio.gather(*(world.before_the_snapshot() for world in worlds))
             snapshot = await asyncio.to_thread(cluster.snapshot)

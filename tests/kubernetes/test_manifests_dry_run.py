@@ -51,7 +51,9 @@ class Place:
         return f"/api/v1/namespaces/{self.namespace}"
 
     def api(self, kubeconfig: Path | None = None) -> Api:
-        api = Api(kubeconfig=kubeconfig or self.cluster.kubeconfig, namespace=self.namespace, read_s=20.0)
+        api = Api(
+            kubeconfig=kubeconfig or self.cluster.kubeconfig, namespace=self.namespace, read_s=20.0
+        )
         self.opened.append(api)
         return api
 
@@ -67,7 +69,9 @@ class Place:
         by: KubernetesDeployer | None = None,
         **asked: Any,
     ) -> list[DeployedTask]:
-        page = [QueuedTask(70 + n, n, {}) for n in range(tasks)] if isinstance(tasks, int) else tasks
+        page = (
+            [QueuedTask(70 + n, n, {}) for n in range(tasks)] if isinstance(tasks, int) else tasks
+        )
         until = datetime.now(UTC) + timedelta(seconds=600)
         whole = deployment(**{"tasks": page, "expires_at": until, **asked})
         return (by or self.deployer()).deploy(whole, of or crawler())
@@ -82,7 +86,9 @@ class Place:
         return list(self.cluster.admin.get(f"{self.core}/pods")["items"])
 
     def events(self, reason: str) -> list[str]:
-        found = self.cluster.admin.get(f"{self.core}/events?fieldSelector=reason%3D{reason}")["items"]
+        found = self.cluster.admin.get(f"{self.core}/events?fieldSelector=reason%3D{reason}")[
+            "items"
+        ]
         return [event["message"] for event in found]
 
 
@@ -105,10 +111,15 @@ def classes(kwok_cluster: Cluster) -> None:
 
 def _pod(job: dict[str, Any]) -> dict[str, Any]:
     template = copy.deepcopy(job["spec"]["template"])
-    return {"apiVersion": "v1", "kind": "Pod", **template, "metadata": {**template["metadata"], "name": "probe"}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        **template,
+        "metadata": {**template["metadata"], "name": "probe"},
+    }
 
 
-# --- what it takes ----------------------------------------------------------------------------------------------------
+# --- what it takes --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", cases())
@@ -117,9 +128,11 @@ def test_the_server_takes_every_job_and_its_pod_under_pod_security_restricted(
 ) -> None:
     made, api = cases()[name].job(), place.api()
     place.make("serviceaccounts", {"metadata": {"name": "shops"}})
-    job = api.post(api.jobs_path(), made, dry_run=True)  # field validation is strict: an unknown field is an error
+    # Field validation is strict: an unknown field is an error.
+    job = api.post(api.jobs_path(), made, dry_run=True)
     api.post(api.pods_path(), _pod(made), dry_run=True)
-    assert len(job) - _listed(made) < 14 * 1024  # beside a status, what the server adds: see MANIFEST_MAX
+    # Beside a status, what the server adds: see MANIFEST_MAX.
+    assert len(job) - _listed(made) < 14 * 1024
 
 
 @pytest.mark.parametrize("text", ["x", "<", ">", "&", '"', "é", "漢", "\n", "$"])
@@ -140,7 +153,9 @@ def test_a_large_job_weighs_what_we_reckon(place: Place, text: str) -> None:
     ],
     ids=["seccomp", "root", "capabilities", "escalation", "host"],
 )
-def test_the_server_does_enforce_it(place: Place, spoil: Callable[[dict[str, Any]], object]) -> None:
+def test_the_server_does_enforce_it(
+    place: Place, spoil: Callable[[dict[str, Any]], object]
+) -> None:
     api, pod = place.api(), _pod(cases()["plain"].job())
     spoil(pod["spec"])
     with pytest.raises(RequestRefused, match='violates PodSecurity "restricted'):
@@ -148,20 +163,31 @@ def test_the_server_does_enforce_it(place: Place, spoil: Callable[[dict[str, Any
 
 
 def test_what_the_server_makes_of_it_is_what_was_meant(place: Place) -> None:
-    assert [answer.state for answer in place.deploy(by=place.deployer(task_environment=_tokens))] == ["created"]
+    assert [
+        answer.state for answer in place.deploy(by=place.deployer(task_environment=_tokens))
+    ] == ["created"]
     job = place.job()
     wanted = replace(cases()["plain"], secret_names=["CRAWL_TOKEN"]).job()
     assert job["metadata"]["labels"].items() >= wanted["metadata"]["labels"].items()
-    assert job["spec"].items() >= {k: v for k, v in wanted["spec"].items() if k != "template"}.items()
+    assert (
+        job["spec"].items() >= {k: v for k, v in wanted["spec"].items() if k != "template"}.items()
+    )
     assert "podFailurePolicy" not in job["spec"]
     [pod] = until(place.pods)
     assert pod["metadata"]["labels"].items() >= wanted["metadata"]["labels"].items()
     assert labels.FINALIZER in pod["metadata"]["finalizers"]
-    assert pod["metadata"]["annotations"]["kubectl.kubernetes.io/default-container"] == labels.CONTAINER
+    assert (
+        pod["metadata"]["annotations"]["kubectl.kubernetes.io/default-container"]
+        == labels.CONTAINER
+    )
     mounts = [mount["mountPath"] for mount in pod["spec"]["containers"][0]["volumeMounts"]]
     assert mounts == ["/crawl/files", "/crawl/state", "/tmp"], "a service account token was mounted"
     requests = pod["spec"]["containers"][0]["resources"]["requests"]
-    assert (requests["cpu"], requests["memory"], requests["ephemeral-storage"]) == ("50m", "128Mi", "0")
+    assert (requests["cpu"], requests["memory"], requests["ephemeral-storage"]) == (
+        "50m",
+        "128Mi",
+        "0",
+    )
     secret = place.cluster.admin.get(f"{place.core}/secrets/crawl-7-0-1")
     assert secret["metadata"]["ownerReferences"][0]["uid"] == job["metadata"]["uid"]
     assert set(secret["data"]) == {"CRAWL_TOKEN"}
@@ -178,7 +204,10 @@ def test_a_node_that_is_avoided_is_taken_where_it_is_the_only_one(place: Place) 
     assert [answer.state for answer in place.deploy(page)] == ["created"] * 2
 
     def placed() -> Any:
-        found = {pod["metadata"]["labels"][labels.TASK]: pod["spec"].get("nodeName") for pod in place.pods()}
+        found = {
+            pod["metadata"]["labels"][labels.TASK]: pod["spec"].get("nodeName")
+            for pod in place.pods()
+        }
         return found if len(found) == 2 and all(found.values()) else None
 
     found = until(placed)
@@ -209,7 +238,10 @@ def test_the_secret_goes_with_its_job(place: Place) -> None:
     [pod] = until(place.pods)
     admin = place.cluster.admin
     admin.patch(f"{place.core}/pods/{pod['metadata']['name']}", {"metadata": {"finalizers": None}})
-    admin.delete(f"/apis/batch/v1/namespaces/{place.namespace}/jobs/crawl-7-0-1", {"propagationPolicy": "Foreground"})
+    admin.delete(
+        f"/apis/batch/v1/namespaces/{place.namespace}/jobs/crawl-7-0-1",
+        {"propagationPolicy": "Foreground"},
+    )
     until(lambda: not admin.get(f"{place.core}/secrets")["items"])
 
 
@@ -224,7 +256,7 @@ def test_a_queue_holds_the_job_before_it_has_a_pod(place: Place) -> None:
     assert not place.pods()
 
 
-# --- what it refuses --------------------------------------------------------------------------------------------------
+# --- what it refuses ------------------------------------------------------------------------------
 
 
 def _quota(place: Place, name: str, **hard: str) -> None:
@@ -237,7 +269,9 @@ def test_a_quota_on_jobs_defers_in_the_servers_words(place: Place) -> None:
     answers = place.deploy(5)
     assert sorted(answer.state for answer in answers) == ["created"] * 2 + ["deferred"] * 3
     told = {answer.reason for answer in answers if answer.state == "deferred"}
-    assert all("exceeded quota: crawls, requested: count/jobs.batch=1" in (text or "") for text in told)
+    assert all(
+        "exceeded quota: crawls, requested: count/jobs.batch=1" in (text or "") for text in told
+    )
 
 
 def test_a_quota_of_zero_pods_lets_the_job_stand_and_says_so_in_an_event(place: Place) -> None:
@@ -250,7 +284,10 @@ def test_a_limit_range_that_the_crawler_exceeds_is_an_event(place: Place) -> Non
     limits = [{"type": "Container", "max": {"memory": "256Mi"}}]
     place.make("limitranges", {"metadata": {"name": "small"}, "spec": {"limits": limits}})
     assert place.deploy(of=crawler(resources=Resources("1", "512Mi")))[0].state == "created"
-    assert "maximum memory usage per Container is 256Mi" in until(lambda: place.events("FailedCreate"))[0]
+    assert (
+        "maximum memory usage per Container is 256Mi"
+        in until(lambda: place.events("FailedCreate"))[0]
+    )
 
 
 def test_a_limit_range_fills_in_limits_that_nobody_gave(place: Place) -> None:
@@ -269,7 +306,9 @@ def test_a_missing_service_account_is_an_event(place: Place) -> None:
     assert 'serviceaccount "crawl" not found' in until(lambda: place.events("FailedCreate"))[0]
 
 
-def test_a_namespace_that_our_finalizer_keeps_from_going_takes_nothing_and_says_so(place: Place) -> None:
+def test_a_namespace_that_our_finalizer_keeps_from_going_takes_nothing_and_says_so(
+    place: Place,
+) -> None:
     place.deploy()
     [pod] = until(place.pods)
     admin = place.cluster.admin
@@ -327,11 +366,12 @@ def test_the_rights_that_it_needs_are_these_and_no_more(place: Place) -> None:
     assert [answer.state for answer in place.deploy(3, by=by)] == ["existing"] * 3
 
 
-# --- what it tells ----------------------------------------------------------------------------------------------------
+# --- what it tells --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("at", "told"), [("0000-01-01T00:00:00Z", "0000-01-01"), ("9999-12-31T23:59:59-12:00", "10000-01-01")]
+    ("at", "told"),
+    [("0000-01-01T00:00:00Z", "0000-01-01"), ("9999-12-31T23:59:59-12:00", "10000-01-01")],
 )
 @pytest.mark.parametrize("grace", [10**14, 2**63 - 1])
 def test_a_time_and_a_grace_that_no_clock_knows_are_taken_by_the_server_and_hide_no_pod(
@@ -341,12 +381,21 @@ def test_a_time_and_a_grace_that_no_clock_knows_are_taken_by_the_server_and_hide
     for name in ("odd", "usual"):
         pod = _pod(made)
         pod["metadata"]["name"] = name
-        pod["spec"] |= {"nodeName": "nowhere", "terminationGracePeriodSeconds": grace if name == "odd" else 5}
+        pod["spec"] |= {
+            "nodeName": "nowhere",
+            "terminationGracePeriodSeconds": grace if name == "odd" else 5,
+        }
         api.post(api.pods_path(), pod)
     mark = {"type": "DisruptionTarget", "status": "True", "lastTransitionTime": at}
     answer = api.patch(api.pods_path("odd", "status"), {"status": {"conditions": [mark]}})
     assert told in answer.decode(), "the server passes it on"
     api.delete(api.pods_path("odd"), {"propagationPolicy": "Background"})
-    assert sorted(pod.metadata.name for pod in api.listing(api.pods_path(), Pod).items) == ["odd", "usual"]
+    assert sorted(pod.metadata.name for pod in api.listing(api.pods_path(), Pod).items) == [
+        "odd",
+        "usual",
+    ]
     odd = decode(Pod, api.get(api.pods_path("odd")))
-    assert (odd.metadata.deletion_grace_period_seconds, deletion_is_dated(odd)) == (GRACE_MAX_S, False)
+    assert (odd.metadata.deletion_grace_period_seconds, deletion_is_dated(odd)) == (
+        GRACE_MAX_S,
+        False,
+    )

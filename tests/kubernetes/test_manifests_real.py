@@ -1,4 +1,6 @@
-"""Our Jobs on a real kubelet: what a crawler finds in its container, and what ends it when nobody of us is there."""
+"""Our Jobs on a real kubelet: what a crawler finds in its container, and what ends it when nobody
+of us is there.
+"""
 
 from __future__ import annotations
 
@@ -48,11 +50,15 @@ class Node:
 
     def __init__(self, cluster: Cluster) -> None:
         self.admin = cluster.admin
-        self.namespace = cluster.namespace("real", labels={"pod-security.kubernetes.io/enforce": "restricted"})
+        self.namespace = cluster.namespace(
+            "real", labels={"pod-security.kubernetes.io/enforce": "restricted"}
+        )
         self.core = f"/api/v1/namespaces/{self.namespace}"
         self.admin.post(f"{self.core}/serviceaccounts", {"metadata": {"name": "crawl"}})
         self.api = Api(kubeconfig=cluster.kubeconfig, namespace=self.namespace, read_s=20.0)
-        self.deployer = KubernetesDeployer(self.api, Rules(), task_environment=lambda *_: {"CRAWL_TOKEN": "task.7.x"})
+        self.deployer = KubernetesDeployer(
+            self.api, Rules(), task_environment=lambda *_: {"CRAWL_TOKEN": "task.7.x"}
+        )
 
     def deploy(self, of: CrawlerDefinition, **asked: Any) -> None:
         until = datetime.now(UTC) + timedelta(seconds=600)
@@ -87,11 +93,23 @@ def node(teller: Cluster) -> Iterator[Node]:
 
 
 def _crawler(sleep_s: float = 0, **more: Any) -> CrawlerDefinition:
-    command = {"kind": CrawlerKind.COMMAND, "command": ["python3", "teller.py", "$(HOME)", "$$", "a b", "Zürich 🐛"]}
-    given = {"env": {"TEXT": "$(CRAWL_RUN_ID) $$ ${X} $", "SLEEP": str(sleep_s)}, "args": {"a": Argument()}, **more}
+    command = {
+        "kind": CrawlerKind.COMMAND,
+        "command": ["python3", "teller.py", "$(HOME)", "$$", "a b", "Zürich 🐛"],
+    }
+    given = {
+        "env": {"TEXT": "$(CRAWL_RUN_ID) $$ ${X} $", "SLEEP": str(sleep_s)},
+        "args": {"a": Argument()},
+        **more,
+    }
     limits = Resources("500m", "64Mi")
     return crawler(
-        "teller", image=IMAGE, resources=limits, kubernetes=PodOptions(project="/app/jobs"), **command, **given
+        "teller",
+        image=IMAGE,
+        resources=limits,
+        kubernetes=PodOptions(project="/app/jobs"),
+        **command,
+        **given,
     )
 
 
@@ -107,7 +125,12 @@ def test_a_crawler_finds_exactly_what_was_written_for_it(node: Node) -> None:
         **{"cwd": "/app/jobs", "argv": ["$(HOME)", "$$", "a b", "Zürich 🐛"], "uid": 1000},
         **{"CRAWL_ARGS": json.dumps({"a": "$(PATH) é"}), "TEXT": "$(CRAWL_RUN_ID) $$ ${X} $"},
         **{"KEY": "$(HOME)", "CRAWL_TOKEN": "task.7.x", "CRAWL_MEMORY_LIMIT": str(64 * 2**20)},
-        **{"shm": 64 * 2**20, "left": True, "account": False, "writable": [True, True, True, True, False, False]},
+        **{
+            "shm": 64 * 2**20,
+            "left": True,
+            "account": False,
+            "writable": [True, True, True, True, False, False],
+        },
     }
 
 
@@ -117,7 +140,9 @@ def test_sidecars_begin_before_the_crawler_and_do_not_outlive_it(node: Node) -> 
     options = PodOptions(project="/app/jobs", shm="16Mi", sidecars=[beside])
     node.deploy(replace(_crawler(), kubernetes=options))
     pod = until(lambda: (found := node.pod()) and found["status"]["phase"] == "Succeeded" and found)
-    [crawl], [other] = (pod["status"][kind] for kind in ("containerStatuses", "initContainerStatuses"))
+    [crawl], [other] = (
+        pod["status"][kind] for kind in ("containerStatuses", "initContainerStatuses")
+    )
     crawled, ran = (one["state"]["terminated"] for one in (crawl, other))
     assert ran["startedAt"] <= crawled["startedAt"] <= crawled["finishedAt"] <= ran["finishedAt"]
     assert json.loads(json.loads(crawled["message"])["message"])["shm"] == 16 * 2**20
@@ -125,14 +150,22 @@ def test_sidecars_begin_before_the_crawler_and_do_not_outlive_it(node: Node) -> 
 
 def test_a_missing_secret_keeps_it_from_starting_until_it_is_there(node: Node) -> None:
     node.deploy(_crawler(secrets={"KEY": "secret:later/key"}))
-    waiting = until(lambda: (node.container().get("waiting") or {}).get("reason") == "CreateContainerConfigError")
+    waiting = until(
+        lambda: (
+            (node.container().get("waiting") or {}).get("reason") == "CreateContainerConfigError"
+        )
+    )
     assert waiting
-    node.admin.post(f"{node.core}/secrets", {"metadata": {"name": "later"}, "stringData": {"key": "found"}})
+    node.admin.post(
+        f"{node.core}/secrets", {"metadata": {"name": "later"}, "stringData": {"key": "found"}}
+    )
     ended = until(lambda: node.container().get("terminated"))
     assert json.loads(json.loads(ended["message"])["message"])["KEY"] == "found"
 
 
-def test_the_clusters_own_limit_ends_it_when_nobody_of_us_does(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_clusters_own_limit_ends_it_when_nobody_of_us_does(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(manifest, "BACKSTOP_S", 0)
     node.deploy(_crawler(sleep_s=600), limits=Limits(run_timeout_s=2, stop_grace_s=1))
     pod = until(lambda: (found := node.pod()) and found["status"]["phase"] == "Failed" and found)
@@ -144,4 +177,6 @@ def test_the_clusters_own_limit_ends_it_when_nobody_of_us_does(node: Node, monke
         found = {c["type"]: c for c in job["status"].get("conditions", []) if c["status"] == "True"}
         return found.get("Failed")
 
-    assert until(condition)["reason"] == "BackoffLimitExceeded", "the pod alone tells of its deadline"
+    assert until(condition)["reason"] == "BackoffLimitExceeded", (
+        "the pod alone tells of its deadline"
+    )

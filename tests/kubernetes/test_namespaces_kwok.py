@@ -1,4 +1,6 @@
-"""Namespaces on a real API server: what is missing in one says nothing of another, and what went with it is gone."""
+"""Namespaces on a real API server: what is missing in one says nothing of another, and what went
+with it is gone.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ class Installation:
     def __init__(self, cluster: Cluster, namespace: str) -> None:
         self.namespace = namespace
         self.api = Api(kubeconfig=cluster.kubeconfig, namespace=namespace)
-        settings = ClusterSettings(kind="kubernetes", service_account="default", namespace=namespace)
+        settings = ClusterSettings(
+            kind="kubernetes", service_account="default", namespace=namespace
+        )
         self.deployer = KubernetesDeployer(self.api, settings)
         self.cluster = KubernetesCluster(self.api)
 
@@ -44,7 +48,9 @@ class Installation:
     def deploy(self, place: str | None) -> DeployedTask:
         until_ = datetime.now(UTC) + timedelta(seconds=600)
         tasks = [QueuedTask(100, 0, {})]
-        call = Deployment(run_ref(RUN), 1, "demo", {}, {}, tasks, Resources(), Limits(), until_, place=place)
+        call = Deployment(
+            run_ref(RUN), 1, "demo", {}, {}, tasks, Resources(), Limits(), until_, place=place
+        )
         [answer] = self.deployer.deploy(call, crawler(ENDLESS))
         return answer
 
@@ -78,7 +84,8 @@ def test_a_task_lives_where_it_was_put(day: Installation, night: Installation) -
     long_missed = replace(task, missed_at=datetime.now(UTC) - timedelta(seconds=60))
     for other in (task, long_missed, replace(task, stopping=True), replace(task, uid=None)):
         with pytest.raises(
-            ClusterUnavailable, match=rf"created in namespace {day.namespace} \(uid .*this process reads night"
+            ClusterUnavailable,
+            match=rf"created in namespace {day.namespace} \(uid .*this process reads night",
         ):
             night.see(other)
         for end in (night.cluster.stop, night.cluster.kill):
@@ -94,12 +101,17 @@ def test_a_task_lives_where_it_was_put(day: Installation, night: Installation) -
     assert day.see(task).phase is Phase.EXECUTING
 
 
-def test_a_namespace_that_is_made_anew_has_none_of_its_old_tasks(day: Installation, kwok_cluster: Cluster) -> None:
+def test_a_namespace_that_is_made_anew_has_none_of_its_old_tasks(
+    day: Installation, kwok_cluster: Cluster
+) -> None:
     task, path = day.task(), f"/api/v1/namespaces/{day.namespace}"
     kwok_cluster.admin.delete(path, {})
     until(lambda: day.see(task).phase is Phase.ENDED, "its pod has ended, and is held", 150)
     until(
-        lambda: [finalizers.remove_finalizer(day.api, pod) for pod in finalizers.list_held(day.api)] == [],
+        lambda: (
+            [finalizers.remove_finalizer(day.api, pod) for pod in finalizers.list_held(day.api)]
+            == []
+        ),
         "nothing is held",
         150,
     )
@@ -111,7 +123,9 @@ def test_a_namespace_that_is_made_anew_has_none_of_its_old_tasks(day: Installati
     assert day.cluster.place([task.place or ""]) != task.place
 
 
-def test_the_right_to_tell_clusters_apart_opens_one_object(day: Installation, kwok_cluster: Cluster) -> None:
+def test_the_right_to_tell_clusters_apart_opens_one_object(
+    day: Installation, kwok_cluster: Cluster
+) -> None:
     """And without any right at all the name is what goes on record."""
     user = f"system:serviceaccount:{day.namespace}:somebody"
     api = Api(kubeconfig=kwok_cluster.kubeconfig_of(user, day.namespace), namespace=day.namespace)

@@ -8,7 +8,7 @@ import pytest
 
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from tests.contracts.observer.kubernetes_harness import KubernetesHarness
-from tests.contracts.observer.test_observer_contract import *  # noqa: F403 - the contract itself
+from tests.contracts.observer.test_observer_contract import *  # noqa: F403
 from tests.kubernetes.cluster.cluster import Cluster
 
 #: Of the node's 32 processors: one task fits, the second one waits.
@@ -17,7 +17,11 @@ ONE_SLOT = {"resources": {"requests": {"cpu": "20"}}}
 
 class KwokHarness(KubernetesHarness):
     def __init__(self, cluster: Cluster, api: Api) -> None:
-        super().__init__(api, lambda: cluster.kill("kube-apiserver"), lambda: cluster.start_part("kube-apiserver"))
+        super().__init__(
+            api,
+            lambda: cluster.kill("kube-apiserver"),
+            lambda: cluster.start_part("kube-apiserver"),
+        )
         assert cluster.kwok is not None
         self._node = {"kubernetes.io/hostname": cluster.kwok.nodes[0]}
 

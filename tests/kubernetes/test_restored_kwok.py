@@ -20,7 +20,9 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 async def test_it_is_taken_up_again_from_its_job_and_no_other_run_takes_it(
     server: WorkflowEnvironment, kwok_cluster: Cluster, tmp_path: Path, workflow: str
 ) -> None:
-    async with kube_laboratory(server.client, tmp_path, kwok_cluster, watched=True, audit=AT_ONCE) as kube:
+    async with kube_laboratory(
+        server.client, tmp_path, kwok_cluster, watched=True, audit=AT_ONCE
+    ) as kube:
         kube.knows(scripted())
         handle = await kube.lab.start({"crawler": "books", **QUICK})
         before, run = await kube.until_task("RUNNING"), kube.run()
@@ -32,7 +34,10 @@ async def test_it_is_taken_up_again_from_its_job_and_no_other_run_takes_it(
         report = await audit(kube.lab)
         assert {f.run_id for f in report.findings if f.kind == "orphan"} == {1}
         assert report.repaired == {}, "nobody said so"
-        assert {job["metadata"]["uid"] for job in kube.jobs()} == {before.cluster_uid, since.cluster_uid}
+        assert {job["metadata"]["uid"] for job in kube.jobs()} == {
+            before.cluster_uid,
+            since.cluster_uid,
+        }
         report = await audit(kube.lab, repair=False, unknown="adopt")
         assert report.left == 0, report.findings
         again = await kube.until_task("RUNNING")

@@ -1,4 +1,6 @@
-"""Tries after interruptions on a real API server: evictions, preemptions, a tainted node; kwok plays the nodes."""
+"""Tries after interruptions on a real API server: evictions, preemptions, a tainted node; kwok
+plays the nodes.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +36,18 @@ REPAIR = {"key": "example.com/repair", "effect": "NoExecute", "value": "today"}
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def kube(
-    server: WorkflowEnvironment, kwok_cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: WorkflowEnvironment,
+    kwok_cluster: Cluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[KubeLab]:
-    # A taint may end a pod before kwok tells of an exit code. Such an end is on record, but kept for an hour.
+    # A taint may end a pod before kwok tells of an exit code. Such an end is on record, but kept
+    # for an hour.
     monkeypatch.setattr(finalizer_release, "UNPROVED_FOR", timedelta(seconds=10))
     rules: dict[str, Any] = {"retries": Retries(backoff_s=0), "audit": AT_ONCE}
-    async with kube_laboratory(server.client, tmp_path, kwok_cluster, watched=True, **rules) as kube:
+    async with kube_laboratory(
+        server.client, tmp_path, kwok_cluster, watched=True, **rules
+    ) as kube:
         yield kube
 
 
@@ -63,9 +71,11 @@ class Trouble:
     touched: set[str] = field(default_factory=set)
 
     def play(self) -> None:
-        """Evict and displace pods while others start, and take one of the three nodes out of use; then let them finish.
+        """Evict and displace pods while others start, and take one of the three nodes out of use;
+        then let them finish.
 
-        A pod of kwok that is told to stop and ends by itself at the same moment ends twice, so none does before.
+        A pod of kwok that is told to stop and ends by itself at the same moment ends twice, so none
+        does before.
         """
         kwok = self.kube.cluster.kwok
         assert kwok is not None
@@ -81,9 +91,16 @@ class Trouble:
 
     @contextmanager
     def _out_of_use(self, node: str) -> Iterator[None]:
-        """From the beginning no pod may be there; those that are there leave at the hands of the taint manager."""
+        """From the beginning no pod may be there; those that are there leave at the hands of the
+        taint manager.
+        """
         admin, path = self.kube.cluster.admin, f"/api/v1/nodes/{node}"
-        until(lambda: len([pod for pod in self._running() if pod["spec"]["nodeName"] == node]) > TASKS // 10)
+        until(
+            lambda: (
+                len([pod for pod in self._running() if pod["spec"]["nodeName"] == node])
+                > TASKS // 10
+            )
+        )
         admin.patch(path, {"spec": {"taints": [REPAIR]}})
         try:
             yield
@@ -103,7 +120,10 @@ class Trouble:
         return [p for p in self.kube.pods() if p["status"]["phase"] == "Running" and self._new(p)]
 
     def _new(self, pod: Json) -> bool:
-        return pod["metadata"]["name"] not in self.touched and "deletionTimestamp" not in pod["metadata"]
+        return (
+            pod["metadata"]["name"] not in self.touched
+            and "deletionTimestamp" not in pod["metadata"]
+        )
 
     def _interrupt(self, pod: Json) -> None:
         name = pod["metadata"]["name"]
@@ -121,11 +141,15 @@ class Trouble:
     def _displace(self, path: str, name: str) -> None:
         """What the scheduler does for a pod of higher priority."""
         mark = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
-        self.kube.cluster.admin.patch(f"{path}/status", {"status": {"conditions": [mark]}}, "strategic-merge")
+        self.kube.cluster.admin.patch(
+            f"{path}/status", {"status": {"conditions": [mark]}}, "strategic-merge"
+        )
         self.kube.cluster.admin.delete(path)
 
 
-async def test_what_was_interrupted_is_tried_again_once_for_each_interruption(kube: KubeLab) -> None:
+async def test_what_was_interrupted_is_tried_again_once_for_each_interruption(
+    kube: KubeLab,
+) -> None:
     kube.knows(scripted(message=FINISHED))
     handle = await kube.lab.start({"crawler": "books", **QUICK, "tasks": [{}] * TASKS})
     trouble = Trouble(kube)
@@ -137,10 +161,14 @@ async def test_what_was_interrupted_is_tried_again_once_for_each_interruption(ku
     found = await asyncio.to_thread(until, lambda: not (told := ends(kube))["open"] and told)
     rows, jobs = kube.tasks(superseded=True), kube.jobs()
     assert found["Complete"] == TASKS, "each has finished once"
-    assert len(rows) == len(jobs) == TASKS + found["Failed"], "one try more for each interruption, and no other"
+    assert len(rows) == len(jobs) == TASKS + found["Failed"], (
+        "one try more for each interruption, and no other"
+    )
     assert {row.cluster_uid for row in rows} == {job["metadata"]["uid"] for job in jobs}
     assert found["Failed"] > sum(trouble.done.values()), "and those of the node"
-    assert [job["status"].get("failed", 0) + job["status"].get("succeeded", 0) for job in jobs] == [1] * len(jobs)
+    assert [job["status"].get("failed", 0) + job["status"].get("succeeded", 0) for job in jobs] == [
+        1
+    ] * len(jobs)
 
     by_index: dict[int, list[Any]] = {}
     for row in sorted(rows, key=lambda row: row.attempt):
@@ -156,7 +184,9 @@ async def test_what_was_interrupted_is_tried_again_once_for_each_interruption(ku
 
 
 async def test_what_the_provider_of_a_virtual_node_lost_is_tried_again(kube: KubeLab) -> None:
-    """It invents a code and a reason, as virtual kubelets do for a container that they no longer find."""
+    """It invents a code and a reason, as virtual kubelets do for a container that they no longer
+    find.
+    """
     kube.knows(scripted(run_for="200ms", exit_code="-137", reason="NotFound"))
     handle = await kube.lab.start({"crawler": "books", **QUICK})
     await kube.lab.until(lambda: len(kube.tasks(superseded=True)) > 1)
@@ -164,6 +194,8 @@ async def test_what_the_provider_of_a_virtual_node_lost_is_tried_again(kube: Kub
     result = await kube.lab.ended(handle, 300)
     assert (result.status, result.outcome) == ("COMPLETED", "finished")
     *lost, good = sorted(kube.tasks(superseded=True), key=lambda row: row.attempt)
-    assert {(str(row.status), str(row.outcome), row.exit_code) for row in lost} == {("LOST", "lost", None)}
+    assert {(str(row.status), str(row.outcome), row.exit_code) for row in lost} == {
+        ("LOST", "lost", None)
+    }
     assert all("the provider of its node says" in (row.cause or "") for row in lost)
     assert str(good.status) == "SUCCEEDED"

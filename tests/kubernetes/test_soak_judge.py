@@ -30,11 +30,23 @@ def stamp(seconds: float) -> str:
 
 
 def pod(
-    code: int | None, message: str = "", *, end: float = 10, deleted: float | None = None, freed: float = 20
+    code: int | None,
+    message: str = "",
+    *,
+    end: float = 10,
+    deleted: float | None = None,
+    freed: float = 20,
 ) -> Any:
     """A pod that begins at 1 s and ends, is deleted and let go of at these seconds."""
-    names = {f"crawler-lifecycle/{key}": value for key, value in (("run", "1"), ("task", "0"), ("attempt", "1"))}
-    meta = {"uid": "p", "labels": names | {"batch.kubernetes.io/controller-uid": "j"}, "finalizers": [FINALIZER]}
+    names = {
+        f"crawler-lifecycle/{key}": value
+        for key, value in (("run", "1"), ("task", "0"), ("attempt", "1"))
+    }
+    meta = {
+        "uid": "p",
+        "labels": names | {"batch.kubernetes.io/controller-uid": "j"},
+        "finalizers": [FINALIZER],
+    }
     running = {"running": {"startedAt": stamp(1)}}
 
     def told(state: Any, phase: str, **more: Any) -> Any:
@@ -56,18 +68,26 @@ def pod(
     return story
 
 
-def case(story: Any, status: str, outcome: str, code: int | None, *, commit: float = 12, **more: Any) -> Case:
+def case(
+    story: Any, status: str, outcome: str, code: int | None, *, commit: float = 12, **more: Any
+) -> Case:
     run = RunRow(1, "u", "r", "books", "manual", RunStatus.FAILED, "completion", 1, T0, T0)
-    row = TaskRow(1, 1, 1, 0, status, outcome=outcome, exit_code=code, cluster_uid="j", ended_at=at(10))
+    row = TaskRow(
+        1, 1, 1, 0, status, outcome=outcome, exit_code=code, cluster_uid="j", ended_at=at(10)
+    )
     walk = ["QUEUED", "PENDING", "RUNNING", *([status] if status != "RUNNING" else [])]
     times = [at(0), at(1), at(2), at(commit)]
     pairs = zip(walk, walk[1:], times[1:], strict=False)
-    moves = [TransitionRow(n, 1, 1, 1, a, b, None, when, None, "look", {}) for n, (a, b, when) in enumerate(pairs)]
+    moves = [
+        TransitionRow(n, 1, 1, 1, a, b, None, when, None, "look", {})
+        for n, (a, b, when) in enumerate(pairs)
+    ]
     meta = {"metadata": {"labels": {"crawler-lifecycle/task-id": "1"}}, "status": {}, "spec": {}}
     job = Story("jobs", "crawl-1-0-1", "j", [Version(1, T0, meta)])
     kinds = more.pop("kinds", ())
     found = [
-        CorrectionRow(n, 1, 1, 1, k, "RUNNING", None, status, None, "look", None, {}, T0) for n, k in enumerate(kinds)
+        CorrectionRow(n, 1, 1, 1, k, "RUNNING", None, status, None, "look", None, {}, T0)
+        for n, k in enumerate(kinds)
     ]
     stops = more.pop("stops", Stops())
     return Case(run, row, job, [story], stops, moves, found)
@@ -79,7 +99,9 @@ def test_the_truth_is_believed() -> None:
         case(pod(0, FINISHED), "SUCCEEDED", "finished", 0),
         case(pod(1), "FAILED", "failed", 1),
         case(pod(143, deleted=9), "FAILED", "interrupted", 143, kinds=["killed"]),
-        case(pod(11, summary("shutdown", 11), deleted=9), "CANCELLED", "cancelled", 11, stops=stopped),
+        case(
+            pod(11, summary("shutdown", 11), deleted=9), "CANCELLED", "cancelled", 11, stops=stopped
+        ),
     ):
         assert list(judge_task(true)) == []
 
@@ -88,19 +110,34 @@ def test_the_truth_is_believed() -> None:
     ("lie", "words"),
     [
         (case(pod(1), "SUCCEEDED", "finished", 0), "SUCCEEDED, and its pods ended with [1]"),
-        (case(pod(0, FINISHED), "FAILED", "failed", 0), "what happened allows [('SUCCEEDED', 'finished')]"),
+        (
+            case(pod(0, FINISHED), "FAILED", "failed", 0),
+            "what happened allows [('SUCCEEDED', 'finished')]",
+        ),
         (case(pod(0), "SUCCEEDED", "finished", 0), "what happened allows [('FAILED', 'failed')]"),
         (case(pod(7), "FAILED", "failed", 1), "has exit 1, and its pods ended with [7]"),
         (case(pod(1, end=40, freed=60), "FAILED", "failed", 1, commit=12), "no correction says so"),
         (case(pod(1, end=14), "FAILED", "failed", 1, commit=16), "ended at 2026-01-05 12:00:10"),
         (case(pod(None), "RUNNING", "", None), "is RUNNING although everything has settled"),
-        (case(pod(143, deleted=9), "FAILED", "interrupted", 143), "somebody took it away, and no correction"),
+        (
+            case(pod(143, deleted=9), "FAILED", "interrupted", 143),
+            "somebody took it away, and no correction",
+        ),
         (case(pod(1), "CANCELLED", "cancelled", 1), "is CANCELLED / cancelled"),
-        (case(pod(1), "CANCELLED", "cancelled", 1, stops=Stops(at(30), at(30))), "is CANCELLED / cancelled"),
-        (case(pod(1), "FAILED", "failed", 1, stops=Stops(at(3), at(3))), "what happened allows [('CANCELLED'"),
+        (
+            case(pod(1), "CANCELLED", "cancelled", 1, stops=Stops(at(30), at(30))),
+            "is CANCELLED / cancelled",
+        ),
+        (
+            case(pod(1), "FAILED", "failed", 1, stops=Stops(at(3), at(3))),
+            "what happened allows [('CANCELLED'",
+        ),
         (case(pod(0, FINISHED), "LOST", "lost", None), "is LOST without a correction"),
         (case(pod(1, freed=11), "FAILED", "failed", 1), "before its end was on record"),
-        (case(pod(1), "FAILED", "failed", 1, kinds=["vanished"]), "is FAILED with the corrections ['vanished']"),
+        (
+            case(pod(1), "FAILED", "failed", 1, kinds=["vanished"]),
+            "is FAILED with the corrections ['vanished']",
+        ),
     ],
 )
 def test_a_lie_is_noticed(lie: Case, words: str) -> None:
@@ -116,16 +153,34 @@ def test_an_end_that_the_node_tells_twice_may_have_either_time() -> None:
 
 @pytest.mark.parametrize(
     ("memory", "lie"),
-    [(("64Mi", "128Mi", "224Mi"), False), (("64Mi", "64Mi"), True), (("64Mi", "128Mi", "256Mi"), True)],
+    [
+        (("64Mi", "128Mi", "224Mi"), False),
+        (("64Mi", "64Mi"), True),
+        (("64Mi", "128Mi", "256Mi"), True),
+    ],
 )
-def test_memory_that_does_not_grow_as_the_policy_says_is_noticed(memory: tuple[str, ...], lie: bool) -> None:
+def test_memory_that_does_not_grow_as_the_policy_says_is_noticed(
+    memory: tuple[str, ...], lie: bool
+) -> None:
     tries = []
     for n, has in enumerate(memory, 1):
         one = case(pod(137), "FAILED", "killed by oom", 137)
         container = {"name": "crawler", "resources": {"limits": {"memory": has}}}
-        made = {"metadata": {}, "status": {}, "spec": {"template": {"spec": {"containers": [container]}}}}
-        row = replace(one.row, task_id=n, attempt=n, retry=n - 1, superseded_by=n + 1 if n < len(memory) else None)
-        tries.append(replace(one, row=row, job=Story("jobs", "crawl-1-0", "j", [Version(1, T0, made)])))
+        made = {
+            "metadata": {},
+            "status": {},
+            "spec": {"template": {"spec": {"containers": [container]}}},
+        }
+        row = replace(
+            one.row,
+            task_id=n,
+            attempt=n,
+            retry=n - 1,
+            superseded_by=n + 1 if n < len(memory) else None,
+        )
+        tries.append(
+            replace(one, row=row, job=Story("jobs", "crawl-1-0", "j", [Version(1, T0, made)]))
+        )
     assert bool(list(judge_memory(tries))) is lie
 
 

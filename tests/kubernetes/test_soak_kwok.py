@@ -1,8 +1,9 @@
-"""Does the status match the pod, always? A seeded soak: runs, everything that befalls them, and the record of etcd.
+"""Does the status match the pod, always? A seeded soak: runs, everything that befalls them, and the
+record of etcd.
 
-A calm one, in which pods end and tasks are added, belongs to every run of the tests. Those that let everything
-loose: ``python -m tools.soak.kubernetes``, or ``pytest -m soak`` with ``SOAK_SEED``, ``SOAK_RUNS``, and
-``SOAK_SECONDS``.
+A calm one, in which pods end and tasks are added, belongs to every run of the tests. Those that let
+everything loose: ``python -m tools.soak.kubernetes``, or ``pytest -m soak`` with ``SOAK_SEED``,
+``SOAK_RUNS``, and ``SOAK_SECONDS``.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ async def test_runs_that_nobody_disturbs_match_their_pods(
 @pytest.mark.soak
 @pytest.mark.timeout(SECONDS * 4 + PATIENCE_S * 2)
 @pytest.mark.asyncio(loop_scope="session")
-async def test_the_status_matches_the_pod(server: WorkflowEnvironment, kube_binaries: None, tmp_path: Path) -> None:
+async def test_the_status_matches_the_pod(
+    server: WorkflowEnvironment, kube_binaries: None, tmp_path: Path
+) -> None:
     await _match(server, tmp_path, make_plan(SEED, runs=RUNS, seconds=SECONDS))
 
 

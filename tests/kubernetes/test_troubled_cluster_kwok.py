@@ -21,8 +21,16 @@ from tests.kubernetes.test_lifecycle_kwok import ENDLESS, request
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 RULES = [
-    {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "list", "watch", "create", "patch", "delete"]},
-    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "patch", "delete"]},
+    {
+        "apiGroups": ["batch"],
+        "resources": ["jobs"],
+        "verbs": ["get", "list", "watch", "create", "patch", "delete"],
+    },
+    {
+        "apiGroups": [""],
+        "resources": ["pods"],
+        "verbs": ["get", "list", "watch", "patch", "delete"],
+    },
     {"apiGroups": [""], "resources": ["pods/log", "events"], "verbs": ["get", "list"]},
 ]
 
@@ -35,10 +43,16 @@ class Rights:
         self.namespace = cluster.namespace("rights")
         user = f"system:serviceaccount:{self.namespace}:ours"
         self.api = Api(
-            kubeconfig=cluster.kubeconfig_of(user, self.namespace), namespace=self.namespace, connect_s=2, read_s=5
+            kubeconfig=cluster.kubeconfig_of(user, self.namespace),
+            namespace=self.namespace,
+            connect_s=2,
+            read_s=5,
         )
         self._path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{self.namespace}"
-        rules = [{**rule, "verbs": [verb for verb in rule["verbs"] if verb not in without]} for rule in RULES]
+        rules = [
+            {**rule, "verbs": [verb for verb in rule["verbs"] if verb not in without]}
+            for rule in RULES
+        ]
         self._admin.post(f"{self._path}/roles", {"metadata": {"name": "ours"}, "rules": rules})
         self.give()
 
@@ -49,7 +63,9 @@ class Rights:
             {
                 "metadata": {"name": "ours"},
                 "roleRef": {"apiGroup": group, "kind": "Role", "name": "ours"},
-                "subjects": [{"kind": "ServiceAccount", "name": "ours", "namespace": self.namespace}],
+                "subjects": [
+                    {"kind": "ServiceAccount", "name": "ours", "namespace": self.namespace}
+                ],
             },
         )
 
@@ -57,13 +73,19 @@ class Rights:
         self._admin.delete(f"{self._path}/rolebindings/ours", {})
 
 
-@pytest.mark.parametrize("watched", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["observed", "unobserved"])
+@pytest.mark.parametrize(
+    "watched", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["observed", "unobserved"]
+)
 async def test_rights_removed_in_mid_run(
     server: WorkflowEnvironment, kwok_cluster: Cluster, tmp_path: Path, watched: bool
 ) -> None:
-    """Our own missing rights fail no run: it says what is missing, takes a stop, and goes on with the rights."""
+    """Our own missing rights fail no run: it says what is missing, takes a stop, and goes on with
+    the rights.
+    """
     rights = Rights(kwok_cluster)
-    async with kube_laboratory(server.client, tmp_path, kwok_cluster, watched=watched, api=rights.api) as kube:
+    async with kube_laboratory(
+        server.client, tmp_path, kwok_cluster, watched=watched, api=rights.api
+    ) as kube:
         kube.knows(ENDLESS)
         handle = await kube.lab.start(request())
         await kube.until_task("RUNNING")
@@ -80,7 +102,11 @@ async def test_rights_removed_in_mid_run(
         assert str(kube.run().status) == "STOPPING", "nothing is called stopped without proof"
         rights.give()
         result = await kube.lab.ended(handle)
-        assert (result.status, result.outcome, result.tasks) == ("FAILED", "cancelled", {"CANCELLED": 1})
+        assert (result.status, result.outcome, result.tasks) == (
+            "FAILED",
+            "cancelled",
+            {"CANCELLED": 1},
+        )
         assert [task.exit_code for task in kube.tasks()] == [11]
         await kube.until_task("RUNNING", run_id=2)
         await late.signal("stop", {"request_id": "s2"})
@@ -89,7 +115,9 @@ async def test_rights_removed_in_mid_run(
         await kube.lab.until(lambda: (kube.jobs(), kube.pods()) == ([], []), 150)
 
 
-@pytest.mark.parametrize("watched", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["observed", "unobserved"])
+@pytest.mark.parametrize(
+    "watched", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["observed", "unobserved"]
+)
 async def test_parts_of_the_control_plane_are_killed_and_hang(
     server: WorkflowEnvironment, kube_binaries: None, tmp_path: Path, watched: bool
 ) -> None:
@@ -107,7 +135,9 @@ async def test_parts_of_the_control_plane_are_killed_and_hang(
                 await kube.until_said("did not answer", 60)
                 await endless.signal("stop", {"request_id": "s2", "requested_by": "ada"})
                 await kube.lab.until(lambda: str(kube.run(2).status) == "STOPPING")
-                assert [str(task.status) for task in kube.tasks()][:2] == ["RUNNING"] * 2, "an error says nothing"
+                assert [str(task.status) for task in kube.tasks()][:2] == ["RUNNING"] * 2, (
+                    "an error says nothing"
+                )
             finally:
                 cluster.thaw("kube-apiserver")
             await asyncio.to_thread(cluster.restart, "kube-controller-manager")
@@ -138,9 +168,14 @@ def _end_pods(kube: KubeLab) -> None:
 async def test_a_job_suspended_under_its_end_starts_no_second_pod(
     server: WorkflowEnvironment, kwok_cluster: Cluster, tmp_path: Path
 ) -> None:
-    """Suspended by somebody, it ended; resumed afterwards, it must not crawl again. With rights that delete nothing."""
+    """Suspended by somebody, it ended; resumed afterwards, it must not crawl again.
+
+    With rights that delete nothing.
+    """
     rights = Rights(kwok_cluster, without=("delete",))
-    async with kube_laboratory(server.client, tmp_path, kwok_cluster, watched=True, api=rights.api) as kube:
+    async with kube_laboratory(
+        server.client, tmp_path, kwok_cluster, watched=True, api=rights.api
+    ) as kube:
         kube.knows(ENDLESS)
         handle = await kube.lab.start(request())
         await kube.until_task("RUNNING")

@@ -1,4 +1,6 @@
-"""Runs take turns on a full cluster without pools and without Kueue: a real API server and scheduler; kwok's nodes."""
+"""Runs take turns on a full cluster without pools and without Kueue: a real API server and
+scheduler; kwok's nodes.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +28,13 @@ WINDOW = KubernetesKind.window
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def kube(server: WorkflowEnvironment, kwok_cluster: Cluster, tmp_path: Path) -> AsyncIterator[KubeLab]:
+async def kube(
+    server: WorkflowEnvironment, kwok_cluster: Cluster, tmp_path: Path
+) -> AsyncIterator[KubeLab]:
     pools = Pools(window=WINDOW)
-    async with kube_laboratory(server.client, tmp_path, kwok_cluster, watched=True, pools=pools) as kube:
+    async with kube_laboratory(
+        server.client, tmp_path, kwok_cluster, watched=True, pools=pools
+    ) as kube:
         yield kube
 
 
@@ -36,7 +42,9 @@ def pods(kube: KubeLab, phase: str, *runs: int) -> list[Any]:
     """The pods of these runs in this phase, the oldest first."""
     names = [str(run_id) for run_id in runs]
     found = [
-        pod for pod in kube.pods() if pod["status"].get("phase") == phase and pod["metadata"]["labels"][RUN] in names
+        pod
+        for pod in kube.pods()
+        if pod["status"].get("phase") == phase and pod["metadata"]["labels"][RUN] in names
     ]
     return sorted(found, key=lambda pod: pod["metadata"]["creationTimestamp"])
 
@@ -55,7 +63,10 @@ async def test_one_task_does_not_wait_for_the_burst_of_another_run(kube: KubeLab
 
     def one_more() -> bool:
         known = len(begun)
-        begun.update(pod["metadata"]["uid"] for pod in (*pods(kube, "Running", 1, 2), *pods(kube, "Succeeded", 1, 2)))
+        begun.update(
+            pod["metadata"]["uid"]
+            for pod in (*pods(kube, "Running", 1, 2), *pods(kube, "Succeeded", 1, 2))
+        )
         return len(begun) > known
 
     while not pods(kube, "Running", 2):

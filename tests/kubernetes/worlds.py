@@ -1,4 +1,6 @@
-"""Two API servers that are asked the same: a real one, and the one that tests script faults into."""
+"""Two API servers that are asked the same: a real one, and the one that tests script faults
+into.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ class World:
         """The pod of a Job, once it is there."""
 
         def first() -> Any:
-            found = self.get(self.api.pods_path(), labelSelector=f"batch.kubernetes.io/job-name={job}")["items"]
+            found = self.get(
+                self.api.pods_path(), labelSelector=f"batch.kubernetes.io/job-name={job}"
+            )["items"]
             return found[0] if found else None
 
         found: dict[str, Any] = until(first)
@@ -58,22 +62,36 @@ class World:
 
     def gone(self, path: str) -> bool:
         """Whether the object goes within a moment."""
-        return bool(until(lambda: self.outcome(lambda: self.api.get(path))[:2] == ("NotFound", 404)))
+        return bool(
+            until(lambda: self.outcome(lambda: self.api.get(path))[:2] == ("NotFound", 404))
+        )
 
     def outcome(self, act: Callable[[], Any]) -> tuple[Any, ...]:
-        """What the product sees of a gesture: the answer's kind, or the error's class, status, reasons and words."""
+        """What the product sees of a gesture: the answer's kind, or the error's class, status,
+        reasons and words.
+        """
         try:
             answer = act()
         except ApiError as error:
-            return type(error).__name__, error.status, error.reason, error.causes, self.told(error.words)
+            return (
+                type(error).__name__,
+                error.status,
+                error.reason,
+                error.causes,
+                self.told(error.words),
+            )
         return (
             "answer",
-            msgspec.json.decode(answer).get("kind") if isinstance(answer, bytes) else type(answer).__name__,
+            msgspec.json.decode(answer).get("kind")
+            if isinstance(answer, bytes)
+            else type(answer).__name__,
         )
 
     def told(self, words: str) -> str:
         """Words without what differs from run to run."""
-        words = _USER.sub('User "U"', _UID.sub("UID", words)).replace(self.api.namespace, "NAMESPACE")
+        words = _USER.sub('User "U"', _UID.sub("UID", words)).replace(
+            self.api.namespace, "NAMESPACE"
+        )
         return re.sub(r"-[a-z0-9]{5}(?=\b)", "-XXXXX", words)
 
 

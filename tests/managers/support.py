@@ -9,13 +9,20 @@ from crawler_lifecycle.managers import GeneratorCrawlManager
 from crawler_lifecycle.managers.testing import Record
 
 
-def generator(items: Iterable[Any] | Callable[[], Iterable[Any]] = (), **members: Any) -> type[GeneratorCrawlManager]:
+def generator(
+    items: Iterable[Any] | Callable[[], Iterable[Any]] = (), **members: Any
+) -> type[GeneratorCrawlManager]:
     """A generator manager that yields these items, with these attributes and methods."""
 
     def set_parameters_gen(self: GeneratorCrawlManager) -> Iterable[Mapping[str, Any]]:
         yield from items() if callable(items) else items
 
-    given = {"name": "crawl", "loop_mode": 60, "spider": "shops", "set_parameters_gen": set_parameters_gen}
+    given = {
+        "name": "crawl",
+        "loop_mode": 60,
+        "spider": "shops",
+        "set_parameters_gen": set_parameters_gen,
+    }
     return type("Crawl", (GeneratorCrawlManager,), {**given, **members})
 
 

@@ -1,5 +1,5 @@
-"""What users' classes do wrong: an error names position, value and cure, and a manager neither dies in silence
-nor spins."""
+"""What users' classes do wrong: an error names position, value and cure, and a manager neither dies
+in silence nor spins."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ NO_JOBS = [
     ({"page": 1, "spider": 17}, "spider: 17 is not allowed"),
     ({"page": 1, "tags": "A=1"}, "tags: 'A=1' is not allowed; give a list of texts"),
     ({"page": 1, "tags": ["x" * 201]}, "give a text of 1 to 200 characters"),
-    ({"page": 1, "tags": [str(n) for n in range(47)]}, "tags: 47 tags are too many; give at most 46"),
+    (
+        {"page": 1, "tags": [str(n) for n in range(47)]},
+        "tags: 47 tags are too many; give at most 46",
+    ),
     ({"page": 1, "tags": [7]}, "tags[0]: 7 is not allowed"),
     ({"page": 1, "units": "two"}, "units: 'two' is not allowed; give a whole number"),
     ({"page": 1, "units": 0}, "units: 0 is not allowed"),
@@ -60,8 +63,12 @@ NO_JOBS = [
 
 
 @pytest.mark.parametrize(("given", "text"), NO_JOBS, ids=[text[:30] for _, text in NO_JOBS])
-def test_a_yield_that_cannot_be_a_job_stops_the_manager_or_is_skipped(given: Any, text: str) -> None:
-    """By default what was read before it runs, nothing behind it does, and it fails with the position."""
+def test_a_yield_that_cannot_be_a_job_stops_the_manager_or_is_skipped(
+    given: Any, text: str
+) -> None:
+    """By default what was read before it runs, nothing behind it does, and it fails with the
+    position.
+    """
     simulation = Simulation(generator(lambda: iter([{"page": 1}, given, {"page": 2}])))
     record = simulation.run()
     assert (record.over, record.failed, record.close_reason) == (True, True, "failed")
@@ -70,7 +77,9 @@ def test_a_yield_that_cannot_be_a_job_stops_the_manager_or_is_skipped(given: Any
     assert simulation.source_error.startswith("position 2: ")
     assert text in simulation.source_error
     assert simulation.source_error in record.errors[-1]
-    record = simulate(generator(lambda: iter([{"page": 1}, given, {"page": 2}]), on_item_error="skip"))
+    record = simulate(
+        generator(lambda: iter([{"page": 1}, given, {"page": 2}]), on_item_error="skip")
+    )
     assert order(record) == ["1", "2"]
     assert [position for position, _ in record.skipped] == [2]
     assert text in record.skipped[0][1]
@@ -116,7 +125,9 @@ def test_a_source_that_is_none(source: Any, text: str) -> None:
 
 
 def test_a_class_without_a_generator() -> None:
-    record = simulate(type("Bare", (GeneratorCrawlManager,), {"name": "bare", "spider": "s", "loop_mode": 5}))
+    record = simulate(
+        type("Bare", (GeneratorCrawlManager,), {"name": "bare", "spider": "s", "loop_mode": 5})
+    )
     assert "Bare has no set_parameters_gen; write one" in record.errors[-1]
 
 
@@ -177,13 +188,17 @@ def test_attributes_that_cannot_be(members: dict[str, Any]) -> None:
         simulate(generator(**members))
 
 
-@pytest.mark.parametrize("method", ["__init__", "on_start", "workflow_loop", "base_loop_tasks", "on_close"])
+@pytest.mark.parametrize(
+    "method", ["__init__", "on_start", "workflow_loop", "base_loop_tasks", "on_close"]
+)
 @pytest.mark.parametrize("error", [KeyError("gone"), SystemExit(1)])
 def test_a_method_that_raises_is_named(method: str, error: BaseException) -> None:
     def raising(self: Any) -> Any:
         raise error
 
-    with pytest.raises(ClassError, match=f"{method} raised {type(error).__name__}: .*test_bad_input.py"):
+    with pytest.raises(
+        ClassError, match=f"{method} raised {type(error).__name__}: .*test_bad_input.py"
+    ):
         simulate(generator(pages(1), **{method: raising}))
 
 
@@ -214,11 +229,15 @@ def test_a_hook_that_raises_is_undone_tried_again_and_goes_on(hook: str) -> None
     assert (record.state["half"], record.stats["half"], record.flow_tags) == (1, 1, ["HALF=3"])
     assert [job.seq for job in record.scheduled] == [1, 2, 3]
     assert sorted(order(record)) == ["1", "100", "101"]
-    assert record.errors[0].startswith("hooks of shops(page=1): ValueError: not today (test_bad_input.py:")
+    assert record.errors[0].startswith(
+        "hooks of shops(page=1): ValueError: not today (test_bad_input.py:"
+    )
 
 
 def test_a_hook_that_always_raises_is_given_up_after_three_tries() -> None:
-    """The window goes on, and it says so; a manager of one job ends with that job's outcome all the same."""
+    """The window goes on, and it says so; a manager of one job ends with that job's outcome all the
+    same.
+    """
 
     def raising(self: Any, *args: Any) -> None:
         raise SystemExit("never")
@@ -246,7 +265,9 @@ def test_a_predicate_that_fails_keeps_its_job_waiting(answer: Any, text: str) ->
         good = params["spider_args"]["page"] == "2" or self._cycle.facts.now > 1_700_000_200
         return True if good else answer()
 
-    record = simulate(generator(pages(1, 2), can_schedule_job_with_params=can_schedule_job_with_params))
+    record = simulate(
+        generator(pages(1, 2), can_schedule_job_with_params=can_schedule_job_with_params)
+    )
     assert order(record) == ["2", "1"]
     assert text in record.errors[0]
     assert "1 job waits: can_schedule_job_with_params failed" in record.waits
@@ -262,7 +283,9 @@ def test_hooks_and_caps_that_answer_nonsense() -> None:
 
     record = simulate(generator(pages(1), finished_ok_hook=finished_ok_hook))
     assert "finished_ok_hook is a coroutine" in record.errors[0]
-    record = simulate(generator(pages(1), cap_key=lambda self, params: ["x"], max_per_key=1), cycles=2)
+    record = simulate(
+        generator(pages(1), cap_key=lambda self, params: ["x"], max_per_key=1), cycles=2
+    )
     assert "cap_key of shops(page=1) returned ['x']; return a text or None" in record.errors[0]
     for members in (
         {"max_running_jobs": "3"},
@@ -308,18 +331,25 @@ def test_a_state_that_cannot_be_kept(state: Any, text: str) -> None:
         lambda self: self.stats.set_value("x", "many"),
         lambda self: self.add_job("shops", [1]),
         lambda self: self.schedule_spider_with_jobargs({"tags": "A"}),
-        *(lambda self, reason=reason: setattr(self, "close_reason", reason) for reason in (5, "", "x" * 201)),
+        *(
+            lambda self, reason=reason: setattr(self, "close_reason", reason)
+            for reason in (5, "", "x" * 201)
+        ),
     ],
 )
 def test_a_reason_a_tag_and_a_number_that_cannot_be(call: Any) -> None:
     """Also where one is set past its method."""
-    with pytest.raises(ClassError, match=r"(on_start|close_reason) raised .*(is not allowed|missing)"):
+    with pytest.raises(
+        ClassError, match=r"(on_start|close_reason) raised .*(is not allowed|missing)"
+    ):
         simulate(generator(on_start=call))
 
 
 def test_what_crawlers_say_in_their_statistics_makes_no_hook_fail() -> None:
     """Too many names, too long ones and too large numbers are left out."""
-    big = {f"spider_exceptions/{n}": 1.0 for n in range(STATS_MAX + 5)} | {"item_scraped_count": 1.7e308}
+    big = {f"spider_exceptions/{n}": 1.0 for n in range(STATS_MAX + 5)} | {
+        "item_scraped_count": 1.7e308
+    }
     record = simulate(generator(pages(1, 2)), stats={"spider_exceptions/" + "x" * 190: 1, **big})
     assert (record.errors, len(record.stats)) == ([], STATS_MAX)
 

@@ -20,7 +20,9 @@ def test_its_name_is_that_which_the_gateway_gives() -> None:
 
 
 def test_it_waits_for_jobs_until_it_is_told_that_no_more_will_come() -> None:
-    simulation = Simulation(RunEach, ["shops", "--max-running-jobs", "2", "--spider-args", '{"env": "prod"}'])
+    simulation = Simulation(
+        RunEach, ["shops", "--max-running-jobs", "2", "--spider-args", '{"env": "prod"}']
+    )
     record = simulation.run(cycles=3)
     assert (record.scheduled, record.over) == ([], False)
     assert record.waits == ["it waits for jobs, or until somebody says that no more jobs come"]

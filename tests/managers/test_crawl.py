@@ -27,23 +27,44 @@ def manager(base: type[CrawlManager] = CrawlManager, **members: Any) -> type[Cra
 def test_s30_the_spider_is_an_attribute_or_the_argument_behind_the_name() -> None:
     argv = ["--spider-args", '{"page": 1}', "--job-settings", '{"X": 1}', "--units", "2"]
     job = simulate(manager(spider=None, name=""), ["named", "positional", *argv]).scheduled[0]
-    assert (job.spider, job.spider_args, job.job_settings, job.units) == ("positional", {"page": "1"}, {"X": "1"}, 2)
+    assert (job.spider, job.spider_args, job.job_settings, job.units) == (
+        "positional",
+        {"page": "1"},
+        {"X": "1"},
+        2,
+    )
     assert " spider" not in parser_of(manager()).format_usage()
     assert simulate(manager()).scheduled[0].spider == "shops"
 
 
 def test_s31_what_goes_before_what() -> None:
-    """Arguments: options, other keys of the override, its ``spider_args``. Settings and units: options, override."""
+    """Arguments: options, other keys of the override, its ``spider_args``.
+
+    Settings and units: options, override.
+    """
 
     def workflow_loop(self: CrawlManager) -> bool:
-        override: Any = {"a": "top", "b": "top", "spider_args": {"b": "deep"}, "job_settings": {"S": "job"}, "units": 5}
+        override: Any = {
+            "a": "top",
+            "b": "top",
+            "spider_args": {"b": "deep"},
+            "job_settings": {"S": "job"},
+            "units": 5,
+        }
         override |= {"priority": 1, "pool": "shop-a"}
         self.schedule_spider_with_jobargs(override)
         self.schedule_spider_with_jobargs(spider="other")
         assert self.get_job_settings({"S": "job"}) == {"S": "job", "T": "options"}
         return False
 
-    options = ["--spider-args", '{"a": "options", "b": "options", "c": "options"}', "--units", "3", "--priority", "4"]
+    options = [
+        "--spider-args",
+        '{"a": "options", "b": "options", "c": "options"}',
+        "--units",
+        "3",
+        "--priority",
+        "4",
+    ]
     options += ["--pool", "shop-b"]
     settings = ["--job-settings", '{"S": "options", "T": "options"}']
     first, second = simulate(manager(workflow_loop=workflow_loop), [*options, *settings]).scheduled
@@ -82,22 +103,39 @@ class Hooks(CrawlManager):
         self.seen.append(("metadata", jobkey, metadata["close_reason"], metadata["spider_args"]))
         metadata.clear()
 
-    def bad_outcome_hook(self, spider: str, outcome: str, job_args_override: JobParams, jobkey: str) -> None:
-        self.seen.append(("bad", spider, outcome, jobkey, self.stats.get_value("item_scraped_count/total")))
+    def bad_outcome_hook(
+        self, spider: str, outcome: str, job_args_override: JobParams, jobkey: str
+    ) -> None:
+        self.seen.append(
+            ("bad", spider, outcome, jobkey, self.stats.get_value("item_scraped_count/total"))
+        )
         self.set_close_reason("my own")
 
-    def finished_ok_hook(self, spider: str, outcome: str, job_args_override: JobParams, jobkey: str) -> None:
-        self.seen.append(("ok", spider, outcome, jobkey, self.stats.get_value("item_scraped_count/total")))
+    def finished_ok_hook(
+        self, spider: str, outcome: str, job_args_override: JobParams, jobkey: str
+    ) -> None:
+        self.seen.append(
+            ("ok", spider, outcome, jobkey, self.stats.get_value("item_scraped_count/total"))
+        )
 
     def on_close(self) -> None:
         self.state["seen"] = self.seen
 
 
-@pytest.mark.parametrize(("outcome", "hook"), [("killed by oom", "bad"), ("finished", "ok"), ("odd", "ok")])
-def test_s33_metadata_first_then_exactly_one_of_bad_and_ok_then_the_statistics(outcome: str, hook: str) -> None:
-    record = simulate(Hooks, ["--spider-args", '{"a": 1}'], outcomes=outcome, stats={"item_scraped_count": 4})
+@pytest.mark.parametrize(
+    ("outcome", "hook"), [("killed by oom", "bad"), ("finished", "ok"), ("odd", "ok")]
+)
+def test_s33_metadata_first_then_exactly_one_of_bad_and_ok_then_the_statistics(
+    outcome: str, hook: str
+) -> None:
+    record = simulate(
+        Hooks, ["--spider-args", '{"a": 1}'], outcomes=outcome, stats={"item_scraped_count": 4}
+    )
     key = "manager/1/1"
-    assert record.state["seen"] == [["metadata", key, outcome, {"a": "1"}], [hook, "shops", outcome, key, None]]
+    assert record.state["seen"] == [
+        ["metadata", key, outcome, {"a": "1"}],
+        [hook, "shops", outcome, key, None],
+    ]
     assert record.stats["item_scraped_count/total"] == 4
 
 
@@ -118,7 +156,9 @@ def test_s33_a_hook_sees_its_job_gone_and_gets_a_copy_of_everything() -> None:
     assert not any("spoilt" in job.tags for job in record.scheduled)
 
 
-def test_a_hook_has_a_key_for_what_it_does_outside_that_is_the_same_when_it_is_called_again() -> None:
+def test_a_hook_has_a_key_for_what_it_does_outside_that_is_the_same_when_it_is_called_again() -> (
+    None
+):
     keys: list[str | None] = []
 
     def bad_outcome_hook(self: Any, *args: Any) -> None:
@@ -151,7 +191,10 @@ def test_s34_jobs_are_checked_by_their_start(newest_first: bool) -> None:
         seen.append(jobkey.rpartition("/")[2])
 
     cls = generator(
-        pages(*range(12)), running_jobs_reverse_check=newest_first, running_job_hook=noted, finished_ok_hook=by_hook
+        pages(*range(12)),
+        running_jobs_reverse_check=newest_first,
+        running_job_hook=noted,
+        finished_ok_hook=by_hook,
     )
     Simulation(cls, seconds=lambda job: 50 if job.seq % 2 else 500).run(cycles=2)
     assert seen == [str(n) for n in (range(12, 0, -1) if newest_first else range(1, 13))]
@@ -160,7 +203,10 @@ def test_s34_jobs_are_checked_by_their_start(newest_first: bool) -> None:
 def test_s35_the_outcome_of_the_first_bad_job_is_the_end_of_the_manager() -> None:
     record = simulate(manager(), outcomes="memusage_exceeded")
     assert (record.close_reason, record.failed) == ("memusage_exceeded", True)
-    assert simulate(manager(base_failed_outcomes=["o" * 200]), outcomes="o" * 200).close_reason == "o" * 200
+    assert (
+        simulate(manager(base_failed_outcomes=["o" * 200]), outcomes="o" * 200).close_reason
+        == "o" * 200
+    )
     good = simulate(manager(), outcomes="odd")
     assert (good.close_reason, good.failed) == ("finished", False)
 
@@ -180,7 +226,11 @@ def test_s36_a_retry_after_a_restart_keeps_everything() -> None:
 def test_s40_a_periodic_manager_goes_on_for_ever_with_the_same_job() -> None:
     """Good or bad, in the same cycle, and without de-duplication."""
     record = simulate(
-        manager(PeriodicCrawlManager), ["--spider-args", '{"a": 1}'], outcomes="failed", cycles=9, seconds=90
+        manager(PeriodicCrawlManager),
+        ["--spider-args", '{"a": 1}'],
+        outcomes="failed",
+        cycles=9,
+        seconds=90,
     )
     assert [job.at for job in record.scheduled] == [0, 90, 180, 270, 360]
     assert {str(job.spider_args) for job in record.scheduled} == {"{'a': '1'}"}
@@ -204,11 +254,18 @@ def test_a_job_that_finds_no_slot_waits_under_its_key() -> None:
     keys: list[Any] = []
 
     def on_start(self: CrawlManager) -> None:
-        keys.extend(self.schedule_spider_with_jobargs({"spider_args": {"page": str(n)}}) for n in range(3))
+        keys.extend(
+            self.schedule_spider_with_jobargs({"spider_args": {"page": str(n)}}) for n in range(3)
+        )
 
-    cls = manager(on_start=on_start, check_running_jobs=lambda self: CrawlManager.check_running_jobs(self) and {})
+    cls = manager(
+        on_start=on_start,
+        check_running_jobs=lambda self: CrawlManager.check_running_jobs(self) and {},
+    )
     record = simulate(cls, ["--max-running-jobs", "1"], cycles=6)
-    assert [job.key for job in record.scheduled[:3]] == keys == [f"manager/1/{n}" for n in (1, 2, 3)]
+    assert (
+        [job.key for job in record.scheduled[:3]] == keys == [f"manager/1/{n}" for n in (1, 2, 3)]
+    )
     assert record.most_live == 1
 
 

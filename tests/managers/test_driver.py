@@ -35,7 +35,9 @@ def _pages(page: Page) -> list[str]:
 
 
 def test_pages_follow_positions() -> None:
-    """The same page again is the same; one from before begins the generator anew, and one from later skips."""
+    """The same page again is the same; one from before begins the generator anew, and one from
+    later skips.
+    """
     made = count()
     driver = _driver(generator(lambda: [next(made)] and pages(*range(1200))))
     first = driver.page(0)
@@ -54,7 +56,9 @@ def test_pages_follow_positions() -> None:
 def test_a_page_ends_at_its_bytes_and_at_its_time() -> None:
     driver = _driver(generator({"page": n, "text": "x" * 10_000} for n in range(100)))
     page = driver.page(0)
-    sent = json.dumps([[item.position, params_of(item.job)] for item in page.items if item.job is not None])
+    sent = json.dumps(
+        [[item.position, params_of(item.job)] for item in page.items if item.job is not None]
+    )
     assert PAGE_BYTES - 11_000 < len(sent) < PAGE_BYTES + 11_000
     for loop_mode, most in ((60, 3), (0, 100)):  # its only cycle has to do
         clock = count(0.0, PAGE_S / 4)
@@ -94,7 +98,13 @@ def test_what_on_start_schedules_and_the_source_yields_are_two_jobs() -> None:
 
 
 def test_a_decision_has_the_state_only_when_it_changed() -> None:
-    driver = _driver(type("L", (WorkFlowManager,), {"name": "l", "loop_mode": 9, "workflow_loop": lambda self: True}))
+    driver = _driver(
+        type(
+            "L",
+            (WorkFlowManager,),
+            {"name": "l", "loop_mode": 9, "workflow_loop": lambda self: True},
+        )
+    )
     driver.begin()
     facts = Facts(1, 1, 0.0, 1, exhausted=True)
     assert driver.cycle(facts).state is None
@@ -116,7 +126,12 @@ def test_coroutines_of_a_class_share_one_event_loop() -> None:
         loops.append(asyncio.get_running_loop())
         return len(loops) < 4
 
-    members = {"on_start": noted, "base_loop_tasks": lambda self: True, "workflow_loop": noted, "on_close": noted}
+    members = {
+        "on_start": noted,
+        "base_loop_tasks": lambda self: True,
+        "workflow_loop": noted,
+        "on_close": noted,
+    }
     record = simulate(type("L", (WorkFlowManager,), {"name": "l", "loop_mode": 9, **members}))
     assert record.over
     assert len(set(map(id, loops))) == 1
@@ -124,16 +139,24 @@ def test_coroutines_of_a_class_share_one_event_loop() -> None:
 
 
 def test_jobs_of_other_flows_count_as_its_own_on_request() -> None:
-    """S-20: ``acquire_all_jobs``; with ``dont_acquire_finished_jobs`` those that have ended do not."""
+    """S-20: ``acquire_all_jobs``; with ``dont_acquire_finished_jobs`` those that have ended do
+    not.
+    """
     same = {"spider": "shops", "tags": ["FLOW_ID=old"], "finished_time": 0}
     states = {"1": "finished", "2": "running"}
-    others = [{**same, "key": f"7{n}", "state": state, "spider_args": {"page": n}} for n, state in states.items()]
+    others = [
+        {**same, "key": f"7{n}", "state": state, "spider_args": {"page": n}}
+        for n, state in states.items()
+    ]
     for members, wanted in (
         ({}, ["1", "2", "3"]),
         ({"acquire_all_jobs": True}, ["3"]),
         ({"acquire_all_jobs": True, "dont_acquire_finished_jobs": True}, ["1", "3"]),
     ):
-        assert order(Simulation(generator(pages(1, 2, 3), **members), others=others).run(cycles=9)) == wanted
+        assert (
+            order(Simulation(generator(pages(1, 2, 3), **members), others=others).run(cycles=9))
+            == wanted
+        )
 
 
 LETTERS = st.characters(codec="utf-8", exclude_characters="\0")
@@ -144,7 +167,9 @@ OVERRIDES = st.fixed_dictionaries(
     optional={
         "spider_args": TEXTS,
         "job_settings": TEXTS,
-        "tags": st.lists(st.sampled_from(["A=1", "B", "JOBSEQ=0000000007", "FLOW_ID=x", "GIVEN"]), max_size=4),
+        "tags": st.lists(
+            st.sampled_from(["A=1", "B", "JOBSEQ=0000000007", "FLOW_ID=x", "GIVEN"]), max_size=4
+        ),
         "units": st.integers(1, 9),
         "project_id": st.integers(1, 9) | st.text("pq", min_size=1),
         "page": st.integers(),
@@ -153,9 +178,15 @@ OVERRIDES = st.fixed_dictionaries(
 
 
 @settings(max_examples=examples(100), deadline=None)
-@given(override=OVERRIDES, spider_args=TEXTS, job_settings=TEXTS, units=st.none() | st.integers(1, 9))
-def test_merging_again_changes_nothing(override: Any, spider_args: Any, job_settings: Any, units: Any) -> None:
-    """What a hook gets may go back into ``add_job`` as it is: the job and its identity stay the same (S-31, S-54)."""
+@given(
+    override=OVERRIDES, spider_args=TEXTS, job_settings=TEXTS, units=st.none() | st.integers(1, 9)
+)
+def test_merging_again_changes_nothing(
+    override: Any, spider_args: Any, job_settings: Any, units: Any
+) -> None:
+    """What a hook gets may go back into ``add_job`` as it is: the job and its identity stay the
+    same (S-31, S-54).
+    """
     defaults = JobDefaults("shops", spider_args, job_settings, units, None, ["GIVEN"])
     job = merged(override, None, defaults)
     assert merged(params_of(job), None, defaults) == job
@@ -167,5 +198,9 @@ def test_merging_again_changes_nothing(override: Any, spider_args: Any, job_sett
 def test_the_delay_of_a_retry_is_bounded() -> None:
     assert [retry_delay(10, 2, 35, n) for n in (1, 2, 3, 4)] == [10, 20, 35, 35]
     assert retry_delay(10, 2, 3600, 5000) == 3600
-    assert retry_delay(1e18, 2, float("inf"), 1) == retry_delay(10, 2, float("inf"), 5000) == 366 * 86_400
+    assert (
+        retry_delay(1e18, 2, float("inf"), 1)
+        == retry_delay(10, 2, float("inf"), 5000)
+        == 366 * 86_400
+    )
     assert retry_delay(0, 2, 3600, 3) == 0

@@ -100,7 +100,11 @@ def test_the_generator_with_an_entry_point(tmp_path: Path, monkeypatch: pytest.M
     record = simulate(cls)
     assert order(record) == [str(n) for n in range(10)]
     assert (record.most_live, record.close_reason) == (4, "finished")
-    assert record.scheduled[9].tags == ["FLOW_ID=simulated", "JOBSEQ=0000000010", "PARENT_NAME=crawl"]
+    assert record.scheduled[9].tags == [
+        "FLOW_ID=simulated",
+        "JOBSEQ=0000000010",
+        "PARENT_NAME=crawl",
+    ]
     monkeypatch.setattr("sys.argv", ["crawlmanager.py"])
     assert cls().description == "Schedule example_spider for each input."
 

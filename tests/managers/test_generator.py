@@ -12,7 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crawler_lifecycle.features.managers.domain.manager import Job
-from crawler_lifecycle.managers import AsyncSchedulerCrawlManagerMixin, GeneratorCrawlManager, JobParams, StopRetry
+from crawler_lifecycle.managers import (
+    AsyncSchedulerCrawlManagerMixin,
+    GeneratorCrawlManager,
+    JobParams,
+    StopRetry,
+)
 from crawler_lifecycle.managers.testing import Record, Scheduled, Simulation, simulate
 from tests.managers.support import generator, numbers, order, pages, tag
 from tests.support.examples import examples
@@ -21,12 +26,29 @@ from tests.support.examples import examples
 def test_s50_keys_of_a_yield_are_taken_out_and_the_rest_are_arguments() -> None:
     """Also under ``spider_args``, which the original drops; ``None`` leaves a name out."""
     given = {
-        **{"spider": "other", "units": 2, "tags": ["A=1"], "job_settings": {"X": True}, "project_id": 17},
-        **{"page": 1, "deep": {"b": [1, None], "a": "ä"}, "none": None, "yes": True, "spider_args": {"page": 2}},
+        **{
+            "spider": "other",
+            "units": 2,
+            "tags": ["A=1"],
+            "job_settings": {"X": True},
+            "project_id": 17,
+        },
+        **{
+            "page": 1,
+            "deep": {"b": [1, None], "a": "ä"},
+            "none": None,
+            "yes": True,
+            "spider_args": {"page": 2},
+        },
     }
     job = simulate(generator([given])).scheduled[0]
     assert job.spider_args == {"page": "2", "deep": '{"a": "ä", "b": [1, null]}', "yes": "True"}
-    assert (job.spider, job.units, job.project_id, job.job_settings) == ("other", 2, "17", {"X": "True"})
+    assert (job.spider, job.units, job.project_id, job.job_settings) == (
+        "other",
+        2,
+        "17",
+        {"X": "True"},
+    )
     assert tag(job.tags, "A") == ["1"]
 
 
@@ -58,7 +80,9 @@ class Sources(GeneratorCrawlManager):
     def can_schedule_job_with_params(self, params: Any) -> bool:
         return params["spider_args"]["page"] not in (("1", "2", "91") if self.held else ())
 
-    def finished_ok_hook(self, spider: str, outcome: str, job_args_override: JobParams, jobkey: str) -> None:
+    def finished_ok_hook(
+        self, spider: str, outcome: str, job_args_override: JobParams, jobkey: str
+    ) -> None:
         if job_args_override["spider_args"]["page"] == "3":
             for page in ("91", "90"):
                 self.add_job("shops", {"spider_args": {"page": page}})
@@ -67,13 +91,15 @@ class Sources(GeneratorCrawlManager):
 
 
 def test_s53_delayed_jobs_go_first_then_added_ones_then_the_generator() -> None:
-    """A generator's item that may not start is delayed; an added one stays where it is, and lets others pass."""
+    """A generator's item that may not start is delayed; an added one stays where it is, and lets
+    others pass.
+    """
     simulation = Simulation(Sources)
     record = simulation.run(until=lambda record: "90" in order(record))
     assert order(record) == ["3", "90"]
-    assert [row.state for row in simulation.rows if row.job.spider_args["page"] in ("1", "2", "91")] == [
-        *("delayed", "delayed", "queued")
-    ]
+    assert [
+        row.state for row in simulation.rows if row.job.spider_args["page"] in ("1", "2", "91")
+    ] == [*("delayed", "delayed", "queued")]
     assert order(simulation.run()) == ["3", "90", "1", "2", "91", "4", "5"]
 
 
@@ -107,7 +133,9 @@ def test_s55_a_dupe_filter_of_the_class_has_no_effect() -> None:
 
 
 def test_s56_an_added_job_with_known_arguments_is_left_out() -> None:
-    """Against the generator's and against other added ones; the retry of a job survives by its ``retry_num``."""
+    """Against the generator's and against other added ones; the retry of a job survives by its
+    ``retry_num``.
+    """
 
     def on_start(self: GeneratorCrawlManager) -> None:
         for page in (7, 7, 1):
@@ -122,29 +150,44 @@ def test_s56_an_added_job_with_known_arguments_is_left_out() -> None:
 
 
 def test_s57_numbers_follow_the_order_of_scheduling() -> None:
-    """Ten digits from 1; a job that is known uses none; a delayed job gets its number when it starts."""
+    """Ten digits from 1; a job that is known uses none; a delayed job gets its number when it
+    starts.
+    """
     cls = generator(
         pages(1, 1, 2, 3),
         default_max_jobs=1,
-        can_schedule_job_with_params=lambda self, params: params["spider_args"]["page"] != "1" or bool(self.state),
+        can_schedule_job_with_params=lambda self, params: (
+            params["spider_args"]["page"] != "1" or bool(self.state)
+        ),
         finished_ok_hook=lambda self, *job: self.state.update(done=True),
     )
     record = simulate(cls)
     assert order(record) == ["2", "1", "3"]
-    assert [tag(job.tags, "JOBSEQ") for job in record.scheduled] == [["0000000001"], ["0000000002"], ["0000000003"]]
+    assert [tag(job.tags, "JOBSEQ") for job in record.scheduled] == [
+        ["0000000001"],
+        ["0000000002"],
+        ["0000000003"],
+    ]
 
 
 def test_s57_a_job_that_is_added_again_keeps_its_number() -> None:
     """``.r1`` and ``.r2`` come from its own tag."""
 
-    def bad_outcome_hook(self: GeneratorCrawlManager, spider: str, outcome: str, params: JobParams, key: str) -> None:
+    def bad_outcome_hook(
+        self: GeneratorCrawlManager, spider: str, outcome: str, params: JobParams, key: str
+    ) -> None:
         params["spider_args"]["again"] = params["spider_args"].get("again", "") + "x"
         if len(params["spider_args"]["again"]) < 3:
             self.add_job(spider, params)
 
-    record = simulate(generator(pages(1, 2), bad_outcome_hook=bad_outcome_hook), outcomes={2: "failed"})
+    record = simulate(
+        generator(pages(1, 2), bad_outcome_hook=bad_outcome_hook), outcomes={2: "failed"}
+    )
     assert numbers(record) == ["1", "2", "2.r1", "2.r2"]
-    assert [tag(job.tags, "JOBSEQ")[0] for job in record.scheduled[2:]] == ["0000000002.r1", "0000000002.r2"]
+    assert [tag(job.tags, "JOBSEQ")[0] for job in record.scheduled[2:]] == [
+        "0000000002.r1",
+        "0000000002.r2",
+    ]
 
 
 def test_s58_a_failed_job_is_tried_again() -> None:
@@ -158,7 +201,13 @@ def test_s58_a_failed_job_is_tried_again() -> None:
 @pytest.mark.parametrize(
     ("outcome", "tries"),
     [
-        *[("cancelled", 1), ("cancelled (stalled)", 2), ("cancel_timeout", 1), ("killed by oom", 2), ("failed", 2)],
+        *[
+            ("cancelled", 1),
+            ("cancelled (stalled)", 2),
+            ("cancel_timeout", 1),
+            ("killed by oom", 2),
+            ("failed", 2),
+        ],
         *[("deploy_failed", 1), ("lost", 2), ("finished", 1), ("my_own_reason", 1)],
     ],
 )
@@ -174,13 +223,22 @@ def test_s58_by_default_nothing_is_tried_again() -> None:
 def test_s59_what_changes_for_a_retry() -> None:
     seen: list[Any] = []
 
-    def get_retry_override(self: Any, spider: str, outcome: str, params: JobParams, key: str) -> JobParams:
+    def get_retry_override(
+        self: Any, spider: str, outcome: str, params: JobParams, key: str
+    ) -> JobParams:
         seen.append((spider, outcome, params["spider_args"]["retry_num"], key))
         return cast(JobParams, change)
 
-    change = {"tags": ["A=1", "B=2"], "spider_args": {"slow": 1}, "job_settings": {"DELAY": 5}, "units": 3}
+    change = {
+        "tags": ["A=1", "B=2"],
+        "spider_args": {"slow": 1},
+        "job_settings": {"DELAY": 5},
+        "units": 3,
+    }
     given = {"page": 1, "tags": ["A=1"], "job_settings": {"KEEP": "x"}, "units": 1}
-    record = simulate(generator([given], MAX_RETRIES=1, get_retry_override=get_retry_override), outcomes="failed")
+    record = simulate(
+        generator([given], MAX_RETRIES=1, get_retry_override=get_retry_override), outcomes="failed"
+    )
     first, second = record.scheduled
     assert seen == [("shops", "failed", "1", first.key)]
     assert second.spider_args == {"page": "1", "retry_num": "1", "slow": "1"}
@@ -189,22 +247,34 @@ def test_s59_what_changes_for_a_retry() -> None:
 
 
 def test_s59_stop_retry_ends_the_tries_of_that_job_only() -> None:
-    def get_retry_override(self: Any, spider: str, outcome: str, params: JobParams, key: str) -> JobParams:
+    def get_retry_override(
+        self: Any, spider: str, outcome: str, params: JobParams, key: str
+    ) -> JobParams:
         if params["spider_args"]["page"] == "1":
             raise StopRetry("no use")
         return {}
 
-    record = simulate(generator(pages(1, 2), MAX_RETRIES=2, get_retry_override=get_retry_override), outcomes="failed")
+    record = simulate(
+        generator(pages(1, 2), MAX_RETRIES=2, get_retry_override=get_retry_override),
+        outcomes="failed",
+    )
     assert numbers(record) == ["1", "2", "2.r1", "2.r2"]
     assert record.errors == []
 
 
 def test_retries_wait_longer_and_longer() -> None:
     """The delay, its factor and its most; the manager lives until they are due (S-D4)."""
-    cls = generator(pages(1), MAX_RETRIES=4, retry_delay=100, retry_delay_factor=3, retry_delay_max=500)
+    cls = generator(
+        pages(1), MAX_RETRIES=4, retry_delay=100, retry_delay_factor=3, retry_delay_max=500
+    )
     record = simulate(cls, outcomes="failed", seconds=10)
     ends = [job.at + 10 for job in record.scheduled]
-    assert [job.at - end for job, end in zip(record.scheduled[1:], ends, strict=False)] == [100, 300, 500, 500]
+    assert [job.at - end for job, end in zip(record.scheduled[1:], ends, strict=False)] == [
+        100,
+        300,
+        500,
+        500,
+    ]
     assert "1 job waits: the delay of a retry is not over" in record.waits
 
 
@@ -218,19 +288,27 @@ def test_s60_helpers_of_the_predicate() -> None:
 
     def finished_ok_hook(self: GeneratorCrawlManager, *job: Any) -> None:
         delayed = self.get_delayed_jobs()
-        seen.append((self.spider_delayed_count("a"), self.get_delayed_spiders(), self.get_running_spiders()))
+        seen.append(
+            (self.spider_delayed_count("a"), self.get_delayed_spiders(), self.get_running_spiders())
+        )
         for one in delayed:
             one["spider_args"]["page"] = "spoilt"
 
     items = [{"spider": "a", "page": 1}, {"spider": "a", "page": 2}, {"spider": "b", "page": 3}]
-    cls = generator(items, can_schedule_job_with_params=can_schedule_job_with_params, finished_ok_hook=finished_ok_hook)
+    cls = generator(
+        items,
+        can_schedule_job_with_params=can_schedule_job_with_params,
+        finished_ok_hook=finished_ok_hook,
+    )
     record = simulate(cls)
     assert order(record) == ["1", "3", "2"]
     assert seen[0] == (1, {"a"}, {"b"})
 
 
 @pytest.mark.parametrize("base", [GeneratorCrawlManager, AsyncSchedulerCrawlManagerMixin])
-def test_s60_a_predicate_finds_the_jobs_that_its_cycle_has_scheduled(base: type[GeneratorCrawlManager]) -> None:
+def test_s60_a_predicate_finds_the_jobs_that_its_cycle_has_scheduled(
+    base: type[GeneratorCrawlManager],
+) -> None:
     """They are pending, in every list and by their key, until their runs exist."""
     states: list[Any] = []
 
@@ -242,9 +320,13 @@ def test_s60_a_predicate_finds_the_jobs_that_its_cycle_has_scheduled(base: type[
 
         def can_schedule_job_with_params(self, params: Any) -> bool:
             found = [*self.get_running_jobs(spider="shops")]
-            states.extend((job["state"], self.get_job_metadata(job["key"])["state"]) for job in found)
+            states.extend(
+                (job["state"], self.get_job_metadata(job["key"])["state"]) for job in found
+            )
             assert not list(self.get_running_jobs(spider="other"))
-            assert not list(self.get_owned_jobs(state=["finished", "running"], lacks_tag=["FLOW_ID=x"], count=0))
+            assert not list(
+                self.get_owned_jobs(state=["finished", "running"], lacks_tag=["FLOW_ID=x"], count=0)
+            )
             return not found
 
     record = simulate(Alone)
@@ -272,14 +354,18 @@ def test_s62_it_does_not_take_over_the_outcomes_of_its_jobs() -> None:
 
 
 def test_s63_after_a_restart_the_generator_begins_anew_and_known_jobs_are_skipped() -> None:
-    """Also those that had ended, and numbers go on; where the listing changed, new items are found."""
+    """Also those that had ended, and numbers go on; where the listing changed, new items are
+    found.
+    """
     items = pages(1, 2, 3)
     simulation = Simulation(generator(lambda: items, default_max_jobs=1))
     simulation.run(until=lambda record: len(record.scheduled) == 2)
     simulation.restart()
     items[:0] = pages(0)
     record = simulation.run()
-    assert order(record) == ["1", "2", "3", "0"], "what was read before the restart is on record, and goes first"
+    assert order(record) == ["1", "2", "3", "0"], (
+        "what was read before the restart is on record, and goes first"
+    )
     assert numbers(record) == ["1", "2", "3", "4"]
     simulation.resume()
     items += pages(4)
@@ -292,16 +378,23 @@ def _async_of(cls: type[GeneratorCrawlManager], **members: Any) -> type[Generato
 
 def test_s64_the_async_mixin_does_the_same() -> None:
     cls = generator(pages(1, 2, 2, 3, 4), default_max_jobs=2, MAX_RETRIES=1)
-    plain, mixed = simulate(cls, outcomes={2: "failed"}), simulate(_async_of(cls), outcomes={2: "failed"})
+    plain, mixed = (
+        simulate(cls, outcomes={2: "failed"}),
+        simulate(_async_of(cls), outcomes={2: "failed"}),
+    )
     assert mixed.scheduled == plain.scheduled
     assert (mixed.waits, mixed.close_reason) == (plain.waits, plain.close_reason)
 
 
 def test_s64_jobs_of_a_cycle_are_scheduled_together() -> None:
-    """Each one's own code may wait for the others, and an answer of ``None`` leaves its job for later."""
+    """Each one's own code may wait for the others, and an answer of ``None`` leaves its job for
+    later.
+    """
     under_way = most = 0
 
-    async def schedule_spider_with_jobargs(self: Any, params: Any = None, spider: Any = None) -> Any:
+    async def schedule_spider_with_jobargs(
+        self: Any, params: Any = None, spider: Any = None
+    ) -> Any:
         nonlocal under_way, most
         under_way += 1
         most = max(most, under_way)
@@ -310,9 +403,13 @@ def test_s64_jobs_of_a_cycle_are_scheduled_together() -> None:
         if params["spider_args"]["page"] == "2" and not self.state.get("refused"):
             self.state["refused"] = True
             return None
-        return await AsyncSchedulerCrawlManagerMixin.schedule_spider_with_jobargs(self, params, spider)
+        return await AsyncSchedulerCrawlManagerMixin.schedule_spider_with_jobargs(
+            self, params, spider
+        )
 
-    cls = _async_of(generator(pages(1, 2, 3)), schedule_spider_with_jobargs=schedule_spider_with_jobargs)
+    cls = _async_of(
+        generator(pages(1, 2, 3)), schedule_spider_with_jobargs=schedule_spider_with_jobargs
+    )
     record = simulate(cls)
     assert most == 3
     assert sorted(order(record)) == ["1", "2", "3"]
@@ -332,7 +429,11 @@ def test_s22_the_cap_is_read_in_every_cycle_and_may_shrink() -> None:
 
     members = {"workflow_loop": workflow_loop, "max_running_jobs": property(lambda self: self.cap)}
     seconds = {1: 50.0, 2: 100.0, 3: 150.0}
-    record = simulate(generator(pages(*range(7)), **members), seconds=lambda job: seconds.get(job.seq, 50.0), cycles=5)
+    record = simulate(
+        generator(pages(*range(7)), **members),
+        seconds=lambda job: seconds.get(job.seq, 50.0),
+        cycles=5,
+    )
     assert lives[:4] == [3, 2, 1, 2], "a shrunk cap picks nothing and ends nothing"
     assert record.most_live == 3
 
@@ -373,12 +474,22 @@ def test_caps_of_spiders_and_keys_hold_at_every_instant() -> None:
     lengths=st.integers(1, 5),
 )
 def test_every_job_runs_exactly_once_and_its_tries(
-    given_pages: list[int], cap: int, bad: set[int], retries: int, restarts: set[int], refused: int, lengths: int
+    given_pages: list[int],
+    cap: int,
+    bad: set[int],
+    retries: int,
+    restarts: set[int],
+    refused: int,
+    lengths: int,
 ) -> None:
-    """S-D1, S-D2, S-D3, S-D10, S-57, S-63 under restarts at any cycle: a plain model says what must have run."""
+    """S-D1, S-D2, S-D3, S-D10, S-57, S-63 under restarts at any cycle: a plain model says what must
+    have run.
+    """
 
     def can_schedule_job_with_params(self: Any, params: Any) -> bool:
-        return bool(self.spider_running_count("shops") < cap - (refused if self._cycle.window.live else 0))
+        return bool(
+            self.spider_running_count("shops") < cap - (refused if self._cycle.window.live else 0)
+        )
 
     cls = generator(
         pages(*given_pages),
@@ -386,7 +497,9 @@ def test_every_job_runs_exactly_once_and_its_tries(
         MAX_RETRIES=retries,
         can_schedule_job_with_params=can_schedule_job_with_params,
     )
-    simulation = Simulation(cls, outcomes=lambda job: "failed" if int(job.spider_args["page"]) in bad else "finished")
+    simulation = Simulation(
+        cls, outcomes=lambda job: "failed" if int(job.spider_args["page"]) in bad else "finished"
+    )
     simulation.seconds = lambda job: 10.0 * (1 + job.seq % lengths)
     record = Record()
     for cycle in range(400):

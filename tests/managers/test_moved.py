@@ -25,9 +25,16 @@ class Slots(CrawlManager):
         for slot in (f"{self.args.frontier}{n}" for n in range(5)):
             if slot not in self.state:
                 settings = {"FRONTIER": self.args.settings_json}
-                override: Any = {"spider_args": {"slot": slot}, "job_settings": settings, "tags": [f"SLOT={slot}"]}
+                override: Any = {
+                    "spider_args": {"slot": slot},
+                    "job_settings": settings,
+                    "tags": [f"SLOT={slot}"],
+                }
                 self.state[slot] = self.schedule_spider_with_jobargs(override)
-        return bool(list(self.get_owned_jobs(spider=self.spider, state=["running", "pending"])) or not self.stats_of())
+        return bool(
+            list(self.get_owned_jobs(spider=self.spider, state=["running", "pending"]))
+            or not self.stats_of()
+        )
 
     def stats_of(self) -> list[Any]:
         return list(self.get_finished_owned_jobs())
@@ -47,7 +54,9 @@ class Stages(WorkFlowManager):
 
     def workflow_loop(self) -> bool:
         if "first" not in self.state:
-            self.state["first"] = [self.schedule_spider("a", tags=["X"], units=2, n=str(n)) for n in range(3)]
+            self.state["first"] = [
+                self.schedule_spider("a", tags=["X"], units=2, n=str(n)) for n in range(3)
+            ]
         elif "second" not in self.state:
             if self.wait_for(self.state["first"], interval=5, timeout=20):
                 self.state["second"] = self.schedule_spider("b", spider_args={"after": 3})
@@ -60,7 +69,12 @@ class Stages(WorkFlowManager):
 def test_a_workflow_manager_under_a_cap() -> None:
     """Nobody checks its jobs, and they keep no slot after their end."""
     record = simulate(Stages, ["--max-running-jobs", "1"], outcomes={4: "my own"}, cycles=200)
-    assert [(job.spider, job.seq) for job in record.scheduled] == [("a", 1), ("a", 2), ("a", 3), ("b", 4)]
+    assert [(job.spider, job.seq) for job in record.scheduled] == [
+        ("a", 1),
+        ("a", 2),
+        ("a", 3),
+        ("b", 4),
+    ]
     assert (record.over, record.most_live, record.close_reason) == (True, 1, "my own")
 
 
@@ -105,11 +119,15 @@ def test_a_mixin_in_front_and_super_everywhere() -> None:
             for category in self.args.category:
                 yield {"spider": category, "units": 1}
 
-        def get_retry_override(self, spider: str, outcome: str, job_args_override: Any, jobkey: str) -> Any:
+        def get_retry_override(
+            self, spider: str, outcome: str, job_args_override: Any, jobkey: str
+        ) -> Any:
             override: Any = super().get_retry_override(spider, outcome, job_args_override, jobkey)
             return {**override, "units": job_args_override["units"] * 2}
 
-        def finished_ok_hook(self, spider: str, outcome: str, job_args_override: Any, jobkey: str) -> None:
+        def finished_ok_hook(
+            self, spider: str, outcome: str, job_args_override: Any, jobkey: str
+        ) -> None:
             super().finished_ok_hook(spider, outcome, job_args_override, jobkey)
             if spider != "report":
                 self.schedule_spider_with_jobargs({"spider_args": {"of": jobkey}}, spider="report")
@@ -117,8 +135,13 @@ def test_a_mixin_in_front_and_super_everywhere() -> None:
     argv = ["named", "--category", "a", "--category", "b", "--spider-args", '{"depth": 1}']
     record = simulate(Shops, argv, outcomes={1: "no_items"})
     begun = [(job.spider, job.seq, job.retry, job.units) for job in record.scheduled]
-    assert begun == [*[("a", 1, 0, 1), ("b", 2, 0, 1), ("report", 3, 0, None)], *[("a", 1, n, 2**n) for n in (1, 2)]]
+    assert begun == [
+        *[("a", 1, 0, 1), ("b", 2, 0, 1), ("report", 3, 0, None)],
+        *[("a", 1, n, 2**n) for n in (1, 2)],
+    ]
     assert {job.spider_args["depth"] for job in record.scheduled} == {"1"}
     assert all("CATEGORIES=2" in job.tags for job in record.scheduled)
     assert record.stats["closed"] == 1
-    assert b'"inf"' in wire.encode({"options": loading.options(Shops)}), "a worker can tell what it takes"
+    assert b'"inf"' in wire.encode({"options": loading.options(Shops)}), (
+        "a worker can tell what it takes"
+    )

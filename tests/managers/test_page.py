@@ -25,14 +25,20 @@ def test_its_class_does_what_its_test_says() -> None:
 
 
 def test_it_names_every_class_that_moves() -> None:
-    [table] = re.findall(r"^## A class that comes from Scrapy Cloud\n(.*?)\nThen put", MOVED, re.DOTALL | re.MULTILINE)
+    [table] = re.findall(
+        r"^## A class that comes from Scrapy Cloud\n(.*?)\nThen put",
+        MOVED,
+        re.DOTALL | re.MULTILINE,
+    )
     assert {name for name in managers.__all__ if f"`{name}`" not in table} == set()
 
 
 def test_it_tells_every_key_of_the_metadata() -> None:
     [table] = re.findall(r"^## Metadata\n(.*?)\n## ", PAGE, re.DOTALL | re.MULTILINE)
     rows = [line.split(": ")[0] for line in table.splitlines() if line.startswith("- `")]
-    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == job_metadata(run()).keys()
+    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == job_metadata(
+        run()
+    ).keys()
 
 
 def test_attributes_that_it_names_have_these_defaults() -> None:

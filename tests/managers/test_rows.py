@@ -1,4 +1,6 @@
-"""Each rule and defect of the original has a test of its name, or a reason in docs/managers-scrapy-cloud.md."""
+"""Each rule and defect of the original has a test of its name, or a reason in
+docs/managers-scrapy-cloud.md.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,16 @@ ROWS = {
 
 
 def test_every_rule_has_a_test_or_a_reason() -> None:
-    tests = re.findall(r"^def test_((?:s\d\d_|sd\d+_)+)", "".join(map(Path.read_text, HERE.glob("*.py"))), re.MULTILINE)
-    tested = {f"S-{'D' if d else ''}{number}" for names in tests for d, number in re.findall(r"s(d?)(\d+)", names)}
+    tests = re.findall(
+        r"^def test_((?:s\d\d_|sd\d+_)+)",
+        "".join(map(Path.read_text, HERE.glob("*.py"))),
+        re.MULTILINE,
+    )
+    tested = {
+        f"S-{'D' if d else ''}{number}"
+        for names in tests
+        for d, number in re.findall(r"s(d?)(\d+)", names)
+    }
     reasons = set(re.findall(r"^- (S-D?\d+) \([^)]+\): .{20,}$", PAGE.read_text(), re.MULTILINE))
     assert tested | reasons == ROWS
     assert tested & reasons == set()

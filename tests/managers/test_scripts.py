@@ -83,17 +83,24 @@ def test_s04_the_close_reason() -> None:
     def set_first(self: Any) -> None:
         self.set_close_reason("mine")
 
-    taken = simulate(type("C", (CrawlManager,), members | {"on_start": set_first}), outcomes="failed")
+    taken = simulate(
+        type("C", (CrawlManager,), members | {"on_start": set_first}), outcomes="failed"
+    )
     assert taken.close_reason == "mine", "the outcome of a job is adopted only where none was set"
 
 
 def test_s05_where_the_flow_id_comes_from() -> None:
     """Tag, then option, then made; a script that needs none has none."""
     cls = generator()
-    assert identity_of(cls, ["--flow-id", "option"], ["FLOW_ID=tag", "FLOW_ID=later"]) == ("crawl", "tag")
+    assert identity_of(cls, ["--flow-id", "option"], ["FLOW_ID=tag", "FLOW_ID=later"]) == (
+        "crawl",
+        "tag",
+    )
     assert identity_of(cls, ["--flow-id", "option"], []) == ("crawl", "option")
     assert identity_of(cls, [], []) == ("crawl", None)
-    assert tag(simulate(generator(pages(1)), tags=["FLOW_ID=f"]).scheduled[0].tags, "FLOW_ID") == ["f"]
+    assert tag(simulate(generator(pages(1)), tags=["FLOW_ID=f"]).scheduled[0].tags, "FLOW_ID") == [
+        "f"
+    ]
     assert len({generator().generate_flow_id() for _ in range(3)}) == 3
 
 
@@ -101,8 +108,12 @@ def test_s06_where_the_name_comes_from() -> None:
     nameless = generator(pages(1), name="")
     assert identity_of(generator(), [], ["NAME=tag"])[0] == "tag"
     assert identity_of(nameless, ["positional"], [])[0] == "positional"
-    assert tag(simulate(nameless, ["positional"]).scheduled[0].tags, "PARENT_NAME") == ["positional"]
-    assert tag(simulate(generator(pages(1)), tags=["NAME=tag"]).scheduled[0].tags, "PARENT_NAME") == ["tag"]
+    assert tag(simulate(nameless, ["positional"]).scheduled[0].tags, "PARENT_NAME") == [
+        "positional"
+    ]
+    assert tag(
+        simulate(generator(pages(1)), tags=["NAME=tag"]).scheduled[0].tags, "PARENT_NAME"
+    ) == ["tag"]
     with pytest.raises(ClassError, match="the following arguments are required: name"):
         identity_of(nameless, [], [])
 
@@ -111,9 +122,20 @@ def test_s07_tags_of_jobs_are_a_sorted_set() -> None:
     def on_start(self: BaseScript) -> None:
         self.append_flow_tag("Z=flow")
 
-    cls = generator([{"page": 1, "tags": ["own", "B=2", "own"]}], on_start=on_start, children_tags=["class"])
+    cls = generator(
+        [{"page": 1, "tags": ["own", "B=2", "own"]}], on_start=on_start, children_tags=["class"]
+    )
     argv = ["-t", "A=1", "--children-tag", "B=2", "--flow-id", "f"]
-    wanted = ["A=1", "B=2", "FLOW_ID=f", "JOBSEQ=0000000001", "PARENT_NAME=crawl", "Z=flow", "class", "own"]
+    wanted = [
+        "A=1",
+        "B=2",
+        "FLOW_ID=f",
+        "JOBSEQ=0000000001",
+        "PARENT_NAME=crawl",
+        "Z=flow",
+        "class",
+        "own",
+    ]
     assert simulate(cls, argv).scheduled[0].tags == wanted
 
     class Plain(BaseLoopScript):
@@ -126,7 +148,9 @@ def test_s07_tags_of_jobs_are_a_sorted_set() -> None:
             return False
 
     record = simulate(Plain, ["-t", "A"])
-    assert record.scheduled[0].tags == ["A", "own"], "without a flow id neither FLOW_ID nor PARENT_NAME"
+    assert record.scheduled[0].tags == ["A", "own"], (
+        "without a flow id neither FLOW_ID nor PARENT_NAME"
+    )
     assert record.scheduled[0].spider_args == {"page": "1"}
 
 
@@ -135,7 +159,9 @@ def test_s08_a_flow_tag_is_for_the_manager_and_later_jobs_and_survives_a_restart
         self.append_flow_tag("SEEN=1")
         assert "SEEN=1" in self.get_job_tags()
 
-    simulation = Simulation(generator(pages(1, 2, 3), default_max_jobs=1, finished_ok_hook=finished_ok_hook))
+    simulation = Simulation(
+        generator(pages(1, 2, 3), default_max_jobs=1, finished_ok_hook=finished_ok_hook)
+    )
     simulation.run(until=lambda record: len(record.scheduled) == 2)
     simulation.restart()
     record = simulation.run()
@@ -143,14 +169,21 @@ def test_s08_a_flow_tag_is_for_the_manager_and_later_jobs_and_survives_a_restart
     assert record.flow_tags == ["SEEN=1"]
 
 
-PROGRAMS = {"big": {"description": "many", "command_line": ["--units", "{units}", "--max-running-jobs", "9"]}}
+PROGRAMS = {
+    "big": {
+        "description": "many",
+        "command_line": ["--units", "{units}", "--max-running-jobs", "9"],
+    }
+}
 
 
 def test_s10_named_command_lines() -> None:
     cls = generator(pages(1), PROGRAMS=PROGRAMS)
     simulation = Simulation(cls, ["-g", "big", "-v", "units:3"])
     assert simulation.run().scheduled[0].units == 3
-    assert simulate(cls, ["--program", "big", "-v", "units:3", "--units", "5"]).scheduled[0].units == 5
+    assert (
+        simulate(cls, ["--program", "big", "-v", "units:3", "--units", "5"]).scheduled[0].units == 5
+    )
     for argv, text in (
         (["-g", "small"], "--program small is not defined; use one of these programs: big: many"),
         (["-g", "big"], "needs the variable 'units'"),
@@ -161,11 +194,14 @@ def test_s10_named_command_lines() -> None:
 
 
 def test_s10_a_flow_id_in_a_named_command_line_is_never_ignored_in_silence() -> None:
-    """Whoever starts a manager gives it its flow id, and does not know what its named command lines hold."""
+    """Whoever starts a manager gives it its flow id, and does not know what its named command lines
+    hold.
+    """
     cls = generator(pages(1), PROGRAMS={"nightly": {"command_line": ["--flow-id", "n1"]}})
     assert tag(simulate(cls, ["-g", "nightly"]).scheduled[0].tags, "FLOW_ID") == ["n1"]
     with pytest.raises(
-        ClassError, match=r"says --flow-id n1, but the manager has n2; .*crawlctl manager start --flow n1"
+        ClassError,
+        match=r"says --flow-id n1, but the manager has n2; .*crawlctl manager start --flow n1",
     ):
         simulate(cls, ["-g", "nightly"], tags=["FLOW_ID=n2"])
 
@@ -180,13 +216,22 @@ def test_s14_a_pending_job_counts_as_running() -> None:
         seen.append((self.is_running(keys[0]), self.is_finished(keys[0])))
         return seen[-1][1] is None
 
-    record = simulate(type("W", (WorkFlowManager,), {"name": "w", "loop_mode": 60, "workflow_loop": workflow_loop}))
+    record = simulate(
+        type(
+            "W", (WorkFlowManager,), {"name": "w", "loop_mode": 60, "workflow_loop": workflow_loop}
+        )
+    )
     assert seen == [(True, None), (False, "finished")]
     assert record.over
 
 
 SPIDER_STATS = {
-    **{"downloader/response_status_count/200": 7, "item_scraped_count": 3, "mine/a": 2, "elapsed": 9},
+    **{
+        "downloader/response_status_count/200": 7,
+        "item_scraped_count": 3,
+        "mine/a": 2,
+        "elapsed": 9,
+    },
     **{"downloader/response_count": 8, "spider_exceptions/KeyError": 1},
 }
 
@@ -202,22 +247,52 @@ def test_s15_statistics_of_jobs_are_added_up_once() -> None:
         "spider_exceptions/KeyError/total": 2,
         "mine/a/total": 4,
     }
-    each = simulate(generator(pages(1), stats_only_total=False), stats={"item_scraped_count": 3}).stats
+    each = simulate(
+        generator(pages(1), stats_only_total=False), stats={"item_scraped_count": 3}
+    ).stats
     assert (each["item_scraped_count/shops"], each["item_scraped_count/total"]) == (3, 3)
 
 
 def test_s20_defaults() -> None:
     options = {action.dest: action.default for action in parser_of(generator())._actions}
-    assert (options["max_running_jobs"], options["units"], options["spider_args"]) == (1000, None, "{}")
+    assert (options["max_running_jobs"], options["units"], options["spider_args"]) == (
+        1000,
+        None,
+        "{}",
+    )
     cls = WorkFlowManager
-    assert (cls.flow_id_required, cls.acquire_all_jobs, cls.dont_acquire_finished_jobs) == (True, False, False)
-    assert (BaseScript.flow_id_required, BaseLoopScript.loop_mode, GeneratorCrawlManager.MAX_RETRIES) == (False, 0, 0)
-    more = ("--project-id", "--flow-id", "-t", "-g", "-v", "--loop-mode", "--max-running-time", "--job-settings")
+    assert (cls.flow_id_required, cls.acquire_all_jobs, cls.dont_acquire_finished_jobs) == (
+        True,
+        False,
+        False,
+    )
+    assert (
+        BaseScript.flow_id_required,
+        BaseLoopScript.loop_mode,
+        GeneratorCrawlManager.MAX_RETRIES,
+    ) == (False, 0, 0)
+    more = (
+        "--project-id",
+        "--flow-id",
+        "-t",
+        "-g",
+        "-v",
+        "--loop-mode",
+        "--max-running-time",
+        "--job-settings",
+    )
     assert [one for one in more if one not in parser_of(generator()).format_help()] == []
 
 
 def test_s21_failed_outcomes_are_a_list_of_each_object() -> None:
-    words = ("failed", "killed by oom", "cancelled", "cancel_timeout", "memusage_exceeded", "diskusage_exceeded")
+    words = (
+        "failed",
+        "killed by oom",
+        "cancelled",
+        "cancel_timeout",
+        "memusage_exceeded",
+        "diskusage_exceeded",
+    )
     assert WorkFlowManager.base_failed_outcomes == (*words, "cancelled (stalled)")
     bad: list[str] = []
 
@@ -231,7 +306,9 @@ def test_s21_failed_outcomes_are_a_list_of_each_object() -> None:
     outcomes = [*words, "cancelled (stalled)", "my_reason", "anything odd", "lost"]
     cls = generator(pages(*range(10)), __init__=__init__, bad_outcome_hook=bad_outcome_hook)
     simulate(cls, outcomes=outcomes)
-    assert bad == [*words, "cancelled (stalled)", "my_reason", "lost"], "ours that Scrapy Cloud has not are bad too"
+    assert bad == [*words, "cancelled (stalled)", "my_reason", "lost"], (
+        "ours that Scrapy Cloud has not are bad too"
+    )
     assert "my_reason" not in WorkFlowManager.base_failed_outcomes
 
 
@@ -306,7 +383,12 @@ def _resumed(cls: type[Resuming]) -> list[list[str]]:
 
 def test_s24_s25_a_resume_tells_of_live_jobs_first_and_then_of_ended_ones() -> None:
     assert simulate(Resuming).state["told"] == [["start", "False"]]
-    assert _resumed(Resuming) == [["start", "True"], ["running", "2"], ["running", "3"], ["finished", "1"]]
+    assert _resumed(Resuming) == [
+        ["start", "True"],
+        ["running", "2"],
+        ["running", "3"],
+        ["finished", "1"],
+    ]
 
 
 def test_s25_ended_jobs_may_be_left_out_of_a_resume() -> None:
@@ -314,7 +396,9 @@ def test_s25_ended_jobs_may_be_left_out_of_a_resume() -> None:
     assert _resumed(cls) == [["start", "True"], ["running", "2"], ["running", "3"]]
 
 
-def test_s26_wait_for_sleeps_first_and_says_whether_they_ended(caplog: pytest.LogCaptureFixture) -> None:
+def test_s26_wait_for_sleeps_first_and_says_whether_they_ended(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.INFO)
     seen: list[Any] = []
 
@@ -326,12 +410,17 @@ def test_s26_wait_for_sleeps_first_and_says_whether_they_ended(caplog: pytest.Lo
             return True
         before = self._platform.now()
         seen.append(
-            (self.wait_for([self.state["key"]], interval=30, timeout=60, heartbeat=1), self._platform.now() - before)
+            (
+                self.wait_for([self.state["key"]], interval=30, timeout=60, heartbeat=1),
+                self._platform.now() - before,
+            )
         )
         seen.append((self.wait_for(self.state["key"]), self._platform.now() - before))
         return False
 
-    cls = type("W", (WorkFlowManager,), {"name": "w", "loop_mode": 10, "workflow_loop": workflow_loop})
+    cls = type(
+        "W", (WorkFlowManager,), {"name": "w", "loop_mode": 10, "workflow_loop": workflow_loop}
+    )
     simulate(cls, seconds=100)
     assert seen == [(False, 60), (True, 120)]
     assert [one.message for one in caplog.records if "still running" in one.message] == [
@@ -376,7 +465,12 @@ def test_a_key_that_no_job_has() -> None:
 
 
 def test_the_log_level_of_a_script(monkeypatch: pytest.MonkeyPatch) -> None:
-    for text, level in (("", logging.INFO), ("debug", logging.DEBUG), ("40", 40), ("nonsense", logging.INFO)):
+    for text, level in (
+        ("", logging.INFO),
+        ("debug", logging.DEBUG),
+        ("40", 40),
+        ("nonsense", logging.INFO),
+    ):
         monkeypatch.setenv("LOG_LEVEL", text)
         assert get_kumo_loglevel() == level
 
@@ -405,7 +499,9 @@ def test_a_script_of_its_own_reads_its_options_and_has_no_jobs(
         (lambda script: script.finish("1/2/3"), "set_close_reason sets the outcome"),
     ],
 )
-def test_the_api_of_scrapy_cloud_is_answered_with_what_to_call_here(call: Any, instead: str) -> None:
+def test_the_api_of_scrapy_cloud_is_answered_with_what_to_call_here(
+    call: Any, instead: str
+) -> None:
     class Moved(CrawlManager):
         name, spider = "moved", "shops"
 

@@ -1,4 +1,6 @@
-"""A simulation takes the pages and decisions that the database takes, and refuses what that refuses."""
+"""A simulation takes the pages and decisions that the database takes, and refuses what that
+refuses.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,14 @@ from dataclasses import replace
 import pytest
 
 from crawler_lifecycle.domain.errors import InvalidRequest, Overtaken
-from crawler_lifecycle.features.managers.domain.manager import AddedJob, Decision, JobState, Page, PickedJob, SourceItem
+from crawler_lifecycle.features.managers.domain.manager import (
+    AddedJob,
+    Decision,
+    JobState,
+    Page,
+    PickedJob,
+    SourceItem,
+)
 from crawler_lifecycle.managers.testing import Simulation
 from tests.contracts.store.managing import NONSENSE, job, page
 from tests.managers.support import generator
@@ -24,7 +33,10 @@ def test_a_page_again_adds_nothing_and_one_with_a_gap_is_refused() -> None:
     items = Page([*page([1, 2]).items, SourceItem(3, None, "no dict")], 3)
     for _ in range(2):
         simulation.add_page(items)
-        assert ([row.position for row in simulation.rows], simulation.record.skipped) == ([1, 2], [(3, "no dict")])
+        assert ([row.position for row in simulation.rows], simulation.record.skipped) == (
+            [1, 2],
+            [(3, "no dict")],
+        )
     for gap in (page([7], after=4), Page(page([7], after=3).items, 5), Page([], 4)):
         with pytest.raises(InvalidRequest, match="position 3"):
             simulation.add_page(gap)

@@ -1,4 +1,6 @@
-"""Time that a class takes: a cycle ends after some of it, and the next one goes on where that stopped."""
+"""Time that a class takes: a cycle ends after some of it, and the next one goes on where that
+stopped.
+"""
 
 from __future__ import annotations
 
@@ -38,13 +40,17 @@ def test_slow_hooks_of_jobs_that_end_together_run_over_several_cycles_each_once(
     first = simulation.clock
     simulation.turn()
     simulation.turn()
-    assert (len(called), len(set(called)), simulation.clock) == (7, 7, first), "the next cycle begins at once"
+    assert (len(called), len(set(called)), simulation.clock) == (7, 7, first), (
+        "the next cycle begins at once"
+    )
     assert simulation.run().over
 
 
 @pytest.mark.parametrize("loop_mode", [0, 60])
 def test_a_manager_does_not_end_before_the_hooks_of_what_has_ended(loop_mode: int) -> None:
-    """Its loop ends it with the first outcome; or it has one cycle, and ends were waiting for it."""
+    """Its loop ends it with the first outcome; or it has one cycle, and ends were waiting for
+    it.
+    """
     called: list[int] = []
 
     def hook(self: Any, *args: Any) -> None:
@@ -55,7 +61,13 @@ def test_a_manager_does_not_end_before_the_hooks_of_what_has_ended(loop_mode: in
         for n in range(3):
             self.schedule_spider_with_jobargs({"spider_args": {"n": n}})
 
-    members = {"name": "c", "spider": "s", "loop_mode": 60, "on_start": on_start, "finished_ok_hook": hook}
+    members = {
+        "name": "c",
+        "spider": "s",
+        "loop_mode": 60,
+        "on_start": on_start,
+        "finished_ok_hook": hook,
+    }
     cls = type("C", (CrawlManager,), members)
     simulation = Timed(cls)
     simulation.turn()
@@ -122,13 +134,23 @@ def test_hooks_given_up_are_an_outcome_and_a_failure_unless_the_class_says_other
 
     for on_hook_error, failed in (("fail", True), ("complete", False)):
         more = {"MAX_RETRIES": 1, "get_retry_override": rubbish, "on_hook_error": on_hook_error}
-        record = Simulation(generator(pages(1, 2, 3), **more), outcomes={1: "failed", 2: "failed"}).run()
+        record = Simulation(
+            generator(pages(1, 2, 3), **more), outcomes={1: "failed", 2: "failed"}
+        ).run()
         assert (record.close_reason, record.failed) == ("errors in hooks: 2", failed)
 
 
 def test_with_acquire_all_jobs_live_jobs_of_other_flows_hold_slots() -> None:
-    other = {"key": "17", "spider": "shops", "spider_args": {"n": "x"}, "tags": ["FLOW_ID=other"], "state": "running"}
-    simulation = Simulation(generator(pages(1, 2), acquire_all_jobs=True, default_max_jobs=1), others=[other])
+    other = {
+        "key": "17",
+        "spider": "shops",
+        "spider_args": {"n": "x"},
+        "tags": ["FLOW_ID=other"],
+        "state": "running",
+    }
+    simulation = Simulation(
+        generator(pages(1, 2), acquire_all_jobs=True, default_max_jobs=1), others=[other]
+    )
     simulation.turn()
     assert simulation.record.scheduled == []
     assert simulation.record.waits == ["all 1 slots are taken"]
@@ -137,7 +159,9 @@ def test_with_acquire_all_jobs_live_jobs_of_other_flows_hold_slots() -> None:
 
 
 def test_a_loop_that_reads_outcomes_gets_each_end_in_a_cycle_of_its_own() -> None:
-    """What it makes of an outcome is on record with the hooks of that end, so no other hook can undo the one alone."""
+    """What it makes of an outcome is on record with the hooks of that end, so no other hook can
+    undo the one alone.
+    """
     seen: list[list[str]] = []
     told: list[Any] = []
 
@@ -149,7 +173,9 @@ def test_a_loop_that_reads_outcomes_gets_each_end_in_a_cycle_of_its_own() -> Non
     def did(done: Any) -> None:
         told.append(done)
 
-    simulation = Simulation(generator(pages(1, 2, 3), workflow_loop=loop, finished_ok_hook=lambda self, *args: None))
+    simulation = Simulation(
+        generator(pages(1, 2, 3), workflow_loop=loop, finished_ok_hook=lambda self, *args: None)
+    )
     simulation.did = did  # type: ignore[method-assign]
     simulation.run()
     assert [len(outcomes) for outcomes in seen if outcomes] == [1, 1, 1]

@@ -24,7 +24,11 @@ from crawler_lifecycle import redaction
 from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.redaction import MASK
 from crawler_lifecycle.temporal.codec import Encryption
-from crawler_lifecycle.temporal.plugin import FAILURE_BYTES, HidingFailureConverter, RedactingFailureConverter
+from crawler_lifecycle.temporal.plugin import (
+    FAILURE_BYTES,
+    HidingFailureConverter,
+    RedactingFailureConverter,
+)
 from tests.support.examples import examples
 from tests.support.temporal import temporal_server
 
@@ -44,7 +48,9 @@ async def leaks() -> None:
     try:
         raise ValueError(f"cannot log in with {CANARY}")
     except ValueError as error:
-        raise ApplicationError(f"password={CANARY}", {"url": f"https://u:{CANARY}@h", "token": 7}) from error
+        raise ApplicationError(
+            f"password={CANARY}", {"url": f"https://u:{CANARY}@h", "token": 7}
+        ) from error
 
 
 @workflow.defn(sandboxed=False)
@@ -55,7 +61,9 @@ class Leaking:
     async def run(self) -> None:
         try:
             await workflow.execute_activity(
-                leaks, start_to_close_timeout=timedelta(seconds=120), retry_policy=RetryPolicy(maximum_attempts=1)
+                leaks,
+                start_to_close_timeout=timedelta(seconds=120),
+                retry_policy=RetryPolicy(maximum_attempts=1),
             )
         except FailureError as error:
             raise ApplicationError(f"the workflow knows {CANARY}, too", [CANARY]) from error
@@ -73,7 +81,9 @@ async def test_no_secret_of_a_failed_activity_is_in_the_history() -> None:
         history = (await handle.fetch_history()).to_json()
     raw = CANARY.encode()
     forms = {CANARY, base64.b64encode(raw).decode(), raw.hex(), json.dumps(CANARY)[1:-1], "canary"}
-    decoded = "\n".join(base64.b64decode(data).decode("utf-8", "replace") for data in _data(json.loads(history)))
+    decoded = "\n".join(
+        base64.b64decode(data).decode("utf-8", "replace") for data in _data(json.loads(history))
+    )
     assert [form for form in forms if form in history + decoded] == []
     assert history.count(MASK) >= 3
     assert "cannot log in with" in history
@@ -88,11 +98,16 @@ def _data(value: Any) -> list[str]:
     return [found for member in value for found in _data(member)] if isinstance(value, list) else []
 
 
-@given(message=st.text(max_size=50), detail=st.recursive(st.none() | st.text() | st.floats(allow_nan=False), st.lists))
+@given(
+    message=st.text(max_size=50),
+    detail=st.recursive(st.none() | st.text() | st.floats(allow_nan=False), st.lists),
+)
 def test_any_failure_can_be_told(message: str, detail: object) -> None:
     redaction.learn([CANARY])
     failure = Failure()
-    error = ApplicationError(message.encode("utf-8", "replace").decode() + CANARY, [detail, CANARY], type="X")
+    error = ApplicationError(
+        message.encode("utf-8", "replace").decode() + CANARY, [detail, CANARY], type="X"
+    )
     RedactingFailureConverter().to_failure(error, PayloadConverter.default, failure)
     assert CANARY not in str(failure)
     assert failure.application_failure_info.type == "X"
@@ -104,7 +119,9 @@ class Odd(Exception):
     """An exception of somebody else."""
 
 
-texts = st.text(alphabet=st.characters() | st.sampled_from("\ud800\udfff\0\n\x7f\U0001f577"), max_size=30)
+texts = st.text(
+    alphabet=st.characters() | st.sampled_from("\ud800\udfff\0\n\x7f\U0001f577"), max_size=30
+)
 
 
 @given(
@@ -118,7 +135,13 @@ texts = st.text(alphabet=st.characters() | st.sampled_from("\ud800\udfff\0\n\x7f
 )
 @settings(max_examples=examples(60), deadline=None)
 def test_whatever_failed_the_server_keeps_the_failure_and_its_type(
-    message: str, times: int, causes: int, details: list[Any], kind: type[Exception], depth: int, hidden: bool
+    message: str,
+    times: int,
+    causes: int,
+    details: list[Any],
+    kind: type[Exception],
+    depth: int,
+    hidden: bool,
 ) -> None:
     def deep(n: int, left: int) -> None:
         if n:

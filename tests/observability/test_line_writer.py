@@ -1,4 +1,6 @@
-"""A reader that stands still, leaves, or comes back: nobody who logs waits for it, and what was lost is counted."""
+"""A reader that stands still, leaves, or comes back: nobody who logs waits for it, and what was
+lost is counted.
+"""
 
 from __future__ import annotations
 
@@ -50,8 +52,14 @@ def test_a_reader_that_stands_still_holds_nobody_up_and_what_is_lost_is_counted(
     _, said = process.communicate("at leisure\n", timeout=150)
     assert process.returncode == 0
     lines = [json.loads(line) for line in said.splitlines()]
-    numbers = [int(found[1]) for line in lines if (found := re.match(r"line (\d+) ", line["event"]))]
-    dropped = [int(found[1]) for line in lines if (found := re.match(r"(\d+) log lines were dropped", line["event"]))]
+    numbers = [
+        int(found[1]) for line in lines if (found := re.match(r"line (\d+) ", line["event"]))
+    ]
+    dropped = [
+        int(found[1])
+        for line in lines
+        if (found := re.match(r"(\d+) log lines were dropped", line["event"]))
+    ]
     assert numbers == sorted(set(numbers))
     assert dropped
     assert len(numbers) + sum(dropped) == LINES

@@ -1,4 +1,6 @@
-"""Every line of our processes: one valid JSON object, with the fields of its run and without any secret."""
+"""Every line of our processes: one valid JSON object, with the fields of its run and without any
+secret.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,9 @@ def lines(fresh: io.StringIO) -> Lines:
 log = logging.getLogger("tests.logs")
 
 
-def test_a_service_says_which_variable_nobody_reads(fresh: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_says_which_variable_nobody_reads(
+    fresh: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It would work with the default database and nobody would know."""
     monkeypatch.setattr(sys, "stderr", fresh)  # pytest takes it back between fixture and test
     monkeypatch.setenv("LIFECYCLE_DATABSE__URL", f"mysql+pymysql://u:{CANARY}@db/runs")
@@ -95,20 +99,45 @@ def test_a_line_names_service_process_and_subject(lines: Lines) -> None:
 
 
 def test_dictionaries_of_the_sdk_become_flat_fields(lines: Lines) -> None:
-    activity = {"workflow_id": "w", "workflow_run_id": "r", "activity_type": "a", "attempt": 3, "task_queue": "q"}
-    workflow = {"workflow_id": "w", "run_id": "r", "workflow_type": "W", "attempt": 1, "task_queue": "q"}
+    activity = {
+        "workflow_id": "w",
+        "workflow_run_id": "r",
+        "activity_type": "a",
+        "attempt": 3,
+        "task_queue": "q",
+    }
+    workflow = {
+        "workflow_id": "w",
+        "run_id": "r",
+        "workflow_type": "W",
+        "attempt": 1,
+        "task_queue": "q",
+    }
     log.info("x", extra={"temporal_activity": activity})
     log.info("x", extra={"temporal_workflow": workflow})
     first, second = lines()
-    assert {"workflow_id": "w", "workflow_run_id": "r", "activity": "a", "try": 3}.items() <= first.items()
-    assert {"workflow_id": "w", "workflow_run_id": "r", "workflow": "W", "task_queue": "q"}.items() <= second.items()
+    assert {
+        "workflow_id": "w",
+        "workflow_run_id": "r",
+        "activity": "a",
+        "try": 3,
+    }.items() <= first.items()
+    assert {
+        "workflow_id": "w",
+        "workflow_run_id": "r",
+        "workflow": "W",
+        "task_queue": "q",
+    }.items() <= second.items()
     assert not {"temporal_activity", "temporal_workflow", "attempt"} & (set(first) | set(second))
 
 
 @pytest.mark.parametrize(
-    "hostile", ["a\nb", "a\r\nlevel=error", "\x1b[31mred", "\u202egnp.exe", "\u2028", "\x00", "\x85"]
+    "hostile",
+    ["a\nb", "a\r\nlevel=error", "\x1b[31mred", "\u202egnp.exe", "\u2028", "\x00", "\x85"],
 )
-def test_no_text_breaks_the_line_or_steers_a_terminal(lines: Lines, fresh: io.StringIO, hostile: str) -> None:
+def test_no_text_breaks_the_line_or_steers_a_terminal(
+    lines: Lines, fresh: io.StringIO, hostile: str
+) -> None:
     log.warning("crawler %s", hostile, extra={"crawler": hostile, "more": {hostile: [hostile]}})
     assert written(fresh).count("\n") == 1
     assert written(fresh).isascii()
@@ -135,9 +164,13 @@ def test_lengths_are_bounded(lines: Lines, fresh: io.StringIO) -> None:
     assert "(cut)" in lines()[0]["event"]
 
 
-def test_secrets_are_masked_in_message_field_and_traceback(lines: Lines, fresh: io.StringIO) -> None:
+def test_secrets_are_masked_in_message_field_and_traceback(
+    lines: Lines, fresh: io.StringIO
+) -> None:
     log.info(
-        "token is %s", CANARY, extra={"url": f"https://me:{CANARY}@h/", "password": "other-secret", "a": {CANARY: 1}}
+        "token is %s",
+        CANARY,
+        extra={"url": f"https://me:{CANARY}@h/", "password": "other-secret", "a": {CANARY: 1}},
     )
     try:
         raise ValueError(f"cannot log in with {CANARY}")
@@ -189,7 +222,9 @@ def test_the_last_words_of_a_process_have_the_same_form(lines: Lines, fresh: io.
     assert "deprecated" in lines()[2]["event"]
 
 
-def test_level_and_format_follow_the_settings(fresh: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_level_and_format_follow_the_settings(
+    fresh: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "stderr", fresh)  # pytest put its own back after the fixture
     logs.configure("tests", Settings(log=LogSettings(level="WARNING", format="pretty")))
     log.info("quiet")
@@ -226,7 +261,9 @@ async def test_lines_of_a_request_carry_its_name_and_run(lines: Lines) -> None:
         await client.get("/v1/runs")
     assert answer.headers.get_list("x-request-id") == ["mine-1"]
     assert len(other.headers.get_list("x-request-id")) == 1
-    ours = [line for line in lines() if line["logger"] in ("inner", "crawler_lifecycle.web.serving")]
+    ours = [
+        line for line in lines() if line["logger"] in ("inner", "crawler_lifecycle.web.serving")
+    ]
     assert [line["http_request"] for line in ours[:2]] == ["mine-1", "mine-1"]
     assert [line["run_id"] for line in ours[:2]] == [7, 7]
     assert ours[1]["status"] == 202

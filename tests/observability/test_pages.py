@@ -1,4 +1,6 @@
-"""The pages for operators say what is true: settings, commands, figures and tests that they name exist."""
+"""The pages for operators say what is true: settings, commands, figures and tests that they name
+exist.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 
 
-# --- settings ---------------------------------------------------------------------------------------------------------
+# --- settings -------------------------------------------------------------------------------------
 
 
 def test_the_page_has_the_default_and_the_meaning_of_each_setting() -> None:
@@ -37,12 +39,17 @@ def test_the_page_has_the_default_and_the_meaning_of_each_setting() -> None:
     ("line", "problem"),
     [
         ("", "no line for LIFECYCLE_WORKER__THREADS$"),
-        ("- `LIFECYCLE_WORKER__THREADS`\n" * 2, "LIFECYCLE_WORKER__THREADS is no setting, or stands here twice"),
+        (
+            "- `LIFECYCLE_WORKER__THREADS`\n" * 2,
+            "LIFECYCLE_WORKER__THREADS is no setting, or stands here twice",
+        ),
         ("- `LIFECYCLE_WORKER__THREAD`\n", "LIFECYCLE_WORKER__THREAD is no setting"),
     ],
 )
 def test_a_setting_stands_on_the_page_once(line: str, problem: str) -> None:
-    page = re.sub(r"(?m)^- `LIFECYCLE_WORKER__THREADS`.*\n", line, (DOCS / "settings.md").read_text())
+    page = re.sub(
+        r"(?m)^- `LIFECYCLE_WORKER__THREADS`.*\n", line, (DOCS / "settings.md").read_text()
+    )
     with pytest.raises(ValueError, match=problem):
         described(page)
 
@@ -63,14 +70,16 @@ def test_the_file_of_the_example_is_read(tmp_path: Path, monkeypatch: pytest.Mon
     assert Settings.load().worker.threads == tomllib.loads(text[1])["worker"]["threads"]
 
 
-# --- commands ---------------------------------------------------------------------------------------------------------
+# --- commands -------------------------------------------------------------------------------------
 
 
 def commands(program: str) -> list[tuple[str, str]]:
     """(page, command line) of every line in a code block that calls a program."""
     found = []
     for page in sorted(DOCS.glob("*.md")):
-        for block in re.findall(r"^```(?:\w*)\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
+        for block in re.findall(
+            r"^```(?:\w*)\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE
+        ):
             for line in block.replace("\\\n", " ").splitlines():
                 for part in re.split(r"\s(?:&&|\|\||\||>)\s|\$\(", line.split(" #")[0]):
                     words = part.strip().removeprefix("$ ").rstrip(")")
@@ -87,7 +96,15 @@ def test_crawlctl_understands_what_the_pages_tell_it() -> None:
 
 
 def _understands(line: str) -> None:
-    placeholders = {"RUN": "7", "TASK": "12", "N": "3", "ID": "x", "NAME": "x", "CRAWLER": "x", "ROLE": "control"}
+    placeholders = {
+        "RUN": "7",
+        "TASK": "12",
+        "N": "3",
+        "ID": "x",
+        "NAME": "x",
+        "CRAWLER": "x",
+        "ROLE": "control",
+    }
     words = [placeholders.get(word.removeprefix("$"), word) for word in shlex.split(line)[1:]]
     _, rest = session.split(words)
     try:
@@ -117,7 +134,7 @@ def test_the_temporal_cli_knows_the_commands_and_options_of_the_pages() -> None:
         assert [option for option in options if option not in shown[verb]] == [], (page, line)
 
 
-# --- figures ----------------------------------------------------------------------------------------------------------
+# --- figures --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("text", "prefix"), [
@@ -127,11 +144,13 @@ def test_the_temporal_cli_knows_the_commands_and_options_of_the_pages() -> None:
 def test_the_figures_of_the_services_are_those_of_the_page(text: str, prefix: str) -> None:
     shown = {line.split()[2] for line in text.splitlines() if line.startswith(f"# TYPE {prefix}")}
     shown = {name for name in shown if not name.endswith("_created")}
-    page = set(re.findall(rf"^- `({prefix}\w+)`", (DOCS / "observability.md").read_text(), re.MULTILINE))
+    page = set(
+        re.findall(rf"^- `({prefix}\w+)`", (DOCS / "observability.md").read_text(), re.MULTILINE)
+    )
     assert shown == page
 
 
-# --- tests and units --------------------------------------------------------------------------------------------------
+# --- tests and units ------------------------------------------------------------------------------
 
 
 def test_every_test_that_the_security_page_names_exists() -> None:
@@ -141,7 +160,9 @@ def test_every_test_that_the_security_page_names_exists() -> None:
     missing = []
     for path, name in named:
         file = ROOT / path
-        if not file.is_file() or (name and not re.search(rf"^(?:async )?def {name}\(", file.read_text(), re.MULTILINE)):
+        if not file.is_file() or (
+            name and not re.search(rf"^(?:async )?def {name}\(", file.read_text(), re.MULTILINE)
+        ):
             missing.append(f"{path}::{name}")
     assert missing == []
 
@@ -151,33 +172,48 @@ def test_every_requirement_has_an_answer() -> None:
     assert re.findall(r"^\| S(\d+) ", page, re.MULTILINE) == [str(n) for n in range(1, 21)]
 
 
-PAGES = sorted([*DOCS.glob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "deploy" / "README.md"])
+PAGES = sorted(
+    [
+        *DOCS.glob("*.md"),
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        ROOT / "deploy" / "README.md",
+    ]
+)
 
 
 def test_pages_link_to_files_that_exist() -> None:
     missing = []
     for page in PAGES:
-        for target in re.findall(r"\]\(([\w./-]+\.[a-z]+|[\w./-]+/)(?:#[\w-]+)?\)", page.read_text()):
+        for target in re.findall(
+            r"\]\(([\w./-]+\.[a-z]+|[\w./-]+/)(?:#[\w-]+)?\)", page.read_text()
+        ):
             if not (page.parent / target).exists():
                 missing.append(f"{page.name} -> {target}")
     assert missing == []
 
 
 def test_modules_and_rooms_that_pages_name_exist() -> None:
-    """Paths of modules on every page; on those for developers also rooms. They begin at the package or the root."""
+    """Paths of modules on every page; on those for developers also rooms.
+
+    They begin at the package or the root.
+    """
     missing = []
     for page in PAGES:
         rooms = "|/" if page.name in ("architecture.md", "CONTRIBUTING.md") else ""
         for named in re.findall(rf"`([a-z_]+(?:/\w+)*(?:/\w+\.py{rooms}))`", page.read_text()):
             if not any(
-                (base / named).exists() for base in (ROOT, ROOT / "crawler_lifecycle", ROOT / "tests/kubernetes")
+                (base / named).exists()
+                for base in (ROOT, ROOT / "crawler_lifecycle", ROOT / "tests/kubernetes")
             ):
                 missing.append(f"{page.name}: {named}")
     assert missing == []
 
 
 def test_the_unit_is_one_that_systemd_accepts(tmp_path: Path) -> None:
-    """Read by systemd itself where it is installed; its form and its commands are checked in any case."""
+    """Read by systemd itself where it is installed; its form and its commands are checked in any
+    case.
+    """
     text = re.search(r"```ini\n(.*?)```", (DOCS / "deployment.md").read_text(), re.DOTALL)
     assert text
     unit = text[1]
@@ -185,12 +221,18 @@ def test_the_unit_is_one_that_systemd_accepts(tmp_path: Path) -> None:
     grace = re.search(r"^TimeoutStopSec=(\d+)", unit, re.MULTILINE)
     assert grace
     assert int(grace[1]) > Settings().worker.grace_s
-    assert "KillMode=process" in unit, "crawls of the local cluster go on while a worker is replaced"
+    assert "KillMode=process" in unit, (
+        "crawls of the local cluster go on while a worker is replaced"
+    )
     program = re.search(r"^ExecStart=\S*/crawlctl (.+)$", unit, re.MULTILINE)
     assert program
-    build().parse_args(program[1].replace("%i", "all").split(), print_error=False, exit_on_error=False)
+    build().parse_args(
+        program[1].replace("%i", "all").split(), print_error=False, exit_on_error=False
+    )
     if shutil.which("systemd-analyze"):
         file = tmp_path / "crawler-lifecycle@.service"
-        file.write_text(re.sub(r"^(ExecStart=)\S+", rf"\1{sys.executable}", unit, flags=re.MULTILINE))
+        file.write_text(
+            re.sub(r"^(ExecStart=)\S+", rf"\1{sys.executable}", unit, flags=re.MULTILINE)
+        )
         done = subprocess.run(["systemd-analyze", "verify", file], capture_output=True, text=True)
         assert "Unknown" not in done.stderr

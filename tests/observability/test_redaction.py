@@ -1,4 +1,6 @@
-"""Redaction: nothing known to be secret is ever left over, and it never fails, whatever it is given."""
+"""Redaction: nothing known to be secret is ever left over, and it never fails, whatever it is
+given.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,18 @@ SECRETS = st.text(st.characters(codec="utf-8"), min_size=ANYWHERE_MIN, max_size=
     lambda s: len(s.strip()) >= ANYWHERE_MIN and MASK not in s and s not in MASK
 )
 ANYTHING = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary() | st.builds(object),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.integers(), inner) | st.tuples(inner, inner),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text()
+    | st.binary()
+    | st.builds(object),
+    lambda inner: (
+        st.lists(inner)
+        | st.dictionaries(st.text() | st.integers(), inner)
+        | st.tuples(inner, inner)
+    ),
     max_leaves=20,
 )
 
@@ -66,7 +78,9 @@ def test_a_canary_is_found_in_every_encoding(form: str) -> None:
     assert inner not in shown
 
 
-@given(value=ANYTHING, secrets=st.lists(st.text(max_size=40), max_size=3), limit=st.integers(1, 300))
+@given(
+    value=ANYTHING, secrets=st.lists(st.text(max_size=40), max_size=3), limit=st.integers(1, 300)
+)
 def test_it_never_raises_and_gives_only_json(value: object, secrets: list[str], limit: int) -> None:
     shown = Redactor(secrets).value(value, limit=limit)
     json.dumps(shown)
@@ -128,8 +142,26 @@ def test_what_is_no_secret_stays(text: str) -> None:
 
 
 def test_names_of_secrets() -> None:
-    secret = ("password", "DB_PASSWORD", "Authorization", "x-api-key", "gateway.token", "secrets", "AWS_SESSION_TOKEN")
-    harmless = ("author", "key", "event_key", "run_id", "tokens_file", "monkey", "tokenizer_name_x", "task", "keyboard")
+    secret = (
+        "password",
+        "DB_PASSWORD",
+        "Authorization",
+        "x-api-key",
+        "gateway.token",
+        "secrets",
+        "AWS_SESSION_TOKEN",
+    )
+    harmless = (
+        "author",
+        "key",
+        "event_key",
+        "run_id",
+        "tokens_file",
+        "monkey",
+        "tokenizer_name_x",
+        "task",
+        "keyboard",
+    )
     assert [name for name in secret if not is_secret_name(name)] == []
     assert [name for name in harmless if is_secret_name(name)] == []
 
@@ -150,7 +182,14 @@ def test_long_texts_are_cut_and_a_secret_at_the_cut_is_not_halved() -> None:
 
 
 def test_hostile_texts_cost_little(recwarn: pytest.WarningsRecorder) -> None:
-    for text in ("password" * 4000, "a-" * 16000, "://" * 10000, "token=" * 5000, "'\\" * 16000, "://a:" * 6000):
+    for text in (
+        "password" * 4000,
+        "a-" * 16000,
+        "://" * 10000,
+        "token=" * 5000,
+        "'\\" * 16000,
+        "://a:" * 6000,
+    ):
         Redactor([CANARY]).text(text)
 
 
@@ -159,7 +198,11 @@ def test_printable_is_one_harmless_line(text: str) -> None:
     shown = printable(text)
     assert len(shown.splitlines()) <= 1
     assert not [c for c in shown if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp")]
-    assert not [c for c in shown if unicodedata.bidirectional(c) in ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI")]
+    assert not [
+        c
+        for c in shown
+        if unicodedata.bidirectional(c) in ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI")
+    ]
     kept = printable(text, lines=True)
     assert {c for c in kept if unicodedata.category(c) == "Cc"} <= {"\n", "\t"}
 

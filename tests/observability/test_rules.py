@@ -1,4 +1,7 @@
-"""Rules of security that the source must keep. What texts do on their way: ``tests/gateway/test_security.py``."""
+"""Rules of security that the source must keep.
+
+What texts do on their way: ``tests/gateway/test_security.py``.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,24 @@ MODULES = sorted(ROOT.rglob("*.py"))
 
 #: Calls that turn data into code, wherever they stand.
 FORBIDDEN = {
-    *("eval", "exec", "compile", "os.system", "os.popen", "pickle.load", "pickle.loads", "marshal.loads"),
+    *(
+        "eval",
+        "exec",
+        "compile",
+        "os.system",
+        "os.popen",
+        "pickle.load",
+        "pickle.loads",
+        "marshal.loads",
+    ),
     *("yaml.load", "yaml.unsafe_load", "yaml.full_load", "tempfile.mktemp", "subprocess.getoutput"),
 }
 
 
 #: Where one of them may stand; nothing else is parsed.
-SUSPECT = re.compile(rf"(?<![\w.])(?:{'|'.join(map(re.escape, sorted(FORBIDDEN)))})\s*\(|\bshell\s*=")
+SUSPECT = re.compile(
+    rf"(?<![\w.])(?:{'|'.join(map(re.escape, sorted(FORBIDDEN)))})\s*\(|\bshell\s*="
+)
 
 
 def _calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
@@ -33,7 +47,13 @@ def _made_code(path: Path) -> Iterator[str]:
         if name in FORBIDDEN:
             yield f"{path.relative_to(ROOT)}:{call.lineno}: {name}"
         shell = next((k.value for k in call.keywords if k.arg == "shell"), None)
-        if shell is not None and name.split(".")[0] in ("subprocess", "asyncio", "Popen", "run", "processes"):
+        if shell is not None and name.split(".")[0] in (
+            "subprocess",
+            "asyncio",
+            "Popen",
+            "run",
+            "processes",
+        ):
             yield f"{path.relative_to(ROOT)}:{call.lineno}: a shell"
 
 

@@ -1,4 +1,6 @@
-"""A real worker that carried out real runs: its lines, its figures, its traces, and no secret in any of them."""
+"""A real worker that carried out real runs: its lines, its figures, its traces, and no secret in
+any of them.
+"""
 
 from __future__ import annotations
 
@@ -55,16 +57,24 @@ class World:
         return self.handles[crawler]
 
     async def begin_by_http(self) -> None:
-        """The same through the gateway, as a front end does it, with a secret in a header and in a wrong request."""
+        """The same through the gateway, as a front end does it, with a secret in a header and in a
+        wrong request.
+        """
         address = f"http://127.0.0.1:{self.watched.ports['gateway']}/v1/runs"
-        headers = {"Authorization": f"Bearer {HEADER}", "Idempotency-Key": "by-http", "X-Request-Id": "front-1"}
+        headers = {
+            "Authorization": f"Bearer {HEADER}",
+            "Idempotency-Key": "by-http",
+            "X-Request-Id": "front-1",
+        }
         async with httpx.AsyncClient(headers=headers, timeout=60) as client:
             wrong = await client.post(address, json={"crawler": "good", "password": HEADER})
             self.answers = [wrong.text]
             assert wrong.status_code == 422
             begun = await client.post(address, json={"crawler": "good", **QUICK})
             assert begun.status_code == 202, begun.text
-        self.handles["by http"] = self.server.client.get_workflow_handle("crawl/good/by-http", result_type=RunResult)
+        self.handles["by http"] = self.server.client.get_workflow_handle(
+            "crawl/good/by-http", result_type=RunResult
+        )
 
 
 def _is_end(line: dict[str, object]) -> bool:
@@ -73,7 +83,9 @@ def _is_end(line: dict[str, object]) -> bool:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
-    """Four runs: one waits for the scheduler service and is good, one fails, one is stopped, one comes by HTTP."""
+    """Four runs: one waits for the scheduler service and is good, one fails, one is stopped, one
+    comes by HTTP.
+    """
     folder = tmp_path_factory.mktemp("watched")
     async with temporal_server(skipping=False) as server:
         make_tables(f"sqlite:///{folder / 'runs.db'}")
@@ -83,16 +95,23 @@ async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World
         try:
             watched.start("worker")
             await world.begin("good")
-            until(lambda: watched.value("lifecycle_activity_failures_total", error="SchedulerUnavailable"))
+            until(
+                lambda: watched.value(
+                    "lifecycle_activity_failures_total", error="SchedulerUnavailable"
+                )
+            )
             watched.start("scheduler")
             for crawler in ("good", "bad"):
                 handle = world.handles.get(crawler) or await world.begin(crawler)
                 world.results[crawler] = await handle.result()
             handle = await world.begin("long")
-            while (await handle.query(names.QUERY_STATUS, result_type=RunSnapshot)).stage != "reconciliation":  # noqa: ASYNC110
+            while (  # noqa: ASYNC110
+                await handle.query(names.QUERY_STATUS, result_type=RunSnapshot)
+            ).stage != "reconciliation":
                 await asyncio.sleep(0.05)
             await handle.signal(
-                names.SIGNAL_FORCE_STOP, {"reason": "enough\r\n\x1b[2Jfor \u202enow", "requested_by": "me"}
+                names.SIGNAL_FORCE_STOP,
+                {"reason": "enough\r\n\x1b[2Jfor \u202enow", "requested_by": "me"},
             )
             world.results["long"] = await handle.result()
             watched.start("gateway")
@@ -101,7 +120,12 @@ async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World
             world.metrics = watched.scrape()
             # Lines are written by a thread of their own, a moment after they were told.
             ended = {handle.id for handle in world.handles.values()}
-            until(lambda: ended <= {each["workflow_id"] for each in watched.lines("worker") if _is_end(each)})
+            until(
+                lambda: (
+                    ended
+                    <= {each["workflow_id"] for each in watched.lines("worker") if _is_end(each)}
+                )
+            )
             until(lambda: any(each.get("status") == 202 for each in watched.lines("gateway")))
             yield world
         finally:
@@ -122,8 +146,14 @@ async def test_every_line_is_json_and_names_its_subject(world: World) -> None:
     lines = world.watched.lines("worker")
     assert {line["service"] for line in lines} == {"worker"}
     # The SDK says this before it asks our interceptor.
-    of_activities = [line for line in lines if "activity" in line and line["event"] != "Starting activity"]
-    assert {line["activity"] for line in of_activities} >= {"create_history_id", "count_alive_tasks", "record_stop"}
+    of_activities = [
+        line for line in lines if "activity" in line and line["event"] != "Starting activity"
+    ]
+    assert {line["activity"] for line in of_activities} >= {
+        "create_history_id",
+        "count_alive_tasks",
+        "record_stop",
+    }
     for line in of_activities:
         assert {"workflow_id", "workflow_run_id", "task_queue", "try", "pid"} <= set(line), line
         if line["activity"] != "create_history_id":
@@ -132,34 +162,52 @@ async def test_every_line_is_json_and_names_its_subject(world: World) -> None:
     told = [line["event"] for line in lines if line.get("run_id") == 3 and line["level"] == "info"]
     assert any(text.startswith("run 3 begins: attempt 1 of crawler long") for text in told), told
     assert any(text.startswith("run ended FAILED / cancelled") for text in told), told
-    killed = [line for line in lines if line.get("activity") == "k8_stop_pod" and "done" in line["event"]]
+    killed = [
+        line for line in lines if line.get("activity") == "k8_stop_pod" and "done" in line["event"]
+    ]
     assert killed
     assert {line["run_id"] for line in killed} == {3}, "it takes all tasks of its run"
 
 
 async def test_lines_of_workflows_are_written_once_and_know_their_run(world: World) -> None:
-    lines = [line for line in world.watched.lines("worker") if line["logger"] == "temporalio.workflow"]
-    of_long = [line for line in lines if line["workflow_id"] == "watched/long" and line["level"] == "info"]
-    assert [line["event"] for line in of_long] == ["workflow begins", "signal force_stop", "workflow ends"]
+    lines = [
+        line for line in world.watched.lines("worker") if line["logger"] == "temporalio.workflow"
+    ]
+    of_long = [
+        line for line in lines if line["workflow_id"] == "watched/long" and line["level"] == "info"
+    ]
+    assert [line["event"] for line in of_long] == [
+        "workflow begins",
+        "signal force_stop",
+        "workflow ends",
+    ]
     assert [line.get("run_id") for line in of_long] == [None, 3, 3]
     assert of_long[-1]["attempt"] == 1
 
 
 async def test_text_from_outside_breaks_no_line(world: World) -> None:
-    (stop,) = [line for line in world.watched.lines("worker") if line["event"].startswith("stop (forced)")]
+    (stop,) = [
+        line for line in world.watched.lines("worker") if line["event"].startswith("stop (forced)")
+    ]
     assert r"enough\r\n\x1b[2Jfor \u202enow" in stop["event"]
 
 
 async def test_tracebacks_are_for_bugs_alone(world: World) -> None:
     for name in ("worker", "scheduler", "gateway"):
         assert [line for line in world.watched.lines(name) if "exception" in line] == []
-    failed = [line for line in world.watched.lines("worker") if line.get("error_type") == "SchedulerUnavailable"]
+    failed = [
+        line
+        for line in world.watched.lines("worker")
+        if line.get("error_type") == "SchedulerUnavailable"
+    ]
     assert failed
     assert failed[0]["run_id"] == 1
 
 
 async def test_lines_of_a_request_name_it_and_its_run(world: World) -> None:
-    lines = [line for line in world.watched.lines("gateway") if line.get("http_request") == "front-1"]
+    lines = [
+        line for line in world.watched.lines("gateway") if line.get("http_request") == "front-1"
+    ]
     told = [(line["status"], line["path"]) for line in lines if "status" in line]
     assert told == [(422, "/v1/runs"), (202, "/v1/runs")]
     assert all(line["service"] == "gateway" for line in lines)
@@ -187,30 +235,50 @@ async def test_figures_are_what_happened(world: World) -> None:
 async def test_the_scheduler_service_counts_what_it_was_offered(world: World) -> None:
     shown = world.watched.scrape("scheduler")
     assert 'crawler_lifecycle_scheduler_tasks_total{state="created"} 4.0' in shown
-    assert 'crawler_lifecycle_scheduler_requests_total{operation="deployOnetime",status="201"} 4.0' in shown
+    assert (
+        'crawler_lifecycle_scheduler_requests_total{operation="deployOnetime",status="201"} 4.0'
+        in shown
+    )
     assert 'build="build-of-the-tests"' in shown
     assert "process_resident_memory_bytes" in shown
     page = (ROOT / "docs" / "observability.md").read_text()
-    ours = {line.split()[2] for line in shown.splitlines() if line.startswith("# TYPE crawler_lifecycle_")}
-    assert [name for name in sorted(ours) if not name.endswith("_created") and f"`{name}`" not in page] == []
+    ours = {
+        line.split()[2]
+        for line in shown.splitlines()
+        if line.startswith("# TYPE crawler_lifecycle_")
+    }
+    assert [
+        name for name in sorted(ours) if not name.endswith("_created") and f"`{name}`" not in page
+    ] == []
 
 
 async def test_the_page_about_metrics_names_what_there_is(world: World) -> None:
     page = (ROOT / "docs" / "observability.md").read_text()
     declared = {instrument.exposed for instrument in INSTRUMENTS} | {"lifecycle_build_info"}
     declared |= {"lifecycle_wake_ups_total", "lifecycle_observer_up", "lifecycle_poll_stretch"}
-    shown = {line.split()[2] for line in world.metrics.splitlines() if line.startswith("# TYPE lifecycle_")}
+    shown = {
+        line.split()[2]
+        for line in world.metrics.splitlines()
+        if line.startswith("# TYPE lifecycle_")
+    }
     assert shown <= declared
-    # Nothing was corrected or due, and no audit found anything in these runs; the rest must have been scraped.
+    # Nothing was corrected or due, and no audit found anything in these runs; the rest must have
+    # been scraped.
     absent = {"lifecycle_corrections_total", "lifecycle_audit_findings_total"}
     absent |= {"lifecycle_schedule_due_total", "lifecycle_schedule_lateness_seconds"}
     absent |= {"lifecycle_webhook_deliveries_total", "lifecycle_webhook_lag_seconds"}
     assert declared - shown <= absent
     assert [name for name in sorted(declared) if f"`{name}`" not in page] == []
-    sdk = {line.split()[2] for line in world.metrics.splitlines() if line.startswith("# TYPE temporal_")}
+    sdk = {
+        line.split()[2]
+        for line in world.metrics.splitlines()
+        if line.startswith("# TYPE temporal_")
+    }
     named = set(re.findall(r"`(temporal_\w+)`", page))
     assert named
-    assert named - sdk <= {"temporal_request_failure_total"}, "that one is there only after a call that failed"
+    assert named - sdk <= {"temporal_request_failure_total"}, (
+        "that one is there only after a call that failed"
+    )
 
 
 async def test_a_run_is_one_trace(world: World) -> None:
@@ -219,11 +287,16 @@ async def test_a_run_is_one_trace(world: World) -> None:
     by_trace: dict[bytes, set[str]] = {}
     for span in spans:
         by_trace.setdefault(span.trace_id, set()).add(span.name)
-    whole = [found for found in by_trace.values() if f"RunWorkflow:{names.LIFECYCLE_WORKFLOW}" in found]
+    whole = [
+        found for found in by_trace.values() if f"RunWorkflow:{names.LIFECYCLE_WORKFLOW}" in found
+    ]
     assert len(whole) == 4, by_trace
     (by_http,) = [found for found in whole if f"StartWorkflow:{names.LIFECYCLE_WORKFLOW}" in found]
     assert "RunActivity:update_run_status" in by_http, "from the gateway to the verdict"
-    assert all({"RunActivity:create_history_id", "RunActivity:update_run_status"} <= found for found in whole)
+    assert all(
+        {"RunActivity:create_history_id", "RunActivity:update_run_status"} <= found
+        for found in whole
+    )
 
 
 async def test_histories_made_with_traces_replay_without_them(world: World) -> None:
@@ -234,7 +307,9 @@ async def test_histories_made_with_traces_replay_without_them(world: World) -> N
 
 
 @pytest.mark.parametrize("name", ["completed", "stopped", "waves", "resumed"])
-async def test_histories_made_without_traces_replay_with_them(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_histories_made_without_traces_replay_with_them(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(opentelemetry.trace, "_TRACER_PROVIDER", create_tracer_provider())
     document = (ROOT / "tests" / "histories" / f"{name}.json").read_text()
     history = WorkflowHistory.from_json(name, json.loads(document))
@@ -245,7 +320,14 @@ async def test_histories_made_without_traces_replay_with_them(name: str, monkeyp
 def _forms(secret: str) -> set[str]:
     raw = secret.encode()
     whole = base64.b64encode(raw).decode()
-    return {secret, quote(secret, safe=""), quote_plus(secret), raw.hex(), json.dumps(secret)[1:-1], whole[:-4]}
+    return {
+        secret,
+        quote(secret, safe=""),
+        quote_plus(secret),
+        raw.hex(),
+        json.dumps(secret)[1:-1],
+        whole[:-4],
+    }
 
 
 async def test_no_canary_came_out_anywhere(world: World) -> None:
@@ -253,7 +335,10 @@ async def test_no_canary_came_out_anywhere(world: World) -> None:
     for crawler, handle in world.handles.items():
         history = await handle.fetch_history()
         places[f"history of {crawler}"] = history.to_json()
-        payloads = [base64.b64decode(data, validate=False) for data in _payloads(json.loads(history.to_json()))]
+        payloads = [
+            base64.b64decode(data, validate=False)
+            for data in _payloads(json.loads(history.to_json()))
+        ]
         places[f"payloads of {crawler}"] = b"\n".join(payloads).decode("utf-8", "replace")
     for name in ("worker", "scheduler", "gateway"):
         places[f"log of {name}"] = world.watched.log(name)
@@ -261,11 +346,19 @@ async def test_no_canary_came_out_anywhere(world: World) -> None:
     places["traces"] = b"".join(world.watched.collector.bodies).decode("latin-1")
     places["events"] = (world.watched.folder / "events.jsonl").read_text()
     assert all(places.values()), [name for name, text in places.items() if not text]
-    hits = [(place, form) for place, text in places.items() for v in SECRET for form in _forms(v) if form in text]
+    hits = [
+        (place, form)
+        for place, text in places.items()
+        for v in SECRET
+        for form in _forms(v)
+        if form in text
+    ]
     assert hits == []
     # What a caller sends in a field is named to the caller, and to nobody else.
     assert [value for value in VALUES if value in world.answers[0]] == []
-    assert "SchedulerUnavailable" in places["log of worker"], "the address with the password was never told"
+    assert "SchedulerUnavailable" in places["log of worker"], (
+        "the address with the password was never told"
+    )
 
 
 def _bytes_of(folder: Path, pattern: str) -> bytes:
@@ -276,7 +369,9 @@ def _payloads(value: object) -> list[str]:
     if isinstance(value, dict):
         own = [value["data"]] if isinstance(value.get("data"), str) else []
         return own + [data for member in value.values() for data in _payloads(member)]
-    return [data for member in value for data in _payloads(member)] if isinstance(value, list) else []
+    return (
+        [data for member in value for data in _payloads(member)] if isinstance(value, list) else []
+    )
 
 
 async def test_the_database_holds_no_canary(world: World) -> None:

@@ -1,4 +1,6 @@
-"""The three services as real processes on a real Temporal server, with canaries wherever a secret goes."""
+"""The three services as real processes on a real Temporal server, with canaries wherever a secret
+goes.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ CATALOGUE = """
 
 
 def reserve_port() -> socket.socket:
-    """A port that nobody else is given while this is open; whoever binds it by name, as servers do, may have it."""
+    """A port that nobody else is given while this is open; whoever binds it by name, as servers do,
+    may have it.
+    """
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     held.bind(("127.0.0.1", 0))
@@ -104,7 +108,9 @@ class Collector(ThreadingHTTPServer):
 
     def spans(self) -> list[Any]:
         """Every span that arrived, with its resource."""
-        from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+        from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+            ExportTraceServiceRequest,
+        )
 
         found = []
         for body in self.bodies:
@@ -124,10 +130,16 @@ class Watched:
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._held = {name: reserve_port() for name in ("health", "metrics", "scheduler", "gateway")}
+        self._held = {
+            name: reserve_port() for name in ("health", "metrics", "scheduler", "gateway")
+        }
         self.ports = {name: int(held.getsockname()[1]) for name, held in self._held.items()}
         (self.folder / "crawlers.yaml").write_text(CATALOGUE)
-        clean = {k: v for k, v in os.environ.items() if not k.startswith(("TEMPORAL_", "LIFECYCLE_", "OTEL_"))}
+        clean = {
+            k: v
+            for k, v in os.environ.items()
+            if not k.startswith(("TEMPORAL_", "LIFECYCLE_", "OTEL_"))
+        }
         self.env = {
             **clean,
             **CANARIES,
@@ -146,7 +158,8 @@ class Watched:
             "LIFECYCLE_GATEWAY__URL": f"http://127.0.0.1:{self.ports['gateway']}",
             "LIFECYCLE_GATEWAY__PORT": str(self.ports["gateway"]),
             "LIFECYCLE_GATEWAY__OPEN": "true",
-            "LIFECYCLE_AUDIT__EVERY_S": "0",  # one comes every quarter of an hour of the clock, and is about no run
+            # One comes every quarter of an hour of the clock, and is about no run.
+            "LIFECYCLE_AUDIT__EVERY_S": "0",
             "LIFECYCLE_LOG__LEVEL": "DEBUG",
             "OTEL_EXPORTER_OTLP_ENDPOINT": self.collector.url,
             "OTEL_BSP_SCHEDULE_DELAY": "200",
@@ -160,7 +173,12 @@ class Watched:
                 stdout=log, stderr=log,
             )  # fmt: skip
         port = self.ports["health" if name == "worker" else name]
-        until(lambda: '"ready":true' in get(f"http://127.0.0.1:{port}/readyz").replace(" ", "") or self.died(name))
+        until(
+            lambda: (
+                '"ready":true' in get(f"http://127.0.0.1:{port}/readyz").replace(" ", "")
+                or self.died(name)
+            )
+        )
 
     def died(self, name: str) -> bool:
         code = self.processes[name].poll()
@@ -199,6 +217,10 @@ class Watched:
         total = 0.0
         for line in self.scrape().splitlines():
             found = re.fullmatch(r"(\w+)\{(.*)\} (\S+)", line)
-            if found and found[1] == metric and all(f'{k}="{v}"' in found[2] for k, v in labels.items()):
+            if (
+                found
+                and found[1] == metric
+                and all(f'{k}="{v}"' in found[2] for k, v in labels.items())
+            ):
                 total += float(found[3])
         return total

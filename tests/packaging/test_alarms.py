@@ -25,7 +25,12 @@ _POOL = 'lifecycle_pool_%s{pool="shop"}'
 
 
 def _pool(wait: str, in_use: str, most: str, reserved: str) -> dict[str, str]:
-    values = {"oldest_wait_seconds": wait, "places_in_use": in_use, "places_max": most, "places_reserved": reserved}
+    values = {
+        "oldest_wait_seconds": wait,
+        "places_in_use": in_use,
+        "places_max": most,
+        "places_reserved": reserved,
+    }
     return {_POOL % name: value for name, value in values.items()}
 
 
@@ -48,7 +53,10 @@ PLAYS: dict[str, tuple[list[Play], list[Play]]] = {
     ),
     "CrawlLooksFail": (
         [({_LOOKS % "failed": "0+2x60", _LOOKS % "ok": "0+8x60"}, 50)],
-        [({_LOOKS % "failed": "0+1x60", _LOOKS % "ok": "0+99x60"}, 50), ({_LOOKS % "failed": "0x60"}, 50)],
+        [
+            ({_LOOKS % "failed": "0+1x60", _LOOKS % "ok": "0+99x60"}, 50),
+            ({_LOOKS % "failed": "0x60"}, 50),
+        ],
     ),
     "CrawlLooksAreOverdue": (
         [({"lifecycle_look_overdue_seconds_max": "0x10 150x10"}, 15)],
@@ -56,14 +64,25 @@ PLAYS: dict[str, tuple[list[Play], list[Play]]] = {
     ),
     "CrawlObserverIsBlind": (
         [({"lifecycle_observer_up": "0x60"}, 30), ({}, 30)],
-        [({'lifecycle_observer_up{pod="a"}': "0x60", 'lifecycle_observer_up{pod="b"}': "1x60"}, 30)],
+        [
+            (
+                {
+                    'lifecycle_observer_up{pod="a"}': "0x60",
+                    'lifecycle_observer_up{pod="b"}': "1x60",
+                },
+                30,
+            )
+        ],
     ),
     "CrawlRunsBlocked": (
         [({"lifecycle_runs_blocked": "0x10 2x10"}, 18)],
         [({"lifecycle_runs_blocked": "0x60"}, 18)],
     ),
     "CrawlQueueHasNoWorker": (
-        [({_POLLERS % "": "4x30"}, 20), ({_POLLERS % "": "4x30", _POLLERS % "-control": "4x9 stale _x20"}, 20)],
+        [
+            ({_POLLERS % "": "4x30"}, 20),
+            ({_POLLERS % "": "4x30", _POLLERS % "-control": "4x9 stale _x20"}, 20),
+        ],
         [({_POLLERS % "": "4x30", _POLLERS % "-control": "4x30"}, 20)],
     ),
     "CrawlWorkWaitsForWorkers": (
@@ -94,7 +113,10 @@ PLAYS: dict[str, tuple[list[Play], list[Play]]] = {
         [({_HOOKS % "failing": "1x120"}, 100)],
         [({_HOOKS % "failing": "1x50 0x120", _HOOKS % "paused": "0x200"}, 100)],
     ),
-    "CrawlWebhookIsPaused": ([({_HOOKS % "paused": "1x20"}, 10)], [({_HOOKS % "failing": "1x20"}, 10)]),
+    "CrawlWebhookIsPaused": (
+        [({_HOOKS % "paused": "1x20"}, 10)],
+        [({_HOOKS % "failing": "1x20"}, 10)],
+    ),
     "CrawlExportsFail": (
         [({'lifecycle_exports_total{result="failed"}': "0+1x60"}, 30)],
         [({'lifecycle_exports_total{result="exported"}': "0+1x60"}, 30)],
@@ -104,8 +126,14 @@ PLAYS: dict[str, tuple[list[Play], list[Play]]] = {
         [({_TASKS % "deferred": "0+1x120", _TASKS % "created": "0+3x120"}, 90)],
     ),
     "CrawlPoolWaitsWithoutItsPlaces": (
-        [(_pool("4000x60", "3x60", "5x60", "0x60"), 30), (_pool("4000x60", "5x60", "5x60", "6x60"), 30)],
-        [(_pool("4000x60", "5x60", "5x60", "2x60"), 30), (_pool("100x60", "3x60", "5x60", "0x60"), 30)],
+        [
+            (_pool("4000x60", "3x60", "5x60", "0x60"), 30),
+            (_pool("4000x60", "5x60", "5x60", "6x60"), 30),
+        ],
+        [
+            (_pool("4000x60", "5x60", "5x60", "2x60"), 30),
+            (_pool("100x60", "3x60", "5x60", "0x60"), 30),
+        ],
     ),
     "CrawlTasksAreRefused": (
         [({_TASKS % "refused": "_x20 1x60"}, 30), ({_TASKS % "refused": "2x20 3x60"}, 30)],

@@ -1,4 +1,6 @@
-"""``deploy/`` read as data, without a cluster: what it names exists, and what it grants is what the code needs."""
+"""``deploy/`` read as data, without a cluster: what it names exists, and what it grants is what the
+code needs.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,8 @@ ROOT = DEPLOY.parent
 BASE = list(resources(DEPLOY / "base"))
 MIGRATION = list(resources(DEPLOY / "migration"))
 WORKLOADS = [one for one in [*BASE, *MIGRATION] if pod_of(one) is not None]
-#: With what overlays bring along; what they patch is compared on a real API server (tests/kubernetes).
+#: With what overlays bring along; what they patch is compared on a real API server
+#: (tests/kubernetes).
 EVERYTHING = [one for folder in kustomizations() for one in resources(folder)]
 SERVICES, CRAWLS = "crawler-lifecycle", "crawls"
 SYSTEM, CLUSTER_ID = "kube-system", "crawls-cluster-id"
@@ -68,12 +71,15 @@ def of_kind(*kinds: str, among: list[Document] = BASE) -> list[Document]:
     return [one for one in among if one["kind"] in kinds]
 
 
-# --- the files -----------------------------------------------------------------------------------------------------
+# --- the files ------------------------------------------------------------------------------------
 
 
 def test_every_file_belongs_to_a_kustomization_or_is_a_template() -> None:
-    used = {DEPLOY / "README.md", DEPLOY / "check.sh", DEPLOY / "images.txt"} | set((DEPLOY / "secrets").iterdir())
-    used |= {file for file in (DEPLOY / "helm").rglob("*") if file.is_file()}  # a test of its own renders it
+    used = {DEPLOY / "README.md", DEPLOY / "check.sh", DEPLOY / "images.txt"} | set(
+        (DEPLOY / "secrets").iterdir()
+    )
+    # A test of its own renders it.
+    used |= {file for file in (DEPLOY / "helm").rglob("*") if file.is_file()}
     for folder in kustomizations():
         used.add(folder / "kustomization.yaml")
         (own,) = documents(folder / "kustomization.yaml")
@@ -91,14 +97,21 @@ def test_every_file_belongs_to_a_kustomization_or_is_a_template() -> None:
 def test_every_object_is_named_once_and_has_its_namespace() -> None:
     for folder in kustomizations():
         found = list(resources(folder))
-        keys = Counter((one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]) for one in found)
+        keys = Counter(
+            (one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"])
+            for one in found
+        )
         assert [key for key, count in keys.items() if count > 1] == [], folder
         for one in found:
             cluster_wide = one["kind"] in ("Namespace", "PersistentVolume", "PriorityClass")
             # What tells clusters apart is there and only there.
             ours = (SYSTEM,) if one["metadata"]["name"] == CLUSTER_ID else (SERVICES, CRAWLS)
-            assert one["metadata"].get("namespace") in ((None,) if cluster_wide else ours), name_of(one)
-            assert one["metadata"]["labels"]["app.kubernetes.io/part-of"] == "crawler-lifecycle", name_of(one)
+            assert one["metadata"].get("namespace") in ((None,) if cluster_wide else ours), name_of(
+                one
+            )
+            assert one["metadata"]["labels"]["app.kubernetes.io/part-of"] == "crawler-lifecycle", (
+                name_of(one)
+            )
 
 
 def test_an_overlay_and_its_migration_have_the_same_image_from_one_place() -> None:
@@ -116,7 +129,9 @@ def test_the_whole_of_deploy_can_be_copied_and_nothing_less() -> None:
     for folder in kustomizations():
         (own,) = documents(folder / "kustomization.yaml")
         for name in [*(own.get("resources") or []), *(own.get("components") or [])]:
-            assert (folder / name).resolve().is_relative_to(DEPLOY), "a copy elsewhere still renders"
+            assert (folder / name).resolve().is_relative_to(DEPLOY), (
+                "a copy elsewhere still renders"
+            )
 
 
 def test_our_own_pods_of_production_have_the_login_of_the_registry() -> None:
@@ -125,7 +140,9 @@ def test_our_own_pods_of_production_have_the_login_of_the_registry() -> None:
     assert patch["target"] == {"kind": "ServiceAccount", "namespace": SERVICES}
     (operation,) = yaml.safe_load(patch["patch"])
     assert (operation["op"], operation["path"]) == ("add", "/imagePullSecrets")
-    crawls = json.loads(settings_of(DEPLOY / "overlays/production/settings.env")["LIFECYCLE_CLUSTER__PULL_SECRETS"])
+    crawls = json.loads(
+        settings_of(DEPLOY / "overlays/production/settings.env")["LIFECYCLE_CLUSTER__PULL_SECRETS"]
+    )
     assert [one["name"] for one in operation["value"]] == crawls, "one name, in both namespaces"
     assert f"docker-registry {crawls[0]} -n {SERVICES}" in PAGE
     assert f"docker-registry {crawls[0]} -n {CRAWLS}" in PAGE
@@ -147,7 +164,9 @@ def test_production_applies_where_there_is_no_prometheus_operator() -> None:
 
 
 def test_production_loses_no_supporting_files() -> None:
-    production, demo = (settings_of(DEPLOY / "overlays" / name / "settings.env") for name in ("production", "demo"))
+    production, demo = (
+        settings_of(DEPLOY / "overlays" / name / "settings.env") for name in ("production", "demo")
+    )
     assert production["LIFECYCLE_CLUSTER__FILES_URL"].startswith("s3://")
     for workload in ("scheduler", "gateway"):
         (one,) = [one for one in WORKLOADS if one["metadata"]["name"] == workload]
@@ -163,10 +182,13 @@ def test_no_image_is_whatever_is_newest() -> None:
             assert re.search(r":(?!latest$)[\w.-]+$|@sha256:", container["image"]), name_of(one)
 
 
-# --- settings ------------------------------------------------------------------------------------------------------
+# --- settings -------------------------------------------------------------------------------------
 
 OVERLAYS = sorted(folder.name for folder in (DEPLOY / "overlays").iterdir())
-FILES = [DEPLOY / "base/services/settings.env", *(DEPLOY / "overlays" / name / "settings.env" for name in OVERLAYS)]
+FILES = [
+    DEPLOY / "base/services/settings.env",
+    *(DEPLOY / "overlays" / name / "settings.env" for name in OVERLAYS),
+]
 
 
 def given(workload: Document) -> Iterator[str]:
@@ -176,7 +198,9 @@ def given(workload: Document) -> Iterator[str]:
 
 def test_every_variable_of_ours_is_a_setting() -> None:
     known = set(variables())
-    names = {name for file in FILES for name in settings_of(file)} | {name for one in WORKLOADS for name in given(one)}
+    names = {name for file in FILES for name in settings_of(file)} | {
+        name for one in WORKLOADS for name in given(one)
+    }
     (volume,) = documents(DEPLOY / "components/shared-volume/kustomization.yaml")
     names |= {literal.split("=")[0] for literal in volume["configMapGenerator"][0]["literals"]}
     assert {name for name in names if name.startswith("LIFECYCLE_")} - known == set()
@@ -186,13 +210,19 @@ def test_every_variable_of_ours_is_a_setting() -> None:
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_the_settings_of_an_overlay_are_taken(overlay: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_settings_of_an_overlay_are_taken(
+    overlay: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     merged = settings_of(FILES[0]) | settings_of(DEPLOY / "overlays" / overlay / "settings.env")
     for name, value in merged.items():
         monkeypatch.setenv(name, value)
     loaded = Settings.load()
     assert (loaded.cluster.kind, loaded.cluster.namespace) == ("kubernetes", CRAWLS)
-    assert loaded.cluster.service_account == of_kind("ServiceAccount")[0]["metadata"]["name"] == "crawl"
+    assert (
+        loaded.cluster.service_account
+        == of_kind("ServiceAccount")[0]["metadata"]["name"]
+        == "crawl"
+    )
     assert loaded.cluster.kubeconfig is None, "services are their own service accounts"
     assert load(DEPLOY / "overlays" / overlay / "crawlers.yaml")
     assert str(loaded.crawlers.parent) == "/etc/crawler-lifecycle"
@@ -200,7 +230,11 @@ def test_the_settings_of_an_overlay_are_taken(overlay: str, monkeypatch: pytest.
 
 
 def ports(workload: Document) -> dict[str, int]:
-    return {port["name"]: port["containerPort"] for one in containers(workload) for port in one.get("ports") or []}
+    return {
+        port["name"]: port["containerPort"]
+        for one in containers(workload)
+        for port in one.get("ports") or []
+    }
 
 
 @pytest.fixture
@@ -214,7 +248,10 @@ def test_ports_are_those_of_the_settings(base_settings: Settings) -> None:
     for one in of_kind("Deployment"):
         name = one["metadata"]["name"]
         if name.startswith("worker-"):
-            expected = {"health": base_settings.worker.health_port, "metrics": base_settings.worker.metrics_port}
+            expected = {
+                "health": base_settings.worker.health_port,
+                "metrics": base_settings.worker.metrics_port,
+            }
         else:
             expected = {"http": getattr(base_settings, name).port}
         assert ports(one) == expected, name
@@ -235,28 +272,47 @@ def routes(workload: str) -> set[str]:
         return {route.path for route in Health(["workflows"]).app("127.0.0.1").routes}  # type: ignore[attr-defined]
     if workload == "gateway":
         return set(json.loads((ROOT / "docs/openapi.json").read_text())["paths"])
-    return set(re.findall(r'@app\.get\("([^"]+)"', (ROOT / "crawler_lifecycle/scheduler/app.py").read_text()))
+    return set(
+        re.findall(
+            r'@app\.get\("([^"]+)"', (ROOT / "crawler_lifecycle/scheduler/app.py").read_text()
+        )
+    )
 
 
 def test_probes_ask_for_paths_that_are_answered() -> None:
     for workload in of_kind("Deployment"):
         name = workload["metadata"]["name"]
         (container,) = containers(workload)
-        probes = {kind: container[f"{kind}Probe"]["httpGet"] for kind in ("startup", "liveness", "readiness")}
+        probes = {
+            kind: container[f"{kind}Probe"]["httpGet"]
+            for kind in ("startup", "liveness", "readiness")
+        }
         assert {probe["path"] for probe in probes.values()} <= routes(name), name
         assert {probe["port"] for probe in probes.values()} <= set(ports(workload)), name
-        assert probes["liveness"]["path"] == "/healthz", "an outage of the database must not restart everything"
+        assert probes["liveness"]["path"] == "/healthz", (
+            "an outage of the database must not restart everything"
+        )
         expected = "/healthz" if name == "gateway" else "/readyz"
-        assert probes["readiness"]["path"] == expected, "without Temporal the gateway still reads, and records stops"
+        assert probes["readiness"]["path"] == expected, (
+            "without Temporal the gateway still reads, and records stops"
+        )
 
 
 def test_a_process_gets_the_time_that_it_takes_to_leave(base_settings: Settings) -> None:
     for workload in of_kind("Deployment"):
         spec, name = workload["spec"]["template"]["spec"], workload["metadata"]["name"]
         own = base_settings.worker.grace_s if name.startswith("worker-") else listening.GRACE_S
-        pause = spec["containers"][0].get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
+        pause = (
+            spec["containers"][0]
+            .get("lifecycle", {})
+            .get("preStop", {})
+            .get("sleep", {})
+            .get("seconds", 0)
+        )
         assert spec["terminationGracePeriodSeconds"] >= own + pause + 10, name
-        assert bool(pause) == (not name.startswith("worker-")), "whoever is behind a Service is still sent requests"
+        assert bool(pause) == (not name.startswith("worker-")), (
+            "whoever is behind a Service is still sent requests"
+        )
 
 
 def test_there_is_a_workload_for_every_role_and_every_command_exists() -> None:
@@ -266,11 +322,15 @@ def test_there_is_a_workload_for_every_role_and_every_command_exists() -> None:
         *(("gateway",), ("scheduler",), ("db", "upgrade")),
     }
     (cluster,) = [one for one in WORKLOADS if one["metadata"]["name"] == "worker-cluster"]
-    wake_ups = [one for one in containers(cluster)[0]["env"] if one["name"] == "LIFECYCLE_WORKER__WAKE_UPS"]
-    assert wake_ups == [{"name": "LIFECYCLE_WORKER__WAKE_UPS", "value": "false"}], "its account may not watch"
+    wake_ups = [
+        one for one in containers(cluster)[0]["env"] if one["name"] == "LIFECYCLE_WORKER__WAKE_UPS"
+    ]
+    assert wake_ups == [{"name": "LIFECYCLE_WORKER__WAKE_UPS", "value": "false"}], (
+        "its account may not watch"
+    )
 
 
-# --- secrets -------------------------------------------------------------------------------------------------------
+# --- secrets --------------------------------------------------------------------------------------
 
 
 def secret_keys() -> dict[tuple[str, str], bool]:
@@ -293,16 +353,24 @@ def secret_keys() -> dict[tuple[str, str], bool]:
 
 def test_templates_hold_what_is_asked_for_and_no_secret() -> None:
     templates = documents(DEPLOY / "secrets/secrets.yaml")
-    held = {(one["metadata"]["name"], key): value for one in templates for key, value in one["stringData"].items()}
+    held = {
+        (one["metadata"]["name"], key): value
+        for one in templates
+        for key, value in one["stringData"].items()
+    }
     assert set(held) == set(secret_keys())
     for value in held.values():
-        assert re.fullmatch(r"[A-Z =]+|mysql\+pymysql://\w+:PASSWORD@DATABASE_HOST/lifecycle", value), value
+        assert re.fullmatch(
+            r"[A-Z =]+|mysql\+pymysql://\w+:PASSWORD@DATABASE_HOST/lifecycle", value
+        ), value
     assert {one["kind"] for one in EVERYTHING} & {"Secret"} == set()
 
 
 def test_the_secrets_of_the_demo_are_complete() -> None:
     script = (DEPLOY / "secrets/make-demo.sh").read_text()
-    secret = re.compile(r"name: ([\w-]+), namespace.*?\nstringData:\n(.*?)(?=^---|^END)", re.DOTALL | re.MULTILINE)
+    secret = re.compile(
+        r"name: ([\w-]+), namespace.*?\nstringData:\n(.*?)(?=^---|^END)", re.DOTALL | re.MULTILINE
+    )
     made = {
         (name, key)
         for name, block in secret.findall(script)
@@ -313,23 +381,32 @@ def test_the_secrets_of_the_demo_are_complete() -> None:
 
 def test_secrets_of_a_running_demo_are_never_written_over() -> None:
     """The database keeps the password that it was made with."""
-    for file in (DEPLOY / "secrets/make-demo.sh", DEPLOY / "overlays/demo/kustomization.yaml", DEPLOYMENT):
+    for file in (
+        DEPLOY / "secrets/make-demo.sh",
+        DEPLOY / "overlays/demo/kustomization.yaml",
+        DEPLOYMENT,
+    ):
         calls = re.findall(r"make-demo\.sh \| kubectl (\w+)", file.read_text())
         assert calls == ["create"], file.name
     order = [
-        PAGE.index(one) for one in ("apply -k deploy/overlays/demo", "make-demo.sh |", "overlays/demo/migration |")
+        PAGE.index(one)
+        for one in ("apply -k deploy/overlays/demo", "make-demo.sh |", "overlays/demo/migration |")
     ]
     assert order == sorted(order)
 
 
 def test_only_the_migration_owns_the_schema() -> None:
-    owners = [one["metadata"]["name"] for one in WORKLOADS if "crawler-lifecycle-database-owner" in json.dumps(one)]
+    owners = [
+        one["metadata"]["name"]
+        for one in WORKLOADS
+        if "crawler-lifecycle-database-owner" in json.dumps(one)
+    ]
     assert owners == ["db-upgrade"]
     scheduler = next(one for one in WORKLOADS if one["metadata"]["name"] == "scheduler")
     assert "database" not in json.dumps(scheduler), "it never touches the database"
 
 
-# --- S15: rights ---------------------------------------------------------------------------------------------------
+# --- S15: rights ----------------------------------------------------------------------------------
 
 
 def test_each_role_grants_what_the_code_needs_and_nothing_else() -> None:
@@ -349,7 +426,9 @@ def test_each_role_grants_what_the_code_needs_and_nothing_else() -> None:
             if rule["resources"] == ["namespaces"]:
                 assert rule["resourceNames"] == [role["metadata"]["namespace"]]
     assert granted.pop(CLUSTER_ID) == {rbac.CLUSTER}
-    assert granted == {name: {one for one in those if not one.name} for name, those in rbac.ROLES.items()}
+    assert granted == {
+        name: {one for one in those if not one.name} for name, those in rbac.ROLES.items()
+    }
 
 
 def test_each_account_has_its_role_and_the_others_have_none() -> None:
@@ -368,7 +447,9 @@ def test_each_account_has_its_role_and_the_others_have_none() -> None:
     assert bound == dict(rbac.COMPONENTS)
     assert reads_system == {name for name in bound if rbac.CLUSTER in rbac.granted(name)}
     accounts = {
-        one["metadata"]["name"] for one in of_kind("ServiceAccount") if one["metadata"]["namespace"] == SERVICES
+        one["metadata"]["name"]
+        for one in of_kind("ServiceAccount")
+        if one["metadata"]["namespace"] == SERVICES
     }
     assert set(bound) <= accounts
     used = {(pod_of(one) or {})["spec"]["serviceAccountName"] for one in WORKLOADS}
@@ -379,19 +460,44 @@ def test_each_account_has_its_role_and_the_others_have_none() -> None:
 def test_nobody_has_what_nobody_needs() -> None:
     every = {right for those in rbac.ROLES.values() for right in those}
     assert not any("*" in (right.verb, right.resource, right.group) for right in every)
-    assert {right.verb for right in every if right.resource == "secrets"} == {"create"}, "no Secret is ever read"
-    forbidden = {"pods/exec", "pods/attach", "pods/portforward", "pods/ephemeralcontainers", "nodes", "roles"}
-    assert {right.resource for right in every} & {*forbidden, "rolebindings", "serviceaccounts/token"} == set()
-    assert {right.verb for right in every} & {"escalate", "bind", "impersonate", "deletecollection", "update"} == set()
-    mounted = {
-        one["metadata"]["name"] for one in WORKLOADS if (pod_of(one) or {})["spec"]["automountServiceAccountToken"]
+    assert {right.verb for right in every if right.resource == "secrets"} == {"create"}, (
+        "no Secret is ever read"
+    )
+    forbidden = {
+        "pods/exec",
+        "pods/attach",
+        "pods/portforward",
+        "pods/ephemeralcontainers",
+        "nodes",
+        "roles",
     }
-    assert mounted == set(rbac.COMPONENTS), "a token for those that ask the cluster, and for nobody else"
+    assert {right.resource for right in every} & {
+        *forbidden,
+        "rolebindings",
+        "serviceaccounts/token",
+    } == set()
+    assert {right.verb for right in every} & {
+        "escalate",
+        "bind",
+        "impersonate",
+        "deletecollection",
+        "update",
+    } == set()
+    mounted = {
+        one["metadata"]["name"]
+        for one in WORKLOADS
+        if (pod_of(one) or {})["spec"]["automountServiceAccountToken"]
+    }
+    assert mounted == set(rbac.COMPONENTS), (
+        "a token for those that ask the cluster, and for nobody else"
+    )
     for account in of_kind("ServiceAccount"):
-        assert account["automountServiceAccountToken"] is False, "only a pod that says so gets a token"
+        assert account["automountServiceAccountToken"] is False, (
+            "only a pod that says so gets a token"
+        )
 
 
-# --- S16: pods -----------------------------------------------------------------------------------------------------
+# --- S16: pods ------------------------------------------------------------------------------------
 
 
 def test_every_pod_is_restricted() -> None:
@@ -403,7 +509,10 @@ def test_every_pod_is_restricted() -> None:
         assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec), name
         assert spec["enableServiceLinks"] is False, name
         volumes = spec.get("volumes") or []
-        assert all({"emptyDir", "configMap", "secret", "persistentVolumeClaim"} & set(one) for one in volumes), name
+        assert all(
+            {"emptyDir", "configMap", "secret", "persistentVolumeClaim"} & set(one)
+            for one in volumes
+        ), name
         assert all(one["emptyDir"].get("sizeLimit") for one in volumes if "emptyDir" in one), name
         for container in containers(workload):
             security = container["securityContext"]
@@ -412,7 +521,9 @@ def test_every_pod_is_restricted() -> None:
             assert security["capabilities"] == {"drop": ["ALL"]}, name
             assert {"memory", "ephemeral-storage"} <= set(container["resources"]["limits"]), name
             assert {"cpu", "memory"} <= set(container["resources"]["requests"]), name
-            assert {mount["name"] for mount in container["volumeMounts"]} == {one["name"] for one in volumes}, name
+            assert {mount["name"] for mount in container["volumeMounts"]} == {
+                one["name"] for one in volumes
+            }, name
 
 
 def test_our_pods_run_as_the_image_does_and_write_where_it_says() -> None:
@@ -422,7 +533,11 @@ def test_our_pods_run_as_the_image_does_and_write_where_it_says() -> None:
     for one in WORKLOADS:
         security = (pod_of(one) or {})["spec"]["securityContext"]
         assert (str(security["runAsUser"]), str(security["runAsGroup"])) == user.groups()
-        paths = {mount["mountPath"] for mount in containers(one)[0]["volumeMounts"] if not mount.get("readOnly")}
+        paths = {
+            mount["mountPath"]
+            for mount in containers(one)[0]["volumeMounts"]
+            if not mount.get("readOnly")
+        }
         assert paths == {"/tmp", re.search(r"^WORKDIR (/var\S+)$", dockerfile, re.MULTILINE)[1]}  # type: ignore[index]
 
 
@@ -437,21 +552,35 @@ def test_a_drained_node_takes_one_of_each_at_a_time() -> None:
     assert set(budgets) == set(deployments)
     for name, budget in budgets.items():
         assert budget["maxUnavailable"] == 1
-        assert budget["unhealthyPodEvictionPolicy"] == "AlwaysAllow", "an outage must not hold every drain up"
+        assert budget["unhealthyPodEvictionPolicy"] == "AlwaysAllow", (
+            "an outage must not hold every drain up"
+        )
         assert budget["selector"] == deployments[name]["selector"]
-        assert budget["selector"]["matchLabels"].items() <= deployments[name]["template"]["metadata"]["labels"].items()
-    assert all(deployments[f"worker-{role}"]["replicas"] >= 2 for role in ("workflows", "control", "cluster"))
+        assert (
+            budget["selector"]["matchLabels"].items()
+            <= deployments[name]["template"]["metadata"]["labels"].items()
+        )
+    assert all(
+        deployments[f"worker-{role}"]["replicas"] >= 2
+        for role in ("workflows", "control", "cluster")
+    )
 
 
 def test_a_cluster_grows_for_crawls_and_nothing_gives_way_to_them() -> None:
-    """Pods below the Cluster Autoscaler's cutoff count as nothing to it; above 0 crawls would displace others."""
+    """Pods below the Cluster Autoscaler's cutoff count as nothing to it; above 0 crawls would
+    displace others.
+    """
     settings = dict(
         line.split("=", 1)
         for line in (DEPLOY / "overlays/production/settings.env").read_text().splitlines()
         if "PRIORITY_CLASS=" in line
     )
-    values = {one["metadata"]["name"]: one["value"] for one in documents(DEPLOY / "overlays/production/priority.yaml")}
-    # The Cluster Autoscaler adds no node for pods below -10 (its --expendable-pods-priority-cutoff).
+    values = {
+        one["metadata"]["name"]: one["value"]
+        for one in documents(DEPLOY / "overlays/production/priority.yaml")
+    }
+    # The Cluster Autoscaler adds no node for pods below -10 (its
+    # --expendable-pods-priority-cutoff).
     assert all(-10 <= values[name] <= 0 for name in settings.values())
     assert len(settings) == 2
 
@@ -463,7 +592,9 @@ def test_crawls_cannot_take_the_whole_cluster() -> None:
     )
     (limits,) = of_kind("LimitRange")
     (container,) = limits["spec"]["limits"]
-    assert set(container["default"]) == {"memory"}, "everything else is said by the manifest of each task"
+    assert set(container["default"]) == {"memory"}, (
+        "everything else is said by the manifest of each task"
+    )
     assert "defaultRequest" not in container
     assert {"cpu", "memory", "ephemeral-storage"} <= set(container["max"])
     bare = Deployment(run_ref(7), 1, "shops", {}, {}, [], Resources(), Limits(), datetime.now(UTC))
@@ -472,18 +603,25 @@ def test_crawls_cannot_take_the_whole_cluster() -> None:
     assert set(made["limits"]) == {"ephemeral-storage"}
 
 
-# --- S17: network --------------------------------------------------------------------------------------------------
+# --- S17: network ---------------------------------------------------------------------------------
 
 CRAWL = Pod(CRAWLS, {labels.MANAGED_BY: labels.MANAGER, labels.RUN: "7"})
 STRANGER = Pod("default", {"app": "anything"})
 INGRESS = Pod("edge", {"app": "proxy"}, {"crawler-lifecycle/may-reach-gateway": "true"})
 PROMETHEUS = Pod("watching", {"app": "prometheus"}, {"crawler-lifecycle/may-scrape": "true"})
 DNS = Pod("kube-system", {"k8s-app": "kube-dns"})
-WEBSITE, METADATA, API_SERVER, DATABASE = "93.184.216.34", "169.254.169.254", "10.96.0.1", "10.20.0.5"
+WEBSITE, METADATA, API_SERVER, DATABASE = (
+    "93.184.216.34",
+    "169.254.169.254",
+    "10.96.0.1",
+    "10.20.0.5",
+)
 
 
 def ours(component: str) -> Pod:
-    return Pod(SERVICES, {"app.kubernetes.io/name": SERVICES, "app.kubernetes.io/component": component})
+    return Pod(
+        SERVICES, {"app.kubernetes.io/name": SERVICES, "app.kubernetes.io/component": component}
+    )
 
 
 WORKERS = [f"worker-{role}" for role in (*ROLES, OBSERVER)]
@@ -520,7 +658,9 @@ POLICIES = of_kind("NetworkPolicy")
 
 def end(one: Any) -> str:
     return (
-        str(one) if not isinstance(one, Pod) else f"{one.namespace}/{one.labels.get('app.kubernetes.io/component', '')}"
+        str(one)
+        if not isinstance(one, Pod)
+        else f"{one.namespace}/{one.labels.get('app.kubernetes.io/component', '')}"
     )
 
 
@@ -545,13 +685,17 @@ def test_the_doctor_in_a_pod_asks_for_what_the_pod_can_reach() -> None:
         for check in checks & set(reached):
             target, port = reached[check]
             assert allowed(POLICIES, ours(name), target, port), f"{name}: {check}"
-        assert ("database" in checks) is ("LIFECYCLE_DATABASE__URL" in set(given(workloads[name]))), name
+        assert ("database" in checks) is (
+            "LIFECYCLE_DATABASE__URL" in set(given(workloads[name]))
+        ), name
 
 
 def test_both_namespaces_begin_with_nothing() -> None:
     empty = [one for one in POLICIES if one["metadata"]["name"] == "nothing-unless-allowed"]
     assert {one["metadata"]["namespace"] for one in empty} == {SERVICES, CRAWLS}
-    assert all(one["spec"] == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]} for one in empty)
+    assert all(
+        one["spec"] == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]} for one in empty
+    )
 
 
 def test_the_addresses_of_production_are_narrower_than_the_base_and_keep_crawls_away() -> None:
@@ -569,41 +713,64 @@ def test_the_addresses_of_production_are_narrower_than_the_base_and_keep_crawls_
     assert allowed(policies, CRAWL, WEBSITE, 443)
 
 
-# --- clearing the volume ---------------------------------------------------------------------------------------------
+# --- clearing the volume --------------------------------------------------------------------------
 
 
-def test_the_clearing_of_the_volume_is_who_wrote_there_and_may_do_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_clearing_of_the_volume_is_who_wrote_there_and_may_do_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     account, job = resources(DEPLOY / "components/tidy")
     assert account["automountServiceAccountToken"] is False
     pod = (pod_of(job) or {})["spec"]
-    assert (pod["serviceAccountName"], pod["automountServiceAccountToken"]) == (account["metadata"]["name"], False)
+    assert (pod["serviceAccountName"], pod["automountServiceAccountToken"]) == (
+        account["metadata"]["name"],
+        False,
+    )
     assert account["metadata"]["name"] not in {*rbac.COMPONENTS, *rbac.RIGHTLESS}, "it has no role"
     security, user = pod["securityContext"], PodOptions().user
-    assert (security["runAsUser"], security["runAsGroup"], security["fsGroup"]) == (user, user, user)
+    assert (security["runAsUser"], security["runAsGroup"], security["fsGroup"]) == (
+        user,
+        user,
+        user,
+    )
     (volume,) = documents(DEPLOY / "components/shared-volume/kustomization.yaml")
     named = dict(literal.split("=") for literal in volume["configMapGenerator"][0]["literals"])
     (container,) = pod["containers"]
     mounts = {mount["name"]: mount for mount in container["volumeMounts"]}
-    assert mounts["crawl-files"] == {"name": "crawl-files", "mountPath": named["LIFECYCLE_CLUSTER__VOLUME_PATH"]}
-    (claim,) = [one["persistentVolumeClaim"] for one in pod["volumes"] if "persistentVolumeClaim" in one]
+    assert mounts["crawl-files"] == {
+        "name": "crawl-files",
+        "mountPath": named["LIFECYCLE_CLUSTER__VOLUME_PATH"],
+    }
+    (claim,) = [
+        one["persistentVolumeClaim"] for one in pod["volumes"] if "persistentVolumeClaim" in one
+    ]
     assert claim == {"claimName": named["LIFECYCLE_CLUSTER__VOLUME_CLAIM"]}, "not read-only"
     asked = {
-        (one["valueFrom"]["secretKeyRef"]["name"], one["valueFrom"]["secretKeyRef"]["key"]) for one in container["env"]
+        (one["valueFrom"]["secretKeyRef"]["name"], one["valueFrom"]["secretKeyRef"]["key"])
+        for one in container["env"]
     }
     assert asked <= set(secret_keys())
     assert set(given(job)) <= {*variables(), "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}
     called: list[dict[str, object]] = []
-    monkeypatch.setattr(cluster_tidy, "tidy", functools.wraps(cluster_tidy.tidy)(lambda **given: called.append(given)))
+    monkeypatch.setattr(
+        cluster_tidy,
+        "tidy",
+        functools.wraps(cluster_tidy.tidy)(lambda **given: called.append(given)),
+    )
     assert main.run(container["args"]) == 0
     assert called == [{"older_than": "14d", "yes": True}]
 
 
-# --- monitoring ----------------------------------------------------------------------------------------------------
+# --- monitoring -----------------------------------------------------------------------------------
 
 
 def known_metrics() -> set[str]:
-    """What our processes tell: from the code where it has a table, and from the page that is compared with it."""
-    page = set(re.findall(r"^- `(\w+)`", (ROOT / "docs/observability.md").read_text(), re.MULTILINE))
+    """What our processes tell: from the code where it has a table, and from the page that is
+    compared with it.
+    """
+    page = set(
+        re.findall(r"^- `(\w+)`", (ROOT / "docs/observability.md").read_text(), re.MULTILINE)
+    )
     page |= set(re.findall(r"`(temporal_\w+)`", (ROOT / "docs/observability.md").read_text()))
     return page | {f"{one.name}_total" for one in meters.INSTRUMENTS}
 
@@ -615,7 +782,9 @@ def test_alarms_speak_of_figures_that_exist() -> None:
         for rule in group["rules"]:
             assert set(rule) >= {"alert", "expr", "labels", "annotations"}
             assert rule["annotations"]["summary"]
-            asked |= set(re.findall(r"\b((?:lifecycle|crawler_lifecycle|temporal)_\w+)", rule["expr"]))
+            asked |= set(
+                re.findall(r"\b((?:lifecycle|crawler_lifecycle|temporal)_\w+)", rule["expr"])
+            )
     assert asked
     assert {re.sub(r"_bucket$", "", name) for name in asked} - known_metrics() == set()
     names = [rule["alert"] for group in rules["spec"]["groups"] for rule in group["rules"]]
@@ -626,8 +795,14 @@ def test_the_chart_asks_for_figures_that_exist() -> None:
     """Its dashboard, and what it scales by."""
     board = json.loads((DEPLOY / "helm/files/dashboard.json").read_text())
     asked = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
-    asked += re.findall(r"query: (.*)", (DEPLOY / "helm/templates/extras/autoscaling.yaml").read_text())
-    names = {one for text in asked for one in re.findall(r"\b((?:lifecycle|crawler_lifecycle|temporal)_\w+)", text)}
+    asked += re.findall(
+        r"query: (.*)", (DEPLOY / "helm/templates/extras/autoscaling.yaml").read_text()
+    )
+    names = {
+        one
+        for text in asked
+        for one in re.findall(r"\b((?:lifecycle|crawler_lifecycle|temporal)_\w+)", text)
+    }
     assert len(names) > 15
     assert {re.sub(r"_bucket$", "", name) for name in names} - known_metrics() == set()
 
@@ -639,11 +814,17 @@ def test_monitors_find_the_ports() -> None:
         wanted = monitor["spec"]["selector"]["matchLabels"].items()
         if monitor["kind"] == "PodMonitor":
             (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
-            found = [w for w in workloads if wanted <= w["spec"]["template"]["metadata"]["labels"].items()]
+            found = [
+                w
+                for w in workloads
+                if wanted <= w["spec"]["template"]["metadata"]["labels"].items()
+            ]
             scraped = {w["metadata"]["name"] for w in found if endpoint["port"] in ports(w)}
             assert scraped == set(WORKERS)
         else:
             (endpoint,) = monitor["spec"]["endpoints"]
-            (service,) = [s for s in of_kind("Service") if wanted <= s["metadata"]["labels"].items()]
+            (service,) = [
+                s for s in of_kind("Service") if wanted <= s["metadata"]["labels"].items()
+            ]
             assert endpoint["port"] in {port["name"] for port in service["spec"]["ports"]}
         assert endpoint["path"] == "/metrics"

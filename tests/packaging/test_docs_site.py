@@ -1,4 +1,6 @@
-"""The hook of the documentation's site: the page of the API, links that leave ``docs/``, and what Markdown needs."""
+"""The hook of the documentation's site: the page of the API, links that leave ``docs/``, and what
+Markdown needs.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ DOCUMENT = json.loads((docs_site.ROOT / "docs" / "openapi.json").read_text())
 def test_the_page_of_the_api_has_every_operation_value_and_field() -> None:
     page = "\n".join(docs_site.api(DOCUMENT))
     said = [(method, one) for path in DOCUMENT["paths"].values() for method, one in path.items()]
-    assert [one for method, one in said if f"\n### {method.upper()}: {one['operationId']}\n" not in page] == []
+    assert [
+        one for method, one in said if f"\n### {method.upper()}: {one['operationId']}\n" not in page
+    ] == []
     schemas = DOCUMENT["components"]["schemas"]
     assert [name for name in schemas if f"\n### {name}\n" not in page] == []
     names = {name for schema in schemas.values() for name in schema.get("properties", {})}
@@ -31,11 +35,15 @@ def test_the_page_of_the_api_has_every_operation_value_and_field() -> None:
 
 def test_no_text_of_the_document_can_break_a_table() -> None:
     assert docs_site.cell("a | b\n\nc") == "a \\| b c"
-    row = "\n".join(docs_site.fields({"properties": {"a": {"type": "string", "description": "x\n| y"}}}))
+    row = "\n".join(
+        docs_site.fields({"properties": {"a": {"type": "string", "description": "x\n| y"}}})
+    )
     assert "| `a` | string, optional | x \\| y |" in row
 
 
-def test_links_out_of_the_folder_become_paths_and_dead_ones_are_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_links_out_of_the_folder_become_paths_and_dead_ones_are_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     text = "[README](../README.md), [the map](../CONTRIBUTING.md#the-map-in-ten-lines), [here](page.md)"
     wanted = "README (`README.md`), the map (`CONTRIBUTING.md`), [here](page.md)"
     assert docs_site.outside(text, "a.md") == wanted
@@ -53,8 +61,14 @@ def test_lists_and_tables_after_a_paragraph_and_fences_with_words() -> None:
 @pytest.mark.parametrize(
     ("html", "told"),
     [
-        ('<script src="https://cdn.example/a.js">', ["p.md loads https://cdn.example/a.js from another server"]),
-        ("<link rel=stylesheet href=//cdn.example/a.css>", ["p.md loads //cdn.example/a.css from another server"]),
+        (
+            '<script src="https://cdn.example/a.js">',
+            ["p.md loads https://cdn.example/a.js from another server"],
+        ),
+        (
+            "<link rel=stylesheet href=//cdn.example/a.css>",
+            ["p.md loads //cdn.example/a.css from another server"],
+        ),
         ('<a href="https://example.com">x</a><img src="pictures/a.webp">', []),
     ],
 )
@@ -90,7 +104,9 @@ def test_the_page_of_python_has_the_types_that_overrides_need() -> None:
         for name in re.findall(r"\w*JobParams", " ".join(map(str, method.__annotations__.values())))
     }
     assert {"FullJobParams", "JobParams"} <= needed
-    assert [name for name in sorted(needed) if f"::: crawler_lifecycle.managers.{name}\n" not in page] == []
+    assert [
+        name for name in sorted(needed) if f"::: crawler_lifecycle.managers.{name}\n" not in page
+    ] == []
     assert needed <= set(managers.__all__)
 
 

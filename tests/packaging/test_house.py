@@ -1,4 +1,6 @@
-"""The gate of ``make lint``: no room or page is longer than its figure, and no docstring begins like a question."""
+"""The gate of ``make lint``: no room or page is longer than its figure, and no docstring begins
+like a question.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ def made(folder: Path, source: str) -> Path:
     return folder
 
 
-def limits(*, rooms: int = 6, alone: int = 3, tokens: int = 9, asking: int = 0) -> dict[str, object]:
+def limits(
+    *, rooms: int = 6, alone: int = 3, tokens: int = 9, asking: int = 0
+) -> dict[str, object]:
     return {"rooms": {"rooms": rooms, "alone.py": alone}, "tokens": tokens, "asking": asking}
 
 
@@ -42,13 +46,17 @@ def test_a_broken_line_has_as_many_tokens_as_a_long_one() -> None:
         (limits(tokens=8), "all rooms have 9 tokens of code, at most 8: "),
     ],
 )
-def test_a_room_that_is_too_long_is_refused_by_name(tmp_path: Path, at_most: dict[str, object], told: str) -> None:
+def test_a_room_that_is_too_long_is_refused_by_name(
+    tmp_path: Path, at_most: dict[str, object], told: str
+) -> None:
     [complaint] = house.complaints(made(tmp_path, LONG), at_most)
     assert complaint.startswith(told)
 
 
 def test_a_room_without_a_figure_is_refused(tmp_path: Path) -> None:
-    [complaint] = house.complaints(made(tmp_path, LONG), {"rooms": {"rooms": 8}, "tokens": 11, "asking": 0})
+    [complaint] = house.complaints(
+        made(tmp_path, LONG), {"rooms": {"rooms": 8}, "tokens": 11, "asking": 0}
+    )
     assert complaint.startswith("alone.py has 3 tokens")
 
 
@@ -58,7 +66,9 @@ def test_docstrings_that_ask_are_refused(tmp_path: Path) -> None:
     assert complaint.startswith("2 docstrings ask (rooms 2, alone.py 0), at most 1: ")
 
 
-def test_a_page_that_is_too_long_is_refused_and_pages_that_are_too_long_together(tmp_path: Path) -> None:
+def test_a_page_that_is_too_long_is_refused_and_pages_that_are_too_long_together(
+    tmp_path: Path,
+) -> None:
     for name, words in (("short.md", 2500), ("long.md", 2501)):
         (tmp_path / name).write_text("word " * words)
     page, docs = house.long_pages(tmp_path, 5000)
@@ -70,7 +80,9 @@ def test_a_page_that_is_too_long_is_refused_and_pages_that_are_too_long_together
 REPLACED = {"goes? on": "continue", "beside": "next to"}
 
 
-def test_a_replaced_word_is_refused_with_its_place_and_what_to_write_instead(tmp_path: Path) -> None:
+def test_a_replaced_word_is_refused_with_its_place_and_what_to_write_instead(
+    tmp_path: Path,
+) -> None:
     (page := tmp_path / "page.md").write_text("# A page\n\nThe crawl goes\non, and Beside it.\n")
     assert list(house.replaced_words([page], REPLACED)) == [
         "page.md:3: 'goes on': write continue (docs/glossary.md)",
@@ -96,8 +108,12 @@ def test_code_quoted_messages_and_targets_of_links_are_no_prose(text: str, tmp_p
 
 
 def test_prose_after_code_is_read(tmp_path: Path) -> None:
-    (page := tmp_path / "page.md").write_text("```\nbeside\n```\n`a` beside `b`\n\n```\nbeside\n```\n")
-    assert list(house.replaced_words([page], REPLACED)) == ["page.md:4: 'beside': write next to (docs/glossary.md)"]
+    (page := tmp_path / "page.md").write_text(
+        "```\nbeside\n```\n`a` beside `b`\n\n```\nbeside\n```\n"
+    )
+    assert list(house.replaced_words([page], REPLACED)) == [
+        "page.md:4: 'beside': write next to (docs/glossary.md)"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -119,6 +135,10 @@ def test_the_list_of_this_project(text: str, refused: int, tmp_path: Path) -> No
 
 
 def test_the_glossary_has_thirty_words_in_one_sentence_each() -> None:
-    lines = [line for line in (house.DOCS / "glossary.md").read_text().splitlines() if line.startswith("- ")]
+    lines = [
+        line
+        for line in (house.DOCS / "glossary.md").read_text().splitlines()
+        if line.startswith("- ")
+    ]
     assert len(lines) == 30
     assert [line for line in lines if not line.endswith(".") or ". " in line] == []

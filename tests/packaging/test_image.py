@@ -1,4 +1,6 @@
-"""The Dockerfile, read and not built: a build takes minutes (`make image`, `python3 -m tools test-image`)."""
+"""The Dockerfile, read and not built: a build takes minutes (`make image`, `python3 -m tools
+test-image`).
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,10 @@ def instructions() -> list[tuple[str, str]]:
     """Instruction and arguments, continued lines joined, comments left out."""
     text = re.sub(r"^\s*#.*\n", "", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE)
     lines = text.replace("\\\n", " ").splitlines()
-    return [(name, rest.strip()) for name, _, rest in (line.partition(" ") for line in lines if line.strip())]
+    return [
+        (name, rest.strip())
+        for name, _, rest in (line.partition(" ") for line in lines if line.strip())
+    ]
 
 
 STEPS = instructions()

@@ -1,4 +1,6 @@
-"""The tools of ``make image``, without an engine: what they ask of it, the archives, the bill, the list."""
+"""The tools of ``make image``, without an engine: what they ask of it, the archives, the bill, the
+list.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,16 @@ def test_the_list_of_images_is_that_of_the_files() -> None:
 
 def test_a_build_says_no_time_and_no_engine() -> None:
     asked = build.command(build.IMAGES[0], PLAN)
-    wanted = {"--no-cache", "--timestamp=1700000000", "--identity-label=false", "--build-arg=RUNTIME_IMAGE=small"}
+    wanted = {
+        "--no-cache",
+        "--timestamp=1700000000",
+        "--identity-label=false",
+        "--build-arg=RUNTIME_IMAGE=small",
+    }
     assert wanted <= set(asked)
-    assert "--build-arg=BUILD_ID=b1" not in build.command(build.IMAGES[1], PLAN), "it has no such argument"
+    assert "--build-arg=BUILD_ID=b1" not in build.command(build.IMAGES[1], PLAN), (
+        "it has no such argument"
+    )
 
 
 def test_the_base_that_ships_has_neither_pip_nor_apt() -> None:
@@ -50,7 +59,10 @@ def test_an_archive_keeps_its_digest_under_another_name(tmp_path: Path) -> None:
 def test_one_bill_says_what_both_tools_found() -> None:
     parts = [
         {
-            "metadata": {"component": {"bom-ref": "root"}, "tools": {"components": [{"name": name}]}},
+            "metadata": {
+                "component": {"bom-ref": "root"},
+                "tools": {"components": [{"name": name}]},
+            },
             "components": [{"bom-ref": f"pkg:{name}/one"}],
             "dependencies": [{"ref": "root"}, {"ref": f"pkg:{name}/one"}],
         }
@@ -70,7 +82,11 @@ def test_one_bill_says_what_both_tools_found() -> None:
     [
         ("a" * 64, [], []),
         ("b" * 64, [], ["shop: the hash of shop.whl is not locked"]),
-        ("a" * 64, ['till; platform_machine == "aarch64"'], ["shop needs till; platform_machine == "]),
+        (
+            "a" * 64,
+            ['till; platform_machine == "aarch64"'],
+            ["shop needs till; platform_machine == "],
+        ),
         ("a" * 64, ['till; platform_machine == "x86_64"'], []),
     ],
 )

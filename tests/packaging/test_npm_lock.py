@@ -13,4 +13,8 @@ def test_each_package_has_its_hash_and_none_an_address() -> None:
     wanted = json.loads((FOLDER / "package.json").read_text())["dependencies"]
     packages = {name: package for name, package in lock["packages"].items() if name}
     assert lock["packages"][""]["dependencies"] == wanted
-    assert [name for name, package in packages.items() if "integrity" not in package or "resolved" in package] == []
+    assert [
+        name
+        for name, package in packages.items()
+        if "integrity" not in package or "resolved" in package
+    ] == []

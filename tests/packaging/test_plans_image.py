@@ -1,4 +1,6 @@
-"""The example image with users' managers: its Dockerfile, and that what it sets loads what it copies."""
+"""The example image with users' managers: its Dockerfile, and that what it sets loads what it
+copies.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,16 @@ FILE = ROOT / "images" / "plans" / "Dockerfile"
 
 def test_its_settings_are_ours_and_name_the_module_that_it_copies(tmp_path: Path) -> None:
     made = steps(FILE)
-    env = dict(re.findall(r"([A-Z_]+)=('[^']*'|\S+)", next(rest for name, rest in made if name == "ENV")))
+    env = dict(
+        re.findall(r"([A-Z_]+)=('[^']*'|\S+)", next(rest for name, rest in made if name == "ENV"))
+    )
     env = {name: value.strip("'") for name, value in env.items()}
     assert list(unread_variables(env)) == []
     [copy] = [rest.split() for name, rest in made if name == "COPY"]
     source, target = copy
     assert Path(target).parent == Path(env["LIFECYCLE_PLANS__FOLDER"])
     shutil.copy(ROOT / source, tmp_path / Path(target).name)
-    plans = Settings(plans={"modules": json.loads(env["LIFECYCLE_PLANS__MODULES"]), "folder": tmp_path}).plans  # type: ignore[arg-type]
+    plans = Settings(
+        plans={"modules": json.loads(env["LIFECYCLE_PLANS__MODULES"]), "folder": tmp_path}
+    ).plans  # type: ignore[arg-type]
     assert [f"{module}.py" for module in plans.modules] == [Path(target).name]

@@ -1,4 +1,6 @@
-"""``deploy/components/prune``: what it starts exists, may do nothing else, and is as restricted as all of ours."""
+"""``deploy/components/prune``: what it starts exists, may do nothing else, and is as restricted as
+all of ours.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +24,21 @@ POD = (pod_of(JOB) or {})["spec"]
 
 def test_it_asks_the_cluster_nothing() -> None:
     assert ACCOUNT["kind"] == "ServiceAccount"
-    assert (ACCOUNT["automountServiceAccountToken"], POD["automountServiceAccountToken"]) == (False, False)
+    assert (ACCOUNT["automountServiceAccountToken"], POD["automountServiceAccountToken"]) == (
+        False,
+        False,
+    )
     assert POD["serviceAccountName"] == ACCOUNT["metadata"]["name"]
     assert ACCOUNT["metadata"]["name"] not in {*rbac.COMPONENTS, *rbac.RIGHTLESS}, "it has no role"
 
 
 def test_its_user_is_that_of_our_other_processes() -> None:
     base = list(resources(DEPLOY / "base"))
-    users = {(pod_of(one) or {})["spec"]["securityContext"]["runAsUser"] for one in base if one["kind"] == "Deployment"}
+    users = {
+        (pod_of(one) or {})["spec"]["securityContext"]["runAsUser"]
+        for one in base
+        if one["kind"] == "Deployment"
+    }
     assert {POD["securityContext"]["runAsUser"]} == users
     assert CONTAINER["securityContext"]["readOnlyRootFilesystem"] is True
     assert CONTAINER["securityContext"]["capabilities"] == {"drop": ["ALL"]}
@@ -52,25 +61,50 @@ def test_it_is_given_the_settings_and_the_database_and_nothing_else() -> None:
 
 def test_what_it_calls_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[dict[str, object]] = []
-    monkeypatch.setattr(db_prune, "prune", functools.wraps(db_prune.prune)(lambda **given: called.append(given)))
+    monkeypatch.setattr(
+        db_prune, "prune", functools.wraps(db_prune.prune)(lambda **given: called.append(given))
+    )
     assert main.run(CONTAINER["args"]) == 0
-    assert called == [{"older_than": DEFAULT_AGE, "logs_older_than": "30d", "access_older_than": "365d", "yes": True}]
+    assert called == [
+        {
+            "older_than": DEFAULT_AGE,
+            "logs_older_than": "30d",
+            "access_older_than": "365d",
+            "yes": True,
+        }
+    ]
 
 
 def test_it_reaches_the_database_and_nothing_else() -> None:
-    """The patch adds it to the one policy that lets to the database, in the place where that keeps its list."""
+    """The patch adds it to the one policy that lets to the database, in the place where that keeps
+    its list.
+    """
     (kustomization,) = documents(FOLDER / "kustomization.yaml")
     (patch,) = kustomization["patches"]
-    policies = {one["metadata"]["name"]: one for one in resources(DEPLOY / "base") if one["kind"] == "NetworkPolicy"}
-    assert patch["target"] == {"kind": "NetworkPolicy", "namespace": "crawler-lifecycle", "name": "to-database"}
+    policies = {
+        one["metadata"]["name"]: one
+        for one in resources(DEPLOY / "base")
+        if one["kind"] == "NetworkPolicy"
+    }
+    assert patch["target"] == {
+        "kind": "NetworkPolicy",
+        "namespace": "crawler-lifecycle",
+        "name": "to-database",
+    }
     (operation,) = yaml.safe_load(patch["patch"])
     value: Document = policies["to-database"]["spec"]
     for step in operation["path"].split("/")[2:-1]:
         value = value[int(step)] if isinstance(value, list) else value[step]
-    assert (operation["op"], operation["value"], operation["path"].rpartition("/")[2]) == ("add", "prune", "-")
+    assert (operation["op"], operation["value"], operation["path"].rpartition("/")[2]) == (
+        "add",
+        "prune",
+        "-",
+    )
     assert (
         operation["value"]
-        == JOB["spec"]["jobTemplate"]["spec"]["template"]["metadata"]["labels"]["app.kubernetes.io/component"]
+        == JOB["spec"]["jobTemplate"]["spec"]["template"]["metadata"]["labels"][
+            "app.kubernetes.io/component"
+        ]
     )
     assert "gateway" in value, "a list of components"
 

@@ -1,4 +1,6 @@
-"""The archive that the tests assemble of the Dockerfile: the same layout, user, entry point and environment."""
+"""The archive that the tests assemble of the Dockerfile: the same layout, user, entry point and
+environment.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,15 @@ DOCKERFILE = steps(ROOT / "Dockerfile")
 
 def test_the_recipe_is_the_dockerfiles() -> None:
     made = recipe()
-    assert (made.user, made.workdir, made.entrypoint) == ("65532:65532", "/var/lib/crawler-lifecycle", ["crawlctl"])
-    assert made.copies == {VENV: (VENV, (0, 0)), STATE: ("/var/lib/crawler-lifecycle", (65532, 65532))}
+    assert (made.user, made.workdir, made.entrypoint) == (
+        "65532:65532",
+        "/var/lib/crawler-lifecycle",
+        ["crawlctl"],
+    )
+    assert made.copies == {
+        VENV: (VENV, (0, 0)),
+        STATE: ("/var/lib/crawler-lifecycle", (65532, 65532)),
+    }
     assert made.env["TEMPORAL_WORKER_BUILD_ID"] == BUILD_ID
     assert made.env["PATH"].startswith(f"{VENV}/bin:")
     assert made.base == "${RUNTIME_IMAGE}"
@@ -29,7 +38,13 @@ def test_the_recipe_is_the_dockerfiles() -> None:
 
 @pytest.mark.parametrize(
     "more",
-    [("RUN", "apt-get update"), ("ADD", "x y"), ("COPY", "x y"), ("COPY", "--from=build /x /y"), ("VOLUME", "/x")],
+    [
+        ("RUN", "apt-get update"),
+        ("ADD", "x y"),
+        ("COPY", "x y"),
+        ("COPY", "--from=build /x /y"),
+        ("VOLUME", "/x"),
+    ],
 )
 def test_an_instruction_that_the_assembler_does_not_know_is_an_error(more: tuple[str, str]) -> None:
     with pytest.raises(ValueError, match="not understood"):
@@ -77,9 +92,15 @@ def test_the_archive_is_what_the_dockerfile_says(archive: Path) -> None:
     tag = f"cpython-{sys.version_info.major}{sys.version_info.minor}"
     for module in ("crawler_lifecycle/worker/process", "temporalio/common", "pymysql/connections"):
         folder, _, name = module.rpartition("/")
-        assert {f"{site}/{module}.py", f"{site}/{folder}/__pycache__/{name}.{tag}.pyc"} <= set(entries)
+        assert {f"{site}/{module}.py", f"{site}/{folder}/__pycache__/{name}.{tag}.pyc"} <= set(
+            entries
+        )
     assert f"{site}/kubernetes/client/api/batch_v1_api.pyc" in entries, "compiled, without its text"
-    assert not [name for name in entries if re.search(r"site-packages/(pip|setuptools|pytest|scrapy)(/|-)", name)]
+    assert not [
+        name
+        for name in entries
+        if re.search(r"site-packages/(pip|setuptools|pytest|scrapy)(/|-)", name)
+    ]
 
 
 @pytest.mark.slow
@@ -96,5 +117,7 @@ def test_the_locked_packages_are_enough(archive: Path, tmp_path: Path) -> None:
         " boto3, kubernetes, pusher, opentelemetry.sdk, pymysql, alembic; print(crawler_lifecycle.__file__)"
     )
     clean = {"PYTHONPATH": str(site), "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run([sys.executable, "-S", "-c", code], env=clean, cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code], env=clean, cwd=tmp_path, capture_output=True, text=True
+    )
     assert done.stdout.startswith(str(site)), done.stderr

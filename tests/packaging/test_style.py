@@ -18,8 +18,16 @@ CASES = [
     ("loops_over_one", "x = {k: one for k, one in runs}", "x = one"),
     ("participle_classes", "class Wanted: pass", "class WantedRuns: pass"),
     ("participle_classes", "class _Held: pass", "class Store: pass"),
-    ("tiny_helpers", "def _f(x):\n    return x + 1\ng = _f(1)", "def _f(x):\n    return x + 1\ng = _f(1) + _f(2)"),
-    ("tiny_helpers", "def _f(x):\n    return x + 1\ng = _f(1)", "@route\ndef _f(x):\n    return x + 1\n_f"),
+    (
+        "tiny_helpers",
+        "def _f(x):\n    return x + 1\ng = _f(1)",
+        "def _f(x):\n    return x + 1\ng = _f(1) + _f(2)",
+    ),
+    (
+        "tiny_helpers",
+        "def _f(x):\n    return x + 1\ng = _f(1)",
+        "@route\ndef _f(x):\n    return x + 1\n_f",
+    ),
 ]
 
 
@@ -30,9 +38,14 @@ def test_a_rule_finds_what_it_refuses(rule: str, refused: str, passes: str, tmp_
     assert cure
 
 
-def test_a_public_class_has_a_name_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_public_class_has_a_name_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(style, "HOUSE", tmp_path)
-    modules = [_module(tmp_path, source, name) for name, source in (("a", "class Row: pass"), ("b", "class Row: pass"))]
+    modules = [
+        _module(tmp_path, source, name)
+        for name, source in (("a", "class Row: pass"), ("b", "class Row: pass"))
+    ]
     private = [_module(tmp_path, "class _Row: pass", name) for name in ("c", "d")]
     assert style.find_names_twice([*modules, *private]) == ["Row (a.py:1, b.py:1)"]
 

@@ -50,7 +50,11 @@ def test_it_holds_everything_that_is_needed_and_nothing_else(wheel: Path) -> Non
         f"crawler_lifecycle-{PROJECT['version']}.dist-info",
     }
     tracked = subprocess.run(
-        ["git", "ls-files", "crawler_lifecycle"], cwd=ROOT, check=True, capture_output=True, text=True
+        ["git", "ls-files", "crawler_lifecycle"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
     )
     there = {name for name in tracked.stdout.split() if (ROOT / name).exists()}
     assert there - names == set()
@@ -60,7 +64,9 @@ def test_it_holds_everything_that_is_needed_and_nothing_else(wheel: Path) -> Non
         "crawler_lifecycle/store/migrations/versions/0001.mysql.sql",
         "crawler_lifecycle/runner/inject/crawl_runner_boot.py",
     } <= names
-    assert not [name for name in names if "__pycache__" in name or "/test_" in name or "/tests/" in name]
+    assert not [
+        name for name in names if "__pycache__" in name or "/test_" in name or "/tests/" in name
+    ]
 
 
 def test_the_metadata_names_scripts_extras_and_requirements(metadata: Distribution) -> None:
@@ -82,34 +88,62 @@ def test_the_same_sources_give_the_same_bytes(wheel: Path, tmp_path: Path) -> No
 
 
 def installed(wheel: Path, venv: Path) -> Path:
-    """The programs of a new environment with this wheel alone; what it requires is that of the tests' environment."""
+    """The programs of a new environment with this wheel alone; what it requires is that of the
+    tests' environment.
+    """
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
     own = next((venv / "lib").glob("python*/site-packages"))
-    install = [sys.executable, "-m", "pip", "--python", venv, "install", "--no-index", "--no-deps", wheel]
+    install = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        venv,
+        "install",
+        "--no-index",
+        "--no-deps",
+        wheel,
+    ]
     subprocess.run(install, check=True, capture_output=True)
-    # A path from a .pth file is no site folder: its own .pth files, the checkout's among them, are not read.
+    # A path from a .pth file is no site folder: its own .pth files, the checkout's among them, are
+    # not read.
     (own / "libraries.pth").write_text("\n".join(site.getsitepackages()))
     return venv / "bin"
 
 
-ENV = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "LIFECYCLE_", "TEMPORAL_"))}
+ENV = {
+    k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "LIFECYCLE_", "TEMPORAL_"))
+}
 
 
 @pytest.mark.processes
-def test_the_command_of_its_name_shows_a_crawl_in_an_empty_folder(wheel: Path, tmp_path: Path) -> None:
-    """As ``uvx crawler-lifecycle`` does. The Temporal server comes from PATH, so that no registry is asked."""
+def test_the_command_of_its_name_shows_a_crawl_in_an_empty_folder(
+    wheel: Path, tmp_path: Path
+) -> None:
+    """As ``uvx crawler-lifecycle`` does.
+
+    The Temporal server comes from PATH, so that no registry is asked.
+    """
     programs = installed(wheel, tmp_path / "venv")
     folder, temporal = tmp_path / "empty", Path(sys.executable).parent
     folder.mkdir()
     env = ENV | {"PATH": f"{temporal}:{ENV['PATH']}"}
-    started = {"cwd": folder, "env": env, "stderr": subprocess.STDOUT, "text": True, "stdout": subprocess.PIPE}
+    started = {
+        "cwd": folder,
+        "env": env,
+        "stderr": subprocess.STDOUT,
+        "text": True,
+        "stdout": subprocess.PIPE,
+    }
 
     def call(*words: str | Path) -> subprocess.CompletedProcess[str]:
         return subprocess.run(words, timeout=300, **started)  # type: ignore[call-overload, no-any-return]
 
     with subprocess.Popen([programs / "crawler-lifecycle"], **started) as shown:  # type: ignore[call-overload]
         try:
-            lines = list(itertools.takewhile(lambda line: line != "Ctrl-C ends all of it\n", shown.stdout))
+            lines = list(
+                itertools.takewhile(lambda line: line != "Ctrl-C ends all of it\n", shown.stdout)
+            )
             told = "".join(lines)
             assert "run 1 is COMPLETED: 30 pages, 30 items, such as\n" in told, told
             assert f"  alias crawlctl={programs}/crawlctl\n" in told
@@ -127,7 +161,9 @@ def test_the_command_of_its_name_shows_a_crawl_in_an_empty_folder(wheel: Path, t
 
 @pytest.mark.slow
 def test_it_works_where_there_is_no_checkout(wheel: Path, tmp_path: Path) -> None:
-    """A new environment with this wheel alone; what it requires comes from the environment of the tests."""
+    """A new environment with this wheel alone; what it requires comes from the environment of the
+    tests.
+    """
     venv = tmp_path / "venv"
     python, crawlctl = (installed(wheel, venv) / name for name in ("python", "crawlctl"))
 
@@ -137,7 +173,9 @@ def test_it_works_where_there_is_no_checkout(wheel: Path, tmp_path: Path) -> Non
         return done.stdout
 
     where = run(
-        python, "-c", "import crawler_lifecycle, crawler_lifecycle.worker.process; print(crawler_lifecycle.__file__)"
+        python,
+        "-c",
+        "import crawler_lifecycle, crawler_lifecycle.worker.process; print(crawler_lifecycle.__file__)",
     )
     assert Path(where.strip()).is_relative_to(venv)
     assert "Start a run" in run(crawlctl, "--help")
@@ -145,5 +183,7 @@ def test_it_works_where_there_is_no_checkout(wheel: Path, tmp_path: Path) -> Non
     run(crawlctl, "db", "upgrade", "--url", f"sqlite:///{tmp_path / 'runs.db'}")
     assert (tmp_path / "runs.db").stat().st_size > 0
     run(python, "-c", "import crawler_lifecycle.runner.main")
-    missing = subprocess.run([python, "-c", "import workers"], cwd=tmp_path, env=ENV, capture_output=True)
+    missing = subprocess.run(
+        [python, "-c", "import workers"], cwd=tmp_path, env=ENV, capture_output=True
+    )
     assert missing.returncode != 0

@@ -24,7 +24,11 @@ CALL = re.compile(rf"{BEFORE}make((?: (?:{NO_TARGETS}|[a-z][a-z0-9-]*(?![\w=./])
 
 def named_targets(text: str) -> set[str]:
     """The targets of each call of make in the text."""
-    return {name for words in CALL.findall(text) for name in re.sub(f" (?:{NO_TARGETS})", "", words).split()}
+    return {
+        name
+        for words in CALL.findall(text)
+        for name in re.sub(f" (?:{NO_TARGETS})", "", words).split()
+    }
 
 
 def steps(workflow: Path) -> Iterator[dict[str, Any]]:
@@ -34,19 +38,29 @@ def steps(workflow: Path) -> Iterator[dict[str, Any]]:
 
 
 def code(page: str) -> str:
-    """The code of a Markdown page: fenced and indented blocks, and words in backticks, each on a line of its own."""
+    """The code of a Markdown page: fenced and indented blocks, and words in backticks, each on a
+    line of its own.
+    """
     found = re.findall(r"```.*?\n(.*?)```|^    (.+?)$|`([^`\n]+)`", page, re.S | re.M)
     return "\n".join(part for match in found for part in match)
 
 
 def documents() -> list[Path]:
     """Each tracked Markdown page but the changelog."""
-    listed = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, check=True, capture_output=True, text=True)
-    return [ROOT / name for name in listed.stdout.split() if name != "CHANGELOG.md" and (ROOT / name).exists()]
+    listed = subprocess.run(
+        ["git", "ls-files", "*.md"], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    return [
+        ROOT / name
+        for name in listed.stdout.split()
+        if name != "CHANGELOG.md" and (ROOT / name).exists()
+    ]
 
 
 def missing_modules(text: str) -> list[str]:
-    """The calls of modules and of tasks (``python -m tools TASK``) in the text that do not exist."""
+    """The calls of modules and of tasks (``python -m tools TASK``) in the text that do not
+    exist.
+    """
     wrong = []
     for module, task in re.findall(
         r"python3? -m ((?:tools|tests|benchmarks|examples)(?:\.\w+)*)(?: ([a-z][\w-]*))?", text
@@ -60,9 +74,15 @@ def missing_modules(text: str) -> list[str]:
 
 
 def missing_scripts(text: str) -> set[str]:
-    """The scripts of this repository that a command calls by their path, and that cannot be executed."""
+    """The scripts of this repository that a command calls by their path, and that cannot be
+    executed.
+    """
     called = re.findall(r"^(\.?[\w-]+/[\w./-]+)", text, re.M)
-    return {path for path in called if not (ROOT / path).is_file() or not (ROOT / path).stat().st_mode & 0o100}
+    return {
+        path
+        for path in called
+        if not (ROOT / path).is_file() or not (ROOT / path).stat().st_mode & 0o100
+    }
 
 
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
@@ -76,7 +96,9 @@ def test_a_workflow_starts_and_calls_what_exists(workflow: Path) -> None:
         for name in re.findall(r"file: (\S+)", yaml.safe_dump(step.get("with", {}))):
             assert (ROOT / name).is_file()
         if action := step.get("uses"):
-            assert re.fullmatch(r"[\w-]+/[\w-]+@(v\d+|release/v\d+)", action), f"{action}: pin the major version"
+            assert re.fullmatch(r"[\w-]+/[\w-]+@(v\d+|release/v\d+)", action), (
+                f"{action}: pin the major version"
+            )
 
 
 def test_the_workflows_call_the_complete_tests_the_linter_and_what_is_published() -> None:
@@ -103,13 +125,18 @@ def test_documents_name_only_targets_and_modules_that_exist() -> None:
     wrong = []
     for page in documents():
         text = code(page.read_text())
-        wrong += [f"{page.relative_to(ROOT)}: make {name}" for name in sorted(named_targets(text) - TARGETS)]
+        wrong += [
+            f"{page.relative_to(ROOT)}: make {name}"
+            for name in sorted(named_targets(text) - TARGETS)
+        ]
         wrong += [f"{page.relative_to(ROOT)}: {command}" for command in missing_modules(text)]
     assert wrong == []
 
 
 def test_make_help_lists_at_most_fourteen_targets() -> None:
-    shown = subprocess.run(["make", "help"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    shown = subprocess.run(
+        ["make", "help"], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout
     assert len(re.findall("^make ", shown, re.M)) <= 14
 
 
@@ -119,7 +146,9 @@ def test_make_knows_how_to_make_each_target(target: str) -> None:
     assert made.returncode == 0, made.stderr
 
 
-def test_a_task_gets_its_arguments_and_returns_its_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_gets_its_arguments_and_returns_its_exit_code(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     tasks = {"odd": {"help": "", "run": '[ "$*" = "--seed 1" ] && exit 7'}}
     monkeypatch.setattr("tools.__main__.TASKS", tasks)
     monkeypatch.setattr("tools.__main__.FIRST", {"odd"})
@@ -138,4 +167,8 @@ def test_a_task_names_only_targets_modules_and_tests_that_exist() -> None:
     for name, task in TASKS.items():
         assert named_targets(task["run"]) <= TARGETS, name
         assert missing_modules(task["run"]) == [], name
-        assert [path for path in re.findall(r"\btests/[\w/.]+", task["run"]) if not (ROOT / path).exists()] == []
+        assert [
+            path
+            for path in re.findall(r"\btests/[\w/.]+", task["run"])
+            if not (ROOT / path).exists()
+        ] == []

@@ -1,8 +1,8 @@
 """A real Chromium as a person uses it, which notes everything that no page of ours may ever do.
 
-That is: to write on the console, to break the content security policy, to ask another host, to hold two streams, and to
-be unusable for those whom axe-core speaks for. A ``Visitor`` is one browser profile; its verdict is asked when a
-journey is over.
+That is: to write on the console, to break the content security policy, to ask another host, to hold
+two streams, and to be unusable for those whom axe-core speaks for. A ``Visitor`` is one browser
+profile; its verdict is asked when a journey is over.
 """
 
 from __future__ import annotations
@@ -18,7 +18,16 @@ from importlib import resources
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Error, Page, Request, expect, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Error,
+    Page,
+    Request,
+    expect,
+    sync_playwright,
+)
 
 #: Far longer than anything takes that works.
 PATIENCE_MS = 100_000
@@ -41,7 +50,8 @@ hidden => {
   document.dispatchEvent(new Event('visibilitychange'));
 }
 """
-#: What axe-core finds, in few words. Rules of every level and its best practices, so that "nothing" means nothing.
+#: What axe-core finds, in few words. Rules of every level and its best practices, so that "nothing"
+#: means nothing.
 RUN_AXE = """
 async () => (await axe.run(document, {resultTypes: ['violations']})).violations.flatMap(rule =>
   rule.nodes.map(node => `${rule.id} (${rule.help}): ${node.html.slice(0, 200)} ${node.any.map(a => a.message)}`))
@@ -59,7 +69,8 @@ TOO_WIDE = """
 
 
 def executable() -> str:
-    """Debian's Chromium without its windows, which load pages of their own beside ours, and take as long as ours.
+    """Debian's Chromium without its windows, which load pages of their own beside ours, and take as
+    long as ours.
 
     Without it the tests are skipped in words, and fail where ``CI`` is ``true``.
     """
@@ -119,7 +130,8 @@ class Visitor:
         """A tab of its own at this address, in front of the others."""
         page = self.context.new_page()
         self.show(page)
-        # Chromium ends its requests whenever an interface of this machine comes or goes, as those of containers do.
+        # Chromium ends its requests whenever an interface of this machine comes or goes, as those
+        # of containers do.
         for _ in range(NETWORK_CHANGES_MAX):
             try:
                 page.goto(path)
@@ -131,19 +143,26 @@ class Visitor:
         raise AssertionError("the network of this machine does not come to rest")
 
     def show(self, page: Page) -> None:
-        """Bring a tab to the front. Without a display Chromium takes each tab for visible, so it is told what it is."""
+        """Bring a tab to the front.
+
+        Without a display Chromium takes each tab for visible, so it is told what it is.
+        """
         for other in self.context.pages:
             other.evaluate(SET_HIDDEN, other is not page)
 
     @property
     def streams(self) -> int:
         """The streams that all tabs have open."""
-        self.context.pages[0].wait_for_timeout(50)  # the tool tells of them only while something is asked of it
+        # The tool tells of them only while something is asked of it.
+        self.context.pages[0].wait_for_timeout(50)
         return sum(map(len, self._streams.values()))
 
     @contextmanager
     def expecting(self, *patterns: str) -> Iterator[None]:
-        """Browsers note every answer that is an error, and every connection that fails. These are meant here."""
+        """Browsers note every answer that is an error, and every connection that fails.
+
+        These are meant here.
+        """
         self._expected = [re.compile(pattern) for pattern in patterns]
         try:
             yield
@@ -159,7 +178,10 @@ class Visitor:
         self.faults += [f"{where}: too wide: {found}" for found in page.evaluate(TOO_WIDE)]
 
     def leave(self) -> None:
-        """Let axe-core see what is still open, each address once, and close it. Raises what was noted."""
+        """Let axe-core see what is still open, each address once, and close it.
+
+        Raises what was noted.
+        """
         if self.scripted:
             for page in {page.url: page for page in self.context.pages}.values():
                 if page.url.startswith(self.origin):

@@ -42,7 +42,10 @@ def world(stack: World) -> World:
 
 @pytest.fixture
 def visits(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Visits]:
-    """Make visitors: ``visits(origin, **options of the profile)``. All are judged when the test is over."""
+    """Make visitors: ``visits(origin, **options of the profile)``.
+
+    All are judged when the test is over.
+    """
     made: list[Visitor] = []
 
     def visit(origin: str, **options: Any) -> Visitor:

@@ -20,10 +20,14 @@ from tests.support.builds import command
 
 
 def start(world: World, crawler: str = "plain", **request: Any) -> int:
-    """Start a run through the API, as a programme does beside the page; one without arguments goes on until a stop."""
+    """Start a run through the API, as a programme does beside the page; one without arguments goes
+    on until a stop.
+    """
     if crawler == "plain":
         request.setdefault("args", ENDLESS)
-    return int(world.gateway.start({"crawler": crawler, **QUICK, **request}, uuid.uuid4().hex)["run_id"])
+    return int(
+        world.gateway.start({"crawler": crawler, **QUICK, **request}, uuid.uuid4().hex)["run_id"]
+    )
 
 
 def row(page: Page, run_id: int) -> Locator:
@@ -50,7 +54,9 @@ def reach(target: Locator) -> None:
         target.page.keyboard.press("Tab")
     expect(target).to_be_focused()
     expect(target).to_be_in_viewport()
-    assert target.evaluate("e => getComputedStyle(e).outlineStyle") != "none", "the focus cannot be seen"
+    assert target.evaluate("e => getComputedStyle(e).outlineStyle") != "none", (
+        "the focus cannot be seen"
+    )
 
 
 @dataclass(frozen=True)
@@ -64,11 +70,15 @@ class Guarded:
 
     def take_back(self, name: str) -> None:
         """Take a token out of the file."""
-        self.file.write_text("\n".join(text for known, text in self.entries.items() if known != name))
+        self.file.write_text(
+            "\n".join(text for known, text in self.entries.items() if known != name)
+        )
 
 
 @contextmanager
-def guarded(world: World, port: int | None = None, more: Mapping[str, str] | None = None) -> Iterator[Guarded]:
+def guarded(
+    world: World, port: int | None = None, more: Mapping[str, str] | None = None
+) -> Iterator[Guarded]:
     """One with a token for each role, named as the role; with ``more`` variables."""
     made = {role: new_token(role, role, "*") for role in ("read", "operate", "admin")}
     file = world.folder / "tokens.toml"
@@ -77,11 +87,20 @@ def guarded(world: World, port: int | None = None, more: Mapping[str, str] | Non
     port = port or processes.free_port()
     usual = world.stack.supervisor._kept["gateway"].part
     env = {key: value for key, value in usual.env.items() if key != "LIFECYCLE_GATEWAY__OPEN"}
-    env |= {"LIFECYCLE_GATEWAY__PORT": str(port), "LIFECYCLE_GATEWAY__TOKENS_FILE": str(file), **(more or {})}
+    env |= {
+        "LIFECYCLE_GATEWAY__PORT": str(port),
+        "LIFECYCLE_GATEWAY__TOKENS_FILE": str(file),
+        **(more or {}),
+    }
     part = Part("guarded", command("gateway"), f"http://127.0.0.1:{port}/readyz", env)
     world.stack.supervisor.start([part])
     try:
         world.stack.supervisor.wait_healthy(["guarded"])
-        yield Guarded(f"http://127.0.0.1:{port}", {role: token for role, (token, _) in made.items()}, file, entries)
+        yield Guarded(
+            f"http://127.0.0.1:{port}",
+            {role: token for role, (token, _) in made.items()},
+            file,
+            entries,
+        )
     finally:
         world.undeploy("guarded")

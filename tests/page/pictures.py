@@ -1,7 +1,9 @@
-"""``python -m tests.page.pictures FOLDER``: pictures of the page for the documentation, taken of a real stack.
+"""``python -m tests.page.pictures FOLDER``: pictures of the page for the documentation, taken of a
+real stack.
 
-It brings a stack up and makes the scene of ``scene.py``. Besides, a crawler brings less than before, and a worker is
-away over a due time, so that a schedule has missed it. That takes some minutes.
+It brings a stack up and makes the scene of ``scene.py``. Besides, a crawler brings less than
+before, and a worker is away over a due time, so that a schedule has missed it. That takes some
+minutes.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from tests.page.browser import Visitor, chromium
 from tests.page.people import start
 from tests.page.scene import PAGES, prepare
 
-#: What docs/page.md shows: the page, the heading that it begins at (or its head), and how many pixels of it are shown.
+#: What docs/page.md shows: the page, the heading that it begins at (or its head), and how many
+#: pixels of it are shown.
 SHOWN: dict[str, tuple[str, str | None, int]] = {
     "runs": ("runs", None, 1000),
     "waiting": ("waiting", None, 330),
@@ -53,23 +56,35 @@ def take(page: Page, heading: str | None, height: int) -> bytes:
     page.wait_for_timeout(1500)  # the stream has brought what was new by then
     if heading:
         page.get_by_role("heading", name=heading, exact=True).evaluate("e => e.scrollIntoView()")
-    shot = page.context.new_cdp_session(page).send("Page.captureScreenshot", {"format": "webp", "quality": QUALITY})
+    shot = page.context.new_cdp_session(page).send(
+        "Page.captureScreenshot", {"format": "webp", "quality": QUALITY}
+    )
     return base64.b64decode(shot["data"])
 
 
 def miss_a_due_time(world: World) -> None:
     """A schedule of every minute, which nobody serves over one of them."""
-    about = {"run": {"crawler": "plain", "args": {"max_pages": "3"}}, "every_s": 60, "catch_up_s": 10}
+    about = {
+        "run": {"crawler": "plain", "args": {"max_pages": "3"}},
+        "every_s": 60,
+        "catch_up_s": 10,
+    }
     world.gateway.put("/v1/schedules/nightly", about)
     lines = lambda: world.gateway.get("/v1/schedules/nightly/due")["due"]  # noqa: E731
-    until(lambda: [line for line in lines() if line["decision"] == "started"], "a due time that begins a run")
+    until(
+        lambda: [line for line in lines() if line["decision"] == "started"],
+        "a due time that begins a run",
+    )
     worker = world.stack.supervisor._kept["worker"].part
     world.undeploy("worker")
     now = datetime.now(UTC)
     time.sleep(60 - now.second + 20)
     world.stack.supervisor.start([worker])
     world.stack.supervisor.wait_healthy(["worker"])
-    until(lambda: [line for line in lines() if line["decision"] == "missed"], "the line of the missed due time")
+    until(
+        lambda: [line for line in lines() if line["decision"] == "missed"],
+        "the line of the missed due time",
+    )
 
 
 def main() -> int:
@@ -87,7 +102,9 @@ def main() -> int:
             scene = prepare(world)
             miss_a_due_time(world)
             with chromium() as browser:
-                visitor = Visitor(browser, str(world.stack.addresses["gateway"]), {"color_scheme": "light"})
+                visitor = Visitor(
+                    browser, str(world.stack.addresses["gateway"]), {"color_scheme": "light"}
+                )
                 first = visitor.open("/")
                 expect(first.get_by_text("Everything works")).to_be_visible()
                 first.close()

@@ -1,6 +1,8 @@
-"""The OpenID Connect providers behind which the page is played: a small one of ours, and Dex, a real one.
+"""The OpenID Connect providers behind which the page is played: a small one of ours, and Dex, a
+real one.
 
-``python -m tests.page.providers`` builds Dex from pinned Go modules, into a cache folder beside the test cluster's.
+``python -m tests.page.providers`` builds Dex from pinned Go modules, into a cache folder beside the
+test cluster's.
 """
 
 from __future__ import annotations
@@ -44,7 +46,12 @@ class Provider:
     def settings(self, page: str) -> dict[str, str]:
         """Variables of a gateway whose people it knows."""
         roles = {"operators": {"role": "operate", "project": "*"}}
-        values = {"ISSUER": self.issuer, "CLIENT_ID": CLIENT, "CLIENT_SECRET": SECRET, "ROLES": json.dumps(roles)}
+        values = {
+            "ISSUER": self.issuer,
+            "CLIENT_ID": CLIENT,
+            "CLIENT_SECRET": SECRET,
+            "ROLES": json.dumps(roles),
+        }
         values["SCOPES"] = "openid email profile groups"
         return {f"LIFECYCLE_OIDC__{name}": value for name, value in values.items()} | {
             "LIFECYCLE_GATEWAY__PAGE_URL": page
@@ -53,7 +60,11 @@ class Provider:
     def token(self, email: str) -> str:
         """An ID token, as a program gets it."""
         form = {"grant_type": "password", "username": email, "password": PEOPLE[email][0]}
-        form |= {"client_id": CLIENT, "client_secret": SECRET, "scope": "openid email profile groups"}
+        form |= {
+            "client_id": CLIENT,
+            "client_secret": SECRET,
+            "scope": "openid email profile groups",
+        }
         answer = httpx.post(f"{self.issuer}/token", data=form)
         return str(answer.raise_for_status().json()["id_token"])
 
@@ -76,10 +87,21 @@ def dex(page: str, folder: Path) -> Iterator[Provider]:
     port = processes.free_port()
     issuer = f"http://localhost:{port}/dex"
     people = [
-        {"email": email, "hash": _HASHES[email], "username": email, "userID": email, "groups": groups}
+        {
+            "email": email,
+            "hash": _HASHES[email],
+            "username": email,
+            "userID": email,
+            "groups": groups,
+        }
         for email, (_, groups) in PEOPLE.items()
     ]
-    client = {"id": CLIENT, "secret": SECRET, "name": "crawls", "redirectURIs": [f"{page}/login/oidc/back"]}
+    client = {
+        "id": CLIENT,
+        "secret": SECRET,
+        "name": "crawls",
+        "redirectURIs": [f"{page}/login/oidc/back"],
+    }
     config = {
         "issuer": issuer,
         "storage": {"type": "memory"},
@@ -92,7 +114,9 @@ def dex(page: str, folder: Path) -> Iterator[Provider]:
     file = folder / "dex.json"
     file.write_text(json.dumps(config))
     with (folder / "dex.log").open("w") as log:
-        process = subprocess.Popen([available() / "dex", "serve", str(file)], stdout=log, stderr=log)
+        process = subprocess.Popen(
+            [available() / "dex", "serve", str(file)], stdout=log, stderr=log
+        )
 
         def end() -> None:
             process.terminate()
@@ -124,7 +148,9 @@ def folder() -> Path:
 def available() -> Path:
     """The folder with Dex. Raises NoBinaries."""
     if not (folder() / DEX.name).exists():
-        raise NoBinaries(f"dex not found in {folder()}: run `python3 -m tools test-oidc` (a minute, once)")
+        raise NoBinaries(
+            f"dex not found in {folder()}: run `python3 -m tools test-oidc` (a minute, once)"
+        )
     return folder()
 
 

@@ -1,4 +1,6 @@
-"""A stack with something on every page: runs of all kinds, a manager, a graph, schedules, a webhook, a correction."""
+"""A stack with something on every page: runs of all kinds, a manager, a graph, schedules, a
+webhook, a correction.
+"""
 
 from __future__ import annotations
 
@@ -53,18 +55,33 @@ def prepare(world: World) -> Mapping[str, object]:
     """Make it, and return what addresses need of it."""
     gateway = world.gateway
     gateway.put(
-        "/v1/schedules/nightly", {"run": {"crawler": "plain", "args": {"max_pages": "3"}}, "cron": "30 2 * * *"}
+        "/v1/schedules/nightly",
+        {"run": {"crawler": "plain", "args": {"max_pages": "3"}}, "cron": "30 2 * * *"},
     )
-    gateway.put("/v1/webhooks/shop", {"url": "https://hooks.example.com/crawls", "secrets": ["env:CRAWL_HOOK"]})
-    manager = gateway.start({"plan": "examples.managers:Walks", "flow_id": "walks"}, "scene", "manager")["manager_id"]
-    graph = json.loads(world.crawlctl("graph", "start", "examples.graphs:nightly", "-o", "json").stdout)["id"]
-    given = [start(world, args={"max_pages": "24", "delay": "0"}, tags=["nightly"]) for _ in range(5)]
+    gateway.put(
+        "/v1/webhooks/shop",
+        {"url": "https://hooks.example.com/crawls", "secrets": ["env:CRAWL_HOOK"]},
+    )
+    manager = gateway.start(
+        {"plan": "examples.managers:Walks", "flow_id": "walks"}, "scene", "manager"
+    )["manager_id"]
+    graph = json.loads(
+        world.crawlctl("graph", "start", "examples.graphs:nightly", "-o", "json").stdout
+    )["id"]
+    given = [
+        start(world, args={"max_pages": "24", "delay": "0"}, tags=["nightly"]) for _ in range(5)
+    ]
     killed, stopped = start(world), start(world, tags=["prices"])
     letters = ("a-c", "d-i", "j-q", "r-z")
     tasks = [{"args": {"letters": some}} for some in letters]
-    waiting = start(world, "operations", tasks=tasks, max_parallel_tasks=1, settings={"DOWNLOAD_DELAY": "5"})
+    waiting = start(
+        world, "operations", tasks=tasks, max_parallel_tasks=1, settings={"DOWNLOAD_DELAY": "5"}
+    )
     start(world, "broken")
-    until(lambda: all(world.tasks(one).get("RUNNING") for one in (killed, stopped, waiting)), "crawlers that run")
+    until(
+        lambda: all(world.tasks(one).get("RUNNING") for one in (killed, stopped, waiting)),
+        "crawlers that run",
+    )
     os.killpg(task_processes(world.places, killed)["0/1"][2], signal.SIGKILL)
     gateway.stop(stopped, reason="The shop asked us to pause", requested_by="Ada")
     until(lambda: all(world.status(one) == "COMPLETED" for one in given), "the end of what is good")

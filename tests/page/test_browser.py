@@ -43,10 +43,14 @@ def path_of(faults: list[str]) -> str:
 class _Answers(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         script = SCRIPTS.get(self.path)
-        wrong = {"/alone": [ALONE], "/all": [name for name in FAULTS if name != ALONE]}.get(self.path, [])
+        wrong = {"/alone": [ALONE], "/all": [name for name in FAULTS if name != ALONE]}.get(
+            self.path, []
+        )
         body = HEAD + BODY.format("".join(FAULTS[name] for name in wrong))
         self.send_response(200)
-        self.send_header("Content-Type", "text/javascript" if script else "text/html; charset=utf-8")
+        self.send_header(
+            "Content-Type", "text/javascript" if script else "text/html; charset=utf-8"
+        )
         if self.path != "/alone":
             self.send_header("Content-Security-Policy", POLICY)
         self.end_headers()

@@ -18,8 +18,12 @@ from tests.page.conftest import Visits
 from tests.page.people import Guarded, guarded, now, number, row, start
 
 
-def test_without_javascript_runs_are_read_started_stopped_and_resumed(world: World, visits: Visits) -> None:
-    page = visits(str(world.stack.addresses["gateway"]), java_script_enabled=False).open("/runs/new?crawler=plain")
+def test_without_javascript_runs_are_read_started_stopped_and_resumed(
+    world: World, visits: Visits
+) -> None:
+    page = visits(str(world.stack.addresses["gateway"]), java_script_enabled=False).open(
+        "/runs/new?crawler=plain"
+    )
     page.get_by_label("max_pages").fill("100000")
     page.get_by_label("delay").fill("5")
     page.get_by_role("button", name="Start", exact=True).click()
@@ -56,7 +60,9 @@ def test_a_gateway_that_freezes_and_dies_is_told_in_a_bar_until_the_page_goes_on
         told = re.compile(r"^No news since \d\d:\d\d:\d\d UTC\. What you see may be old\.$")
         expect(listed.get_by_role("alert")).to_have_text(told)
         expect(bar(listed)).to_be_in_viewport()
-        before = listed.locator("#strip summary").evaluate("e => getComputedStyle(e, '::before').content")
+        before = listed.locator("#strip summary").evaluate(
+            "e => getComputedStyle(e, '::before').content"
+        )
         assert before == '"When last heard: "'
         ages = listed.locator("time").all_inner_texts()
         listed.wait_for_timeout(1500)
@@ -76,7 +82,9 @@ def test_the_bar_names_temporal_also_above_a_log(world: World, visitor: Visitor)
     expect(page.locator("#log-now")).to_contain_text("RUNNING")
     world.freeze("temporal")
     try:
-        expect(bar(page)).to_contain_text(re.compile("^No news.*: Temporal does not answer. What you see may be old"))
+        expect(bar(page)).to_contain_text(
+            re.compile("^No news.*: Temporal does not answer. What you see may be old")
+        )
     finally:
         world.thaw("temporal")
     expect(bar(page)).to_be_hidden()
@@ -92,8 +100,12 @@ def test_a_first_connection_that_fails_is_tried_again(visitor: Visitor) -> None:
 
 
 def test_a_wrong_clock_a_tab_behind_and_a_sleep_raise_no_bar_that_stays(visitor: Visitor) -> None:
-    """The clock of the browser is a day wrong; after a sleep it is right, and the other clocks stood still."""
-    visitor.context.add_init_script("window.wrong = -86400e3; const real = Date.now; Date.now = () => real() + wrong;")
+    """The clock of the browser is a day wrong; after a sleep it is right, and the other clocks
+    stood still.
+    """
+    visitor.context.add_init_script(
+        "window.wrong = -86400e3; const real = Date.now; Date.now = () => real() + wrong;"
+    )
     page = visitor.open("/")
     page.evaluate(
         "new MutationObserver(() => (window.raised ||= []).push(bar.textContent)).observe(bar, {childList: true})"
@@ -114,19 +126,26 @@ def test_a_wrong_clock_a_tab_behind_and_a_sleep_raise_no_bar_that_stays(visitor:
     for tab in tabs:
         visitor.show(tab)
         expect(tab.get_by_text(re.compile(r"^As of \d s ago$"))).to_be_visible()
-    until(lambda: visitor.streams == 1, "one stream of five tabs: a browser has six connections for all of them")
+    until(
+        lambda: visitor.streams == 1,
+        "one stream of five tabs: a browser has six connections for all of them",
+    )
 
 
 def test_a_tab_that_was_opened_behind_tells_its_age_at_once(visitor: Visitor) -> None:
     """Browsers paint nothing there, and a page begins with its first paint."""
-    visitor.context.add_init_script("window.held = []; window.requestAnimationFrame = (begin) => held.push(begin);")
+    visitor.context.add_init_script(
+        "window.held = []; window.requestAnimationFrame = (begin) => held.push(begin);"
+    )
     page = visitor.open("/")
     page.wait_for_timeout(6000)
     told, bar = page.evaluate("""() => new Promise((done) => {
       held.splice(0).forEach((begin) => begin());
       setTimeout(() => done(['as-of', 'bar'].map((id) => document.getElementById(id).textContent)));
     })""")
-    assert re.fullmatch(r"As of \d\d:\d\d:\d\d UTC", told), "what is six seconds old does not look fresh"
+    assert re.fullmatch(r"As of \d\d:\d\d:\d\d UTC", told), (
+        "what is six seconds old does not look fresh"
+    )
     assert not bar, "a tab that comes to the front raises no bar"
 
 
@@ -151,7 +170,9 @@ def log_in(page: Page, token: str) -> None:
     page.get_by_role("button", name="Log in").click()
 
 
-def test_the_login_leads_back_shows_what_a_role_may_do_and_ends(world: World, visits: Visits, gate: Guarded) -> None:
+def test_the_login_leads_back_shows_what_a_role_may_do_and_ends(
+    world: World, visits: Visits, gate: Guarded
+) -> None:
     run_id = start(world)
     visitor = visits(gate.url)
     page = visitor.open(f"/runs/{run_id}")
@@ -176,7 +197,9 @@ def test_the_login_leads_back_shows_what_a_role_may_do_and_ends(world: World, vi
     assert not visitor.context.cookies()
 
 
-def test_a_login_that_ended_in_the_middle_of_a_form_loses_nothing(world: World, visits: Visits, gate: Guarded) -> None:
+def test_a_login_that_ended_in_the_middle_of_a_form_loses_nothing(
+    world: World, visits: Visits, gate: Guarded
+) -> None:
     visitor = visits(gate.url)
     page = visitor.open("/login?next=/schedules/new")
     log_in(page, gate.tokens["admin"])
@@ -197,7 +220,9 @@ def test_a_login_that_ended_in_the_middle_of_a_form_loses_nothing(world: World, 
     expect(page.get_by_role("heading", level=1)).to_contain_text("Schedule typed")
 
 
-def test_a_token_that_is_taken_back_ends_a_login_that_is_open(world: World, visits: Visits, gate: Guarded) -> None:
+def test_a_token_that_is_taken_back_ends_a_login_that_is_open(
+    world: World, visits: Visits, gate: Guarded
+) -> None:
     run_id = start(world)
     visitor = visits(gate.url)
     page = visitor.open("/login")

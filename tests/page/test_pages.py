@@ -29,7 +29,9 @@ def tab(stack: World, browser: Browser) -> Iterator[tuple[Visitor, Page]]:
     visitor.context.close()
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in AGAIN)) for name in PAGES])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in AGAIN)) for name in PAGES]
+)
 def test_axe_finds_nothing_and_it_fits_its_window(
     tab: tuple[Visitor, Page], scene: Mapping[str, object], name: str
 ) -> None:

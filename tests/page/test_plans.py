@@ -1,4 +1,6 @@
-"""Journeys of whoever plans crawls: schedules by the clock, managers under a cap, graphs of steps."""
+"""Journeys of whoever plans crawls: schedules by the clock, managers under a cap, graphs of
+steps.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def test_a_schedule_is_made_fired_paused_and_backfilled(world: World, visitor: V
 
     page.get_by_role("button", name="Run now").click()
     page.goto("/schedules/prices")
-    until(lambda: world.gateway.get("/v1/schedules/prices/due")["due"], "the line of what was pressed")
+    until(
+        lambda: world.gateway.get("/v1/schedules/prices/due")["due"], "the line of what was pressed"
+    )
     page.reload()
     table = page.get_by_role("region", name="Due times")
     expect(table).to_contain_text("started")
@@ -54,7 +58,10 @@ def test_a_schedule_is_made_fired_paused_and_backfilled(world: World, visitor: V
     page.get_by_label("up to").fill((today - timedelta(days=1)).isoformat())
     page.get_by_role("button", name="Backfill").click()
     page.get_by_role("button", name="Backfill 2").click()
-    until(lambda: len(world.gateway.get("/v1/schedules/prices/due")["due"]) == 3, "the lines of what was backfilled")
+    until(
+        lambda: len(world.gateway.get("/v1/schedules/prices/due")["due"]) == 3,
+        "the lines of what was backfilled",
+    )
     page.goto("/schedules/prices")
     expect(table.get_by_role("row")).to_have_count(4)
     page.get_by_role("button", name="Delete").click()
@@ -64,11 +71,22 @@ def test_a_schedule_is_made_fired_paused_and_backfilled(world: World, visitor: V
 @pytest.mark.slow
 def test_a_due_time_that_was_missed_is_seen_and_backfilled(world: World, visitor: Visitor) -> None:
     due = datetime.fromtimestamp((datetime.now(UTC).timestamp() + 12) // 10 * 10, UTC)
-    times = {"every_s": 10, "catch_up_s": 10, "start_at": due.isoformat(), "end_at": due.isoformat()}
+    times = {
+        "every_s": 10,
+        "catch_up_s": 10,
+        "start_at": due.isoformat(),
+        "end_at": due.isoformat(),
+    }
     world.freeze("worker")
     try:
-        world.gateway.put("/v1/schedules/tides", {"run": {"crawler": "plain", "args": {"max_pages": "1"}}, **times})
-        until(lambda: datetime.now(UTC) > due + timedelta(seconds=11), "a due time that nobody can serve any more")
+        world.gateway.put(
+            "/v1/schedules/tides",
+            {"run": {"crawler": "plain", "args": {"max_pages": "1"}}, **times},
+        )
+        until(
+            lambda: datetime.now(UTC) > due + timedelta(seconds=11),
+            "a due time that nobody can serve any more",
+        )
     finally:
         world.thaw("worker")
     page = visitor.open("/schedules")
@@ -87,7 +105,9 @@ def test_a_due_time_that_was_missed_is_seen_and_backfilled(world: World, visitor
     expect(now(page)).to_contain_text("COMPLETED")
 
 
-def test_a_manager_begins_in_its_form_gets_a_cap_and_is_stopped_in_the_list(world: World, visitor: Visitor) -> None:
+def test_a_manager_begins_in_its_form_gets_a_cap_and_is_stopped_in_the_list(
+    world: World, visitor: Visitor
+) -> None:
     page = visitor.open("/managers")
     page.get_by_role("link", name="Start a manager").click()
     page.get_by_label("Class of the manager").select_option("examples.managers:Walks")
@@ -115,7 +135,9 @@ def test_a_manager_begins_in_its_form_gets_a_cap_and_is_stopped_in_the_list(worl
     expect(page.get_by_role("main")).to_contain_text("enough")
 
 
-def test_a_graph_begins_in_its_form_and_its_failed_step_is_retried(world: World, visitor: Visitor) -> None:
+def test_a_graph_begins_in_its_form_and_its_failed_step_is_retried(
+    world: World, visitor: Visitor
+) -> None:
     page = visitor.open("/graphs")
     page.get_by_role("link", name="Start a graph").click()
     page.get_by_label("Function that builds the graph").select_option("examples.graphs:nightly")
@@ -152,7 +174,9 @@ def test_a_large_graph_is_folded_searched_and_keeps_what_one_looks_at(
     started = visitor.context.request.post("/v1/graphs", data=body, headers=own)
     assert started.ok, started.text()
     page = visitor.open(f"/graphs/{body['id']}")
-    drawn, here, counted = (page.locator(f"#drawing {one}") for one in (".graph a", ".here", ".counted"))
+    drawn, here, counted = (
+        page.locator(f"#drawing {one}") for one in (".graph a", ".here", ".counted")
+    )
     fan = drawn.filter(has_text="page_0 … page_259")
     expect(drawn).to_have_count(3)
     expect(fan).to_contain_text("260 steps, suspended")
@@ -185,7 +209,9 @@ def test_a_large_graph_is_folded_searched_and_keeps_what_one_looks_at(
     page.reload()
     expect(here).to_contain_text("page_250")
 
-    phone = visits(visitor.origin, viewport={"width": 390, "height": 844}, has_touch=True).open(f"/graphs/{body['id']}")
+    phone = visits(visitor.origin, viewport={"width": 390, "height": 844}, has_touch=True).open(
+        f"/graphs/{body['id']}"
+    )
     folded = phone.locator("#drawing .folded")
     phone.get_by_role("button", name="Fit").tap()
     folded.tap()

@@ -1,4 +1,6 @@
-"""Journeys of whoever wants to know: what a crawler prints, what it brought, and what was wrong on record."""
+"""Journeys of whoever wants to know: what a crawler prints, what it brought, and what was wrong on
+record.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ def test_a_log_is_followed_paused_and_searched(world: World, visitor: Visitor) -
     expect(state).to_have_text("New lines are shown as they come.")
     expect(log).to_contain_text("200 http://")
     seen = len(log.inner_text())
-    page.wait_for_function("seen => document.getElementById('log').innerText.length > seen", arg=seen)
+    page.wait_for_function(
+        "seen => document.getElementById('log').innerText.length > seen", arg=seen
+    )
     page.get_by_label("Search").fill("robots")
     expect(state).to_contain_text("lines contain it")
     expect(log).not_to_contain_text("200 http://")
@@ -45,7 +49,9 @@ def test_a_log_is_followed_paused_and_searched(world: World, visitor: Visitor) -
     assert "200 http://" in fetched.value.path().read_text()
 
 
-def test_items_are_looked_through_while_they_come_and_in_the_archive(world: World, visitor: Visitor) -> None:
+def test_items_are_looked_through_while_they_come_and_in_the_archive(
+    world: World, visitor: Visitor
+) -> None:
     run_id = start(world, args={"max_pages": "4", "delay": "0"})
     until(lambda: world.status(run_id) == "COMPLETED", "its end")
     page = visitor.open(f"/runs/{run_id}")
@@ -53,7 +59,9 @@ def test_items_are_looked_through_while_they_come_and_in_the_archive(world: Worl
     files = page.get_by_role("region", name="Files")
     expect(files).to_contain_text("items.jsonl")
     visitor.look(page)
-    files.get_by_role("row").filter(has_text="items.jsonl").get_by_role("link", name="items", exact=True).click()
+    files.get_by_role("row").filter(has_text="items.jsonl").get_by_role(
+        "link", name="items", exact=True
+    ).click()
     expect(page.get_by_role("main")).to_contain_text("4 items")
     expect(page.get_by_role("region", name="Items").get_by_role("row")).to_have_count(5)
     page.goto("/crawlers")
@@ -62,7 +70,9 @@ def test_items_are_looked_through_while_they_come_and_in_the_archive(world: Worl
 
 def test_a_square_says_what_its_task_is_and_leads_to_it(world: World, visitor: Visitor) -> None:
     tasks = [{"args": {"letters": some}} for some in ("a-c", "d-i", "j-q")]
-    run_id = start(world, "operations", tasks=tasks, max_parallel_tasks=1, settings={"DOWNLOAD_DELAY": "5"})
+    run_id = start(
+        world, "operations", tasks=tasks, max_parallel_tasks=1, settings={"DOWNLOAD_DELAY": "5"}
+    )
     until(lambda: world.tasks(run_id).get("RUNNING"), "a crawler that runs")
     page = visitor.open(f"/runs/{run_id}")
     squares = page.locator("#squares")
@@ -71,11 +81,15 @@ def test_a_square_says_what_its_task_is_and_leads_to_it(world: World, visitor: V
     expect(squares).to_have_attribute("title", re.compile("^1: QUEUED"))
     page.locator("#squares-0").click(position=second)
     expect(page).to_have_url(re.compile(r"/tasks\?task=\d+$"))
-    expect(page.get_by_role("region", name="Tasks").get_by_role("rowheader").first).to_contain_text("1 id")
+    expect(page.get_by_role("region", name="Tasks").get_by_role("rowheader").first).to_contain_text(
+        "1 id"
+    )
     world.gateway.stop(run_id)
 
 
-def test_a_crawler_that_was_killed_leaves_a_correction_to_be_read(world: World, visitor: Visitor) -> None:
+def test_a_crawler_that_was_killed_leaves_a_correction_to_be_read(
+    world: World, visitor: Visitor
+) -> None:
     run_id = start(world)
     until(lambda: world.tasks(run_id).get("RUNNING"), "a crawler that runs")
     page = visitor.open(f"/runs/{run_id}")

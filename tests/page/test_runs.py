@@ -12,7 +12,9 @@ from tests.page.conftest import Visits
 from tests.page.people import now, number, row, start
 
 
-def test_a_run_is_started_from_its_form_and_watched_to_its_end(world: World, visitor: Visitor) -> None:
+def test_a_run_is_started_from_its_form_and_watched_to_its_end(
+    world: World, visitor: Visitor
+) -> None:
     page = visitor.open("/")
     page.get_by_role("link", name="Start a run").click()
     page.get_by_label("Crawler").select_option("plain")
@@ -39,7 +41,9 @@ def test_a_stop_names_who_and_why_until_the_run_has_ended(world: World, visitor:
     expect(now(page)).to_contain_text("the shop <b>closes</b>")
     expect(now(page)).to_contain_text("FAILED")
     expect(now(page)).to_contain_text("cancelled")
-    expect(page.get_by_role("table").filter(has_text="Received")).to_contain_text("the shop <b>closes</b>")
+    expect(page.get_by_role("table").filter(has_text="Received")).to_contain_text(
+        "the shop <b>closes</b>"
+    )
     assert world.status(run_id) == "FAILED"
 
 
@@ -61,11 +65,15 @@ def test_a_force_asks_for_the_number_first(world: World, visitor: Visitor) -> No
     expect(now(page)).to_contain_text("FAILED")
 
 
-def test_what_failed_is_resumed_once_however_often_the_form_is_sent(world: World, visits: Visits) -> None:
+def test_what_failed_is_resumed_once_however_often_the_form_is_sent(
+    world: World, visits: Visits
+) -> None:
     run_id = start(world, "broken")
     until(lambda: world.status(run_id) == "FAILED", "the end of the first attempt")
     # Without scripts nothing brings the form up to date after Back.
-    page = visits(str(world.stack.addresses["gateway"]), java_script_enabled=False).open(f"/runs/{run_id}")
+    page = visits(str(world.stack.addresses["gateway"]), java_script_enabled=False).open(
+        f"/runs/{run_id}"
+    )
     page.get_by_role("button", name="Resume").click()
     told = page.get_by_role("main")
     expect(told).to_contain_text("1 carried out, 0 not")
@@ -86,7 +94,9 @@ def test_a_selection_is_stopped_with_an_answer_for_each(world: World, visitor: V
     page.get_by_role("button", name="Stop", exact=True).click()
     expect(page.get_by_role("main").get_by_role("status")).to_contain_text("2 carried out, 0 not")
     for run_id in chosen:
-        expect(page.get_by_role("row").filter(has=page.get_by_role("link", name=str(run_id)))).to_contain_text("yes")
+        expect(
+            page.get_by_role("row").filter(has=page.get_by_role("link", name=str(run_id)))
+        ).to_contain_text("yes")
     page.get_by_role("link", name="Go to the runs").click()
     for run_id in chosen:
         expect(row(page, run_id)).to_contain_text("FAILED")
@@ -100,7 +110,10 @@ def test_a_selection_is_stopped_with_an_answer_for_each(world: World, visitor: V
 
 
 def test_keys_find_choose_and_open_a_run(world: World, visitor: Visitor) -> None:
-    runs = [start(world, args={"max_pages": "1", "delay": "0"}, tags=[tag]) for tag in ("by xQz", "by mouse")]
+    runs = [
+        start(world, args={"max_pages": "1", "delay": "0"}, tags=[tag])
+        for tag in ("by xQz", "by mouse")
+    ]
     until(lambda: all(world.status(one) == "COMPLETED" for one in runs), "the end of both")
     page = visitor.open("/")
     press = page.keyboard.press
@@ -164,12 +177,16 @@ def test_eight_tabs_move_at_the_same_time(world: World, visitor: Visitor) -> Non
         expect(now(tab)).to_contain_text("FAILED")
 
 
-def test_a_tab_that_was_opened_behind_another_one_holds_no_stream(world: World, visitor: Visitor) -> None:
+def test_a_tab_that_was_opened_behind_another_one_holds_no_stream(
+    world: World, visitor: Visitor
+) -> None:
     """A browser has six connections to us for all of its tabs: a seventh page would never come."""
     run_id = start(world)
     for path in ["", *["/log"] * 7]:
         tab = visitor.context.new_page()
-        tab.add_init_script("Object.defineProperty(document, 'hidden', {value: true, configurable: true})")
+        tab.add_init_script(
+            "Object.defineProperty(document, 'hidden', {value: true, configurable: true})"
+        )
         tab.goto(f"/runs/{run_id}{path}")
     visitor.show(tab)
     expect(tab.get_by_text("New lines are shown as they come.")).to_be_visible()

@@ -1,4 +1,6 @@
-"""People of an OpenID Connect provider in a real Chromium, behind a small provider and behind Dex."""
+"""People of an OpenID Connect provider in a real Chromium, behind a small provider and behind
+Dex.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def sign_in(page: Page, issuer: str, email: str) -> None:
     page.get_by_role("button", name="Login").click()
 
 
-@pytest.mark.parametrize("provider", [small, pytest.param(dex, marks=pytest.mark.slow)], ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    "provider", [small, pytest.param(dex, marks=pytest.mark.slow)], ids=lambda one: one.__name__
+)
 def test_people_of_a_provider_log_in_act_and_log_out_and_stay_in_when_it_is_away(
     world: World, visits: Visits, tmp_path: Path, provider: Start
 ) -> None:
@@ -56,7 +60,9 @@ def test_people_of_a_provider_log_in_act_and_log_out_and_stay_in_when_it_is_away
         page_of_bob = other.open("/")
         with other.expecting(re.escape(known.issuer.partition("/dex")[0]), "403"):
             sign_in(page_of_bob, known.issuer, "bob@example.com")
-            expect(page_of_bob.get_by_role("alert")).to_contain_text("LIFECYCLE_OIDC__ROLES has none of it")
+            expect(page_of_bob.get_by_role("alert")).to_contain_text(
+                "LIFECYCLE_OIDC__ROLES has none of it"
+            )
 
         known.end()
         page.goto("/")

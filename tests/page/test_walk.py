@@ -1,4 +1,6 @@
-"""What an operator does whom an alert wakes at three in the morning: with a mouse, on a phone, by keyboard alone."""
+"""What an operator does whom an alert wakes at three in the morning: with a mouse, on a phone, by
+keyboard alone.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from tests.page.conftest import Visits
 from tests.page.people import now, number, reach, row, start
 
 REFUSED = "Connection refused"
-#: The least width and height of what a thumb hits, and how far this reaches around the middle of a link or button.
+#: The least width and height of what a thumb hits, and how far this reaches around the middle of a
+#: link or button.
 THUMB = 44
 REACH = """
 e => {
@@ -40,7 +43,11 @@ class Site(ThreadingHTTPServer):
     """A site of one page. It refuses connections until it is mended."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=folder), bind_and_activate=False)
+        super().__init__(
+            ("127.0.0.1", 0),
+            partial(SimpleHTTPRequestHandler, directory=folder),
+            bind_and_activate=False,
+        )
         self.server_bind()
         self.url = f"http://127.0.0.1:{self.server_port}"
         self._thread = threading.Thread(target=self.serve_forever)
@@ -84,7 +91,9 @@ def attention(page: Page) -> Locator:
 
 
 def found_out(page: Page, press: Press, world: World, run_id: int, origin: str) -> None:
-    """From the alert to the overview, to the run, to the line of its log that says why, and back to the run."""
+    """From the alert to the overview, to the run, to the line of its log that says why, and back to
+    the run.
+    """
     alert = alert_of("run.ended", f"runs/{run_id}", world.gateway.run(run_id), origin)
     assert (alert.bad, REFUSED in alert.cause) == (True, True)
     page.goto(str(alert.link))
@@ -93,7 +102,9 @@ def found_out(page: Page, press: Press, world: World, run_id: int, origin: str) 
     line = attention(page).get_by_role("listitem").filter(has_text=f"run {run_id} failed")
     expect(line).to_contain_text(REFUSED)
     press(line.get_by_role("link"))
-    expect(now(page)).to_contain_text(re.compile(f"It failed after .*: error: <urlopen .*{REFUSED}"))
+    expect(now(page)).to_contain_text(
+        re.compile(f"It failed after .*: error: <urlopen .*{REFUSED}")
+    )
     press(now(page).get_by_role("link", name="at its last error"))
     error = page.get_by_role("log").locator(".error")
     expect(error).to_contain_text(REFUSED)
@@ -123,7 +134,9 @@ def all_well(page: Page, press: Press, run_id: int) -> None:
     expect(attention(page)).not_to_contain_text(f"run {run_id} ")
 
 
-def test_on_a_slow_phone_a_run_is_resumed_when_its_site_is_back(world: World, visits: Visits, site: Site) -> None:
+def test_on_a_slow_phone_a_run_is_resumed_when_its_site_is_back(
+    world: World, visits: Visits, site: Site
+) -> None:
     run_id = failed(world, site)
     origin = str(world.stack.addresses["gateway"])
     visitor = visits(origin, viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
@@ -139,7 +152,9 @@ def test_on_a_slow_phone_a_run_is_resumed_when_its_site_is_back(world: World, vi
     all_well(page, by_thumb, run_id)
 
 
-def test_a_run_is_started_again_with_other_arguments(world: World, visits: Visits, site: Site) -> None:
+def test_a_run_is_started_again_with_other_arguments(
+    world: World, visits: Visits, site: Site
+) -> None:
     run_id = failed(world, site)
     origin = str(world.stack.addresses["gateway"])
     page = visits(origin, viewport={"width": 820, "height": 1180}).open("/")
@@ -163,7 +178,9 @@ def test_a_run_is_started_again_with_other_arguments(world: World, visits: Visit
 def test_by_keyboard_alone_a_schedule_is_paused_until_its_site_is_back(
     world: World, visits: Visits, site: Site
 ) -> None:
-    definition = {"run": {"crawler": "plain", "args": {"site": site.url, "max_pages": "1"}, **QUICK}}
+    definition = {
+        "run": {"crawler": "plain", "args": {"site": site.url, "max_pages": "1"}, **QUICK}
+    }
     world.gateway.put("/v1/schedules/by-night", {**definition, "cron": "0 3 * * *"})
     world.gateway.post("/v1/schedules/by-night/trigger", {})
     lines = lambda: world.gateway.get("/v1/schedules/by-night/due")["due"]  # noqa: E731
@@ -179,10 +196,14 @@ def test_by_keyboard_alone_a_schedule_is_paused_until_its_site_is_back(
     page.keyboard.type("the shop is down")
     by_keyboard(page.get_by_role("button", name="Pause"))
     carried_out(page, by_keyboard)
-    expect(page.get_by_role("main")).to_contain_text(re.compile("Paused .* ago: .*the shop is down"))
+    expect(page.get_by_role("main")).to_contain_text(
+        re.compile("Paused .* ago: .*the shop is down")
+    )
     site.mend()
     page.goto(f"/runs/{run_id}")
     by_keyboard(page.get_by_role("button", name="Resume"))
     carried_out(page, by_keyboard)
     all_well(page, by_keyboard, run_id)
-    expect(page.get_by_role("region", name=re.compile("^Schedules missed"))).not_to_contain_text("by-night")
+    expect(page.get_by_role("region", name=re.compile("^Schedules missed"))).not_to_contain_text(
+        "by-night"
+    )

@@ -11,7 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from crawler_lifecycle.features.managers.domain.manager import Decision, Facts, JobState, Page, Start
+from crawler_lifecycle.features.managers.domain.manager import (
+    Decision,
+    Facts,
+    JobState,
+    Page,
+    Start,
+)
 from crawler_lifecycle.features.user_code.pool import Host, Hosts, Limits
 from crawler_lifecycle.features.user_code.process import Rules
 
@@ -44,7 +50,9 @@ def manager(folder: Path, body: str, name: str | None = None) -> str:
 
 def generator(folder: Path, body: str) -> str:
     """The plan of a manager whose generator has this body."""
-    return manager(folder, "def set_parameters_gen(self):\n" + textwrap.indent(textwrap.dedent(body), "    "))
+    return manager(
+        folder, "def set_parameters_gen(self):\n" + textwrap.indent(textwrap.dedent(body), "    ")
+    )
 
 
 @dataclass

@@ -1,4 +1,7 @@
-"""What users' code may do to its process, and what the worker says then. Each process is a real one."""
+"""What users' code may do to its process, and what the worker says then.
+
+Each process is a real one.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,17 @@ from tests.plans.plans_support import Bench, answer, generator, manager, module,
 pytestmark = pytest.mark.processes
 
 BAD_SOURCES = {
-    "blocks for an hour": ("time.sleep(3600)\nyield {}", r"more than 0\.5 s and was killed.*PAGE_S"),
+    "blocks for an hour": (
+        "time.sleep(3600)\nyield {}",
+        r"more than 0\.5 s and was killed.*PAGE_S",
+    ),
     "never yields": ("while True: pass\nyield {}", r"more than 0\.5 s and was killed"),
     "leaves at once": ("os._exit(3)\nyield {}", r"ended with exit code 3"),
     "kills itself": ("os.kill(os.getpid(), signal.SIGKILL)\nyield {}", r"was ended by SIGKILL"),
-    "closes every file": ("os.closerange(0, 1000)\ntime.sleep(3600)\nyield {}", r"set_parameters_gen: its process"),
+    "closes every file": (
+        "os.closerange(0, 1000)\ntime.sleep(3600)\nyield {}",
+        r"set_parameters_gen: its process",
+    ),
     "writes anywhere": (
         "write_everywhere(b'garbage\\n')\ntime.sleep(3600)\nyield {}",
         r"wrote into our pipe",
@@ -58,7 +67,10 @@ def test_a_source_out_of_control_is_killed_and_told(bench: Bench, case: str) -> 
 def test_where_it_says_that_it_is_can_be_told(bench: Bench) -> None:
     """That is written down while the class works, and every database has to take it."""
     bench.page_s = 0.5
-    plan = generator(bench.folder, 'write_everywhere(b\'{"at": "\\\\ud800\\\\u0000"}\\n\')\ntime.sleep(3600)\nyield {}')
+    plan = generator(
+        bench.folder,
+        'write_everywhere(b\'{"at": "\\\\ud800\\\\u0000"}\\n\')\ntime.sleep(3600)\nyield {}',
+    )
     with bench.begun(plan) as host:
         with pytest.raises(PlanFailed, match=r"more than 0\.5 s"):
             host.page(0, answer)
@@ -101,7 +113,9 @@ def test_what_is_quoted_of_it_has_no_secrets(bench: Bench) -> None:
 def test_printing_without_end_costs_its_own_time_only(bench: Bench) -> None:
     bench.hook_s = 0.5
     with pytest.raises(PlanFailed, match=r"more than 0\.5 s"):
-        bench.cycle(manager(bench.folder, "def workflow_loop(self):\n    while True: print('x' * 100_000)"))
+        bench.cycle(
+            manager(bench.folder, "def workflow_loop(self):\n    while True: print('x' * 100_000)")
+        )
 
 
 def test_a_fork_does_not_speak_for_the_process_and_dies_with_it(bench: Bench) -> None:
@@ -159,16 +173,24 @@ def test_a_hook_that_hangs_names_its_job(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("import nowhere_to_be_found", "ModuleNotFoundError: No module named 'nowhere_to_be_found'"),
+        (
+            "import nowhere_to_be_found",
+            "ModuleNotFoundError: No module named 'nowhere_to_be_found'",
+        ),
         ("class M(GeneratorCrawlManager:", "SyntaxError"),
         ("sys.exit(3)", "SystemExit: 3"),
         ("os._exit(4)", "ended with exit code 4"),
         ("class Other(GeneratorCrawlManager): name = 'o'", "no class 'M'; name another class"),
         ("class M: pass", "the class is no manager"),
-        ("class M(GeneratorCrawlManager):\n    on_item_error = 'ignore'", "on_item_error: 'ignore' is not allowed"),
+        (
+            "class M(GeneratorCrawlManager):\n    on_item_error = 'ignore'",
+            "on_item_error: 'ignore' is not allowed",
+        ),
     ],
 )
-def test_a_class_that_cannot_be_loaded_is_told_and_not_tried_again(bench: Bench, text: str, said: str) -> None:
+def test_a_class_that_cannot_be_loaded_is_told_and_not_tried_again(
+    bench: Bench, text: str, said: str
+) -> None:
     plan = module(bench.folder, text) + ":M"
     with pytest.raises(PlanFailed, match=re.escape(said)) as failed, bench.begun(plan):
         pass
@@ -178,7 +200,9 @@ def test_a_class_that_cannot_be_loaded_is_told_and_not_tried_again(bench: Bench,
 def test_a_module_that_no_setting_names_is_never_imported(bench: Bench, tmp_path: Path) -> None:
     with (
         bench.hosts() as hosts,
-        pytest.raises(PlanFailed, match="antigravity:M: its module is not in LIFECYCLE_PLANS__MODULES"),
+        pytest.raises(
+            PlanFailed, match="antigravity:M: its module is not in LIFECYCLE_PLANS__MODULES"
+        ),
         hosts.use("antigravity:M", 1, 1, 0, lambda: None),
     ):
         pass
@@ -186,11 +210,18 @@ def test_a_module_that_no_setting_names_is_never_imported(bench: Bench, tmp_path
 
 
 def test_users_code_sees_none_of_our_secrets(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = ("LIFECYCLE_DATABASE__URL", "TEMPORAL_API_KEY", "AWS_SECRET_ACCESS_KEY", "PUSHER_SECRET", "SOME_PASSWORD")
+    ours = (
+        "LIFECYCLE_DATABASE__URL",
+        "TEMPORAL_API_KEY",
+        "AWS_SECRET_ACCESS_KEY",
+        "PUSHER_SECRET",
+        "SOME_PASSWORD",
+    )
     for name in ours:
         monkeypatch.setenv(name, "hunter2")
     plan = manager(
-        bench.folder, "def on_start(self):\n    print('PATH' in os.environ, 'hunter2' in f'{os.environ}{sys.argv}')"
+        bench.folder,
+        "def on_start(self):\n    print('PATH' in os.environ, 'hunter2' in f'{os.environ}{sys.argv}')",
     )
     with bench.begun(plan) as host:
         until(lambda: host.process.output.newest().endswith("True False"))

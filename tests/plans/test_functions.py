@@ -1,4 +1,6 @@
-"""Functions of graphs in processes: what goes in, what comes out, and what users' code may do to its process."""
+"""Functions of graphs in processes: what goes in, what comes out, and what users' code may do to
+its process.
+"""
 
 from __future__ import annotations
 
@@ -126,7 +128,9 @@ class Bench:
         self.module = module(folder, BODY)
         self.functions = Functions([self.module], Rules(memory, folder=folder), result_max)
 
-    def order(self, name: str, style: str = "plain", limit_s: float = 20.0, **more: Any) -> FunctionCall:
+    def order(
+        self, name: str, style: str = "plain", limit_s: float = 20.0, **more: Any
+    ) -> FunctionCall:
         graft, given = more.pop("graft", False), more.pop("given", ())
         what = {"style": style, "args": to_json(more.pop("args", {})), **more}
         job = {"path": "top/step", "attempt": 2, "max_attempts": 3, "job": what}
@@ -206,7 +210,9 @@ def test_its_key_is_of_the_step_and_not_of_the_attempt(bench: Bench) -> None:
     assert (len(key), name, attempt) == (32, "step", 2)
     order = bench.order("keyed")
     with bench.functions.use("g") as host:
-        again = host.call(FunctionCall(order.function, "g", {**order.job, "attempt": 5}, 9.0), no_answer, nothing)
+        again = host.call(
+            FunctionCall(order.function, "g", {**order.job, "attempt": 5}, 9.0), no_answer, nothing
+        )
         other = host.call(FunctionCall(order.function, "h", order.job, 9.0), no_answer, nothing)
     assert value(again) == [key, "step", 5]
     assert value(other)[0] != key
@@ -227,8 +233,14 @@ FAILURES: dict[str, tuple[dict[str, Any], str]] = {
     "elsewhere": ({}, "a function of a graph cannot ask about graph another"),
 }
 NEVER: dict[str, tuple[dict[str, Any], str]] = {
-    "add": ({"args": {"c": 1}}, r":add\(a, b=1\): missing a required argument: 'a'; the step passes c; change"),
-    "merge": ({"style": "item"}, "too many positional arguments; the step passes the item and the context"),
+    "add": (
+        {"args": {"c": 1}},
+        r":add\(a, b=1\): missing a required argument: 'a'; the step passes c; change",
+    ),
+    "merge": (
+        {"style": "item"},
+        "too many positional arguments; the step passes the item and the context",
+    ),
     "NoWorker": ({"style": "worker"}, "must be a class with a method process"),
     "nobody": ({}, "the module has no such name now"),
     "here": ({}, "the module defines no such function or class"),
@@ -243,7 +255,11 @@ def test_a_failure_is_told_and_the_process_goes_on(bench: Bench, name: str) -> N
     with bench.functions.use("g") as host:
         with pytest.raises(PlanFailed, match=said) as failed:
             host.call(bench.order(name, **more), no_answer, nothing)
-        assert (failed.value.lives, failed.value.for_good, failed.value.missing) == (True, False, False)
+        assert (failed.value.lives, failed.value.for_good, failed.value.missing) == (
+            True,
+            False,
+            False,
+        )
         assert value(host.call(bench.order("add", args={"a": 1}), no_answer, nothing)) == 2
 
 
@@ -296,13 +312,19 @@ def test_a_function_is_told_that_it_was_cancelled(bench: Bench, name: str) -> No
 
     with bench.functions.use("g") as host:
         assert value(host.call(bench.order(name), answer, nothing)) == "was told"
-    assert asked == [("cancelled", {"path": "top/step", "attempt": 2})] * 2  # the second after a while
+    # The second after a while.
+    assert asked == [("cancelled", {"path": "top/step", "attempt": 2})] * 2
 
 
 def test_a_thread_that_outlives_its_call_confuses_nobody(bench: Bench) -> None:
     with bench.functions.use("g") as host:
         host.call(bench.order("leaves_a_thread"), no_answer, nothing)
-        until(lambda: "the call is over; end all threads before you return" in host.process.output.newest())
+        until(
+            lambda: (
+                "the call is over; end all threads before you return"
+                in host.process.output.newest()
+            )
+        )
         assert value(host.call(bench.order("add", args={"a": 1}), no_answer, nothing)) == 2
 
 
@@ -319,7 +341,9 @@ def test_what_one_graph_printed_is_told_to_no_other(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("name", re.findall("def (leaves_[a-z_]+)", BODY))
-def test_what_a_function_leaves_in_its_process_stays_with_its_own_graph(bench: Bench, name: str) -> None:
+def test_what_a_function_leaves_in_its_process_stays_with_its_own_graph(
+    bench: Bench, name: str
+) -> None:
     with bench.functions.use("one") as first:
         first.call(bench.order(name), no_answer, nothing)
     with bench.functions.use("one") as again:
@@ -342,15 +366,23 @@ def test_asked_to_end_it_ends_or_is_killed(bench: Bench) -> None:
 
 def test_one_that_never_stops_talking_is_ended_in_time(bench: Bench) -> None:
     """It writes faster than the worker reads, so that there is always something to read."""
-    with bench.functions.use("g") as host, pytest.raises(PlanFailed, match=r"took more than 0\.5 s"):
+    with (
+        bench.functions.use("g") as host,
+        pytest.raises(PlanFailed, match=r"took more than 0\.5 s"),
+    ):
         host.call(bench.order("talks", limit_s=0.5), no_answer, nothing)
 
 
 def test_a_module_that_cannot_be_imported_may_be_elsewhere(tmp_path: Path) -> None:
     broken = module(tmp_path, "import nothing_of_this_name\ndef f(): pass")
     functions = Functions([broken], Rules(folder=tmp_path), 1000)
-    with pytest.raises(PlanFailed, match=f"module {broken}: ModuleNotFoundError") as failed, functions.use("g") as host:
-        host.call(FunctionCall(f"{broken}:f", "g", {"path": "a", "job": {}}, 5.0), no_answer, nothing)
+    with (
+        pytest.raises(PlanFailed, match=f"module {broken}: ModuleNotFoundError") as failed,
+        functions.use("g") as host,
+    ):
+        host.call(
+            FunctionCall(f"{broken}:f", "g", {"path": "a", "job": {}}, 5.0), no_answer, nothing
+        )
     functions.close()
     assert failed.value.missing
 
@@ -375,7 +407,9 @@ def test_new_code_gets_a_new_process(tmp_path: Path) -> None:
         assert bench.functions.state() == {"live": 1, "at_work": 0, "started": 2}
 
 
-def test_a_process_that_was_called_often_or_grew_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_was_called_often_or_grew_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("crawler_lifecycle.features.user_code.functions.CALLS_MAX", 2)
     assert CALLS_MAX == 5000
     with opened(tmp_path) as bench:
@@ -413,7 +447,9 @@ with Functions([{name!r}], Rules(folder=Path({str(users)!r})), 1000).use("g") as
     host.call(FunctionCall("{name}:hangs", "g", {{"path": "a", "job": {{}}}}, 60.0), None, lambda: None)
 """
     worker = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, env={**os.environ, "TMPDIR": str(temporary)}
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(temporary)},
     )
     assert worker.stdout is not None
     pid = int(worker.stdout.readline())

@@ -69,7 +69,10 @@ def test_who_finds_no_room_waits_until_one_is_idle(bench: Bench) -> None:
                 asked.set()
                 raise RuntimeError("the activity was cancelled")
 
-            with pytest.raises(RuntimeError, match="was cancelled"), hosts.use(plan, 3, 1, 0, give_up):
+            with (
+                pytest.raises(RuntimeError, match="was cancelled"),
+                hosts.use(plan, 3, 1, 0, give_up),
+            ):
                 pass
             assert asked.is_set()
             assert waiting.is_alive()
@@ -90,7 +93,10 @@ def test_what_is_not_settled_is_given_up(bench: Bench) -> None:
 
 
 def test_an_activity_that_is_cancelled_ends_the_call_under_way(bench: Bench) -> None:
-    plan = manager(bench.folder, "def workflow_loop(self):\n    print('there', flush=True)\n    time.sleep(3600)")
+    plan = manager(
+        bench.folder,
+        "def workflow_loop(self):\n    print('there', flush=True)\n    time.sleep(3600)",
+    )
     with bench.hosts() as hosts:
 
         def alive() -> None:
@@ -126,7 +132,9 @@ def test_the_end_of_the_worker_ends_all_of_them(bench: Bench) -> None:
 
 
 def test_who_leaves_sends_nobody_back_here(bench: Bench) -> None:
-    """Managers 5 and 6 come back here too: the process of the one was ended for another's, the other's died."""
+    """Managers 5 and 6 come back here too: the process of the one was ended for another's, the
+    other's died.
+    """
     plan = manager(bench.folder, "")
     bench.processes = 3
     with bench.hosts() as hosts:
@@ -144,7 +152,10 @@ def test_who_leaves_sends_nobody_back_here(bench: Bench) -> None:
 def test_what_was_printed_is_told_once_and_without_secrets(bench: Bench) -> None:
     """Also of a process that was killed for it; whole lines while more may come."""
     body = "print('password=hunter2 and more')\nprint('\\x1b[2J', end='', flush=True)\nyield {}\n"
-    plan, dying = generator(bench.folder, body), generator(bench.folder, "print('last')\nos._exit(3)\nyield {}\n")
+    plan, dying = (
+        generator(bench.folder, body),
+        generator(bench.folder, "print('last')\nos._exit(3)\nyield {}\n"),
+    )
     with bench.hosts() as hosts:
         pid_of(hosts, plan, 1)
         assert hosts.printed(1) == "password=[redacted] and more\n"

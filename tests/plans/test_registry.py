@@ -79,7 +79,13 @@ def test_managers_with_their_options(tmp_path: Path) -> None:
     assert (shops.name, shops.error, shops.kind) == ("shops", None, "manager")
     assert shops.description.startswith("Crawls all shops.")
     country = next(option for option in shops.options if option["name"] == "--country")
-    told = {"aliases": [], "help": "Which country.", "default": "de", "type": "str", "required": False}
+    told = {
+        "aliases": [],
+        "help": "Which country.",
+        "default": "de",
+        "type": "str",
+        "required": False,
+    }
     assert country == {"name": "--country", **told}
     program = next(option for option in shops.options if option["name"] == "-g")
     assert (program["aliases"], program["flow_ids"]) == (["--program"], {"nightly": "n1"})
@@ -115,7 +121,9 @@ def test_functions_that_build_graphs_with_their_parameters(tmp_path: Path) -> No
     registry.turn()
     found = {row.name: row for row in plans.list_plans() if row.kind == PLAN_GRAPH}
     assert set(found) == {"nightly", "large", "of_nothing"}
-    assert {row.error for row in plans.list_plans()} == {None}, "none of them makes its module unusable"
+    assert {row.error for row in plans.list_plans()} == {None}, (
+        "none of them makes its module unusable"
+    )
     nightly = found["nightly"]
     assert (nightly.plan, nightly.description) == (f"{name}:nightly", "Crawls a night.")
     day, count, mode, deep = nightly.options
@@ -128,7 +136,10 @@ def test_functions_that_build_graphs_with_their_parameters(tmp_path: Path) -> No
 
 def test_broken_modules_are_told_and_the_others_served(tmp_path: Path) -> None:
     good = module(tmp_path, "class M(GeneratorCrawlManager):\n    name = 'm'")
-    bad = [module(tmp_path, text) for text in ("import nowhere_there", "os._exit(1)", "time.sleep(3600)", "x =")]
+    bad = [
+        module(tmp_path, text)
+        for text in ("import nowhere_there", "os._exit(1)", "time.sleep(3600)", "x =")
+    ]
     registry, plans = registered(tmp_path, good, *bad, "not_there_at_all", limit_s=2.0)
     registry.turn()
     errors = {plan: row.error or "" for plan, row in plans.said[-1].items()}
@@ -147,16 +158,23 @@ def test_a_script_that_starts_what_it_builds_is_told_about_the_main_guard(tmp_pa
     (tmp_path / "graph.py").write_text(text)
     text = "from crawler_lifecycle.managers import CrawlManager\nclass M(CrawlManager):\n    name = spider = 'm'\n"
     (tmp_path / "manager.py").write_text(f"{text}M().run()\n")
-    (tmp_path / "good.py").write_text("from crawler_lifecycle.graphs import Workflow\ndef work(): return 1\n")
+    (tmp_path / "good.py").write_text(
+        "from crawler_lifecycle.graphs import Workflow\ndef work(): return 1\n"
+    )
     worker, plans = registered(tmp_path, "graph", "manager")
     worker.turn()
     for name, line in (("graph", 3), ("manager", 4)):
         said = f'put it below a line `if __name__ == "__main__":` at the end of the file ({name}.py:{line})'
         assert said in str(plans.said[-1][name].error)
-    functions, job = Functions(["good", "graph"], Rules(folder=tmp_path), 1000), {"path": "a", "attempt": 1, "job": {}}
+    functions, job = (
+        Functions(["good", "graph"], Rules(folder=tmp_path), 1000),
+        {"path": "a", "attempt": 1, "job": {}},
+    )
     with functions.use("g") as host:
         host.call(FunctionCall("good:work", "g", job, 20.0), no_answer, nothing)
-        with pytest.raises(PlanFailed, match="a graph is started or asked while its module is imported"):
+        with pytest.raises(
+            PlanFailed, match="a graph is started or asked while its module is imported"
+        ):
             host.call(FunctionCall("graph:work", "g", job, 20.0), no_answer, nothing)
     functions.close()
 
@@ -166,19 +184,25 @@ def test_a_module_that_hangs_does_not_hold_up_the_change_of_another_one(tmp_path
     good = module(tmp_path, "class M(GeneratorCrawlManager):\n    name = 'm'")
     registry, plans = registered(tmp_path, hangs, good, limit_s=8.0)
     registry.turn()
-    (tmp_path / f"{good}.py").write_text((tmp_path / f"{good}.py").read_text() + "\n# another one\n")
+    (tmp_path / f"{good}.py").write_text(
+        (tmp_path / f"{good}.py").read_text() + "\n# another one\n"
+    )
     registry.turn()
     prints = [said[f"{good}:M"].fingerprint for said in plans.said]
     said = (prints[0] != prints[1], prints[1] == prints[2], len(prints))
     assert said == (True, True, 3), "said before the other hung"
 
 
-def test_a_change_of_a_file_changes_the_fingerprint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_of_a_file_changes_the_fingerprint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     helper = module(tmp_path, "class Base(GeneratorCrawlManager):\n    name = 'm'")
     name = module(tmp_path, f"from {helper} import Base\nclass M(Base):\n    pass")
     told: list[dict[str, str]] = []
     plans = Recorded()
-    registered_by = Registry("w", [name], plans, Rules(folder=tmp_path), notify=lambda found: told.append(dict(found)))
+    registered_by = Registry(
+        "w", [name], plans, Rules(folder=tmp_path), notify=lambda found: told.append(dict(found))
+    )
     registered_by.turn()
     registered_by.turn()
     assert len(plans.said) == 1, "nothing has changed"
@@ -193,7 +217,9 @@ def test_a_change_of_a_file_changes_the_fingerprint(tmp_path: Path, monkeypatch:
     first, second = (said[f"{name}:M"].fingerprint for said in plans.said)
     assert first != second
     assert [found[f"{name}:M"] for found in told] == [first, second]
-    assert told[0][name] != told[1][name], "nothing that a process has loaded of any of its files is called again"
+    assert told[0][name] != told[1][name], (
+        "nothing that a process has loaded of any of its files is called again"
+    )
     monkeypatch.setattr(registry, "RECORD_S", 0.0)
     registered_by.turn()
     assert plans.said[2] == plans.said[1], "said again after a minute"
@@ -255,14 +281,19 @@ def test_a_new_module_is_taken_up_while_the_worker_runs(tmp_path: Path) -> None:
     (tmp_path / "shops.py").unlink()
     worker.turn()
     assert plans.list_plans() == []
-    with functions.use("h") as host, pytest.raises(PlanFailed, match="is not in LIFECYCLE_PLANS__MODULES"):
+    with (
+        functions.use("h") as host,
+        pytest.raises(PlanFailed, match="is not in LIFECYCLE_PLANS__MODULES"),
+    ):
         host.call(replace(order, function="shops:other"), no_answer, nothing)
     functions.close()
 
 
 def test_a_worker_that_leaves_says_nothing_of_what_it_did_not_read(tmp_path: Path) -> None:
     """It would take a good class off the record until another worker speaks."""
-    served, plans = registered(tmp_path, module(tmp_path, "class Shops(GeneratorCrawlManager):\n    name = 'x'\n"))
+    served, plans = registered(
+        tmp_path, module(tmp_path, "class Shops(GeneratorCrawlManager):\n    name = 'x'\n")
+    )
     served.leave()
     served.turn()
     assert plans.said == plans.reading == []

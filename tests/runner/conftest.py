@@ -19,7 +19,9 @@ def bench(tmp_path: Path) -> Iterator[RunnerBench]:
 
 
 class _Page(BaseHTTPRequestHandler):
-    """Any path is a small page; paths are remembered, and answered in the order in which they came."""
+    """Any path is a small page; paths are remembered, and answered in the order in which they
+    came.
+    """
 
     site: Site
 

@@ -1,4 +1,6 @@
-"""Plays many random feeds and projects, and prints what differs: ``python -m tests.runner.fuzz COUNT SEED``."""
+"""Plays many random feeds and projects, and prints what differs:
+``python -m tests.runner.fuzz COUNT SEED``.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,10 @@ EACH_BY_HTTP = 100
 
 def main() -> None:
     """Play as many cases as are asked for: feeds, and projects with a feed, by turns."""
-    count, first = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else random.Random().randrange(2**32)
+    count, first = (
+        int(sys.argv[1]),
+        int(sys.argv[2]) if len(sys.argv) > 2 else random.Random().randrange(2**32),
+    )
     wrong = 0
     with tempfile.TemporaryDirectory() as folder:
         surfaces, project = Surfaces(Path(folder)), Path(folder) / "project"
@@ -25,7 +30,9 @@ def main() -> None:
             for seed in range(first, first + count):
                 asked = http if seed % EACH_BY_HTTP < 2 else None
                 if seed % 2:
-                    differs = random_projects.difference(random_projects.project(seed), surfaces, project, asked)
+                    differs = random_projects.difference(
+                        random_projects.project(seed), surfaces, project, asked
+                    )
                 else:
                     differs = random_feeds.difference(seed, surfaces, asked)
                 if differs:

@@ -1,4 +1,6 @@
-"""Feeds at random, and what was written: formats, delimiters, encodings, compressions, quotes and cut ends."""
+"""Feeds at random, and what was written: formats, delimiters, encodings, compressions, quotes and
+cut ends.
+"""
 
 from __future__ import annotations
 
@@ -69,9 +71,13 @@ def written(seed: int) -> Written:
     """Return the feed of this number."""
     rng = random.Random(seed)
     kind, encoding = rng.choice(FORMATS), rng.choice(ENCODINGS)
-    items: list[Any] = [_item(rng, texts=kind in ("csv", "xml")) for _ in range(rng.choice((0, 1, 2, 5, 30, 300)))]
+    items: list[Any] = [
+        _item(rng, texts=kind in ("csv", "xml")) for _ in range(rng.choice((0, 1, 2, 5, 30, 300)))
+    ]
     delimiter = rng.choice(",,;;\t|^~:\x1f")
-    parts = {"jsonl": _json_lines, "json": _lists, "csv": _records, "xml": _elements}[kind](rng, items, delimiter)
+    parts = {"jsonl": _json_lines, "json": _lists, "csv": _records, "xml": _elements}[kind](
+        rng, items, delimiter
+    )
     if kind == "csv":
         items = [{name: value for name, value in item.items() if value} for item in items]
     if encoding == "cp1252" and any(ord(char) > 255 for part in parts for char in part):
@@ -86,7 +92,9 @@ def written(seed: int) -> Written:
         declared = {"files": name, "format": kind}
     data, ends = b"", list[int]()
     for n, part in enumerate(parts):
-        data += part.encode(encoding if n == 0 or encoding not in ("utf-16", "utf-8-sig") else _after(encoding))
+        data += part.encode(
+            encoding if n == 0 or encoding not in ("utf-16", "utf-8-sig") else _after(encoding)
+        )
         ends.append(len(data))
     ends = ends[1 : len(items) + 1]
     cut = rng.random() < 0.25 and len(data) > 4
@@ -112,14 +120,27 @@ def _after(encoding: str) -> str:
 def _packed(rng: random.Random, data: bytes) -> bytes:
     """Return the data as gzip of one or several members."""
     places = sorted(rng.randrange(len(data) + 1) for _ in range(rng.choice((0, 0, 1, 3))))
-    return b"".join(gzip.compress(data[a:b]) for a, b in zip([0, *places], [*places, len(data)], strict=True))
+    return b"".join(
+        gzip.compress(data[a:b]) for a, b in zip([0, *places], [*places, len(data)], strict=True)
+    )
 
 
 def _item(rng: random.Random, *, texts: bool) -> dict[str, Any]:
     item: dict[str, Any] = {name: rng.choice(WORDS) for name in ("name", "text", "price")}
     if not texts:
         item["n"] = rng.choice(
-            (0, -1, 10**20, 1.5, None, True, [], {}, {"k": [1, {"z": "\u20ac"}]}, "x" * rng.choice((1, 9_000)))
+            (
+                0,
+                -1,
+                10**20,
+                1.5,
+                None,
+                True,
+                [],
+                {},
+                {"k": [1, {"z": "\u20ac"}]},
+                "x" * rng.choice((1, 9_000)),
+            )
         )
     return item
 
@@ -127,7 +148,10 @@ def _item(rng: random.Random, *, texts: bool) -> dict[str, Any]:
 def _json_lines(rng: random.Random, items: list[Any], _: str) -> list[str]:
     """Lines, some of them with a comma, or each object over several lines."""
     end, indent = rng.choice(("\n", "\n", "\r\n", ",\n", "\n\n")), rng.choice((None, None, None, 1))
-    return ["", *(json.dumps(one, ensure_ascii=rng.random() < 0.5, indent=indent) + end for one in items)]
+    return [
+        "",
+        *(json.dumps(one, ensure_ascii=rng.random() < 0.5, indent=indent) + end for one in items),
+    ]
 
 
 def _lists(rng: random.Random, items: list[Any], _: str) -> list[str]:
@@ -150,7 +174,11 @@ def _records(rng: random.Random, items: list[Any], delimiter: str) -> list[str]:
     by_hand = rng.random() < 0.3
     if by_hand:
         for item in items:
-            item |= {"name": str(rng.randrange(99)), "text": rng.choice(INCHES), "price": str(rng.random())}
+            item |= {
+                "name": str(rng.randrange(99)),
+                "text": rng.choice(INCHES),
+                "price": str(rng.random()),
+            }
         rows = [delimiter.join(item.values()) for item in items]
         for item in items:
             if item["text"][0] == item["text"][-1] == '"':
@@ -160,7 +188,9 @@ def _records(rng: random.Random, items: list[Any], delimiter: str) -> list[str]:
     parts = []
     for row in [["name", "text", "price"], *(list(item.values()) for item in items)]:
         text = io.StringIO()
-        csv.writer(text, delimiter=delimiter, quoting=quoting, lineterminator=rng.choice(("\n", "\r\n"))).writerow(row)
+        csv.writer(
+            text, delimiter=delimiter, quoting=quoting, lineterminator=rng.choice(("\n", "\r\n"))
+        ).writerow(row)
         parts.append(text.getvalue())
     return parts
 
@@ -182,7 +212,8 @@ def _xml(value: Any) -> str:
 
 
 def difference(seed: int, surfaces: Surfaces, asked: Any = None) -> str | None:
-    """Return how a feed differs from what was written: read at once, in pieces, counted as it grows, and told.
+    """Return how a feed differs from what was written: read at once, in pieces, counted as it
+    grows, and told.
 
     ``asked``: as in ``Surfaces.difference``.
     """
@@ -196,13 +227,21 @@ def difference(seed: int, surfaces: Surfaces, asked: Any = None) -> str | None:
     readings = []
     for _ in range(2):
         skipped = SkippedData()
-        readings.append((list(read_items(found[0], _pieces(rng, feed.data, whole=not readings), skipped)), skipped))
+        readings.append(
+            (
+                list(read_items(found[0], _pieces(rng, feed.data, whole=not readings), skipped)),
+                skipped,
+            )
+        )
     if readings[0] != readings[1]:
         return f"read at once, and in pieces: {[(len(items), told) for items, told in readings]}"
     items, skipped = readings[0]
     whole = feed.complete()
     if items[:whole] != feed.items[:whole]:
-        first = next((n for n, (a, b) in enumerate(zip(items, feed.items, strict=False)) if a != b), len(items))
+        first = next(
+            (n for n, (a, b) in enumerate(zip(items, feed.items, strict=False)) if a != b),
+            len(items),
+        )
         return f"item {first} of {whole}: {items[first : first + 1]}, not {feed.items[first : first + 1]}; {skipped}"
     if len(items) > (len(feed.items) if feed.packed else whole + feed.cut):
         return f"{len(items)} items, and {whole} were written"

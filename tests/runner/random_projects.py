@@ -1,7 +1,8 @@
-"""Scrapy projects at random: which feed they have, in which of the places for settings, and what Scrapy writes into it.
+"""Scrapy projects at random: which feed they have, in which of the places for settings, and what
+Scrapy writes into it.
 
-Scrapy's own exporters write the feeds in this process, after the settings are merged as ``crawl_runner_boot.py`` and
-``crawl_runner_feeds.py`` merge them.
+Scrapy's own exporters write the feeds in this process, after the settings are merged as
+``crawl_runner_boot.py`` and ``crawl_runner_feeds.py`` merge them.
 """
 
 from __future__ import annotations
@@ -42,7 +43,12 @@ import crawl_runner_feeds
 PLACES = ("addon", "settings.py", "custom_settings", "-s", "-o")
 _MODULE = "a_random_project"
 _GZIP = "scrapy.extensions.postprocessing.GzipPlugin"
-_SUFFIXES = {"jsonlines": ("jl", "jsonl", "jsonlines"), "json": ("json",), "csv": ("csv", "CSV"), "xml": ("xml",)}
+_SUFFIXES = {
+    "jsonlines": ("jl", "jsonl", "jsonlines"),
+    "json": ("json",),
+    "csv": ("csv", "CSV"),
+    "xml": ("xml",),
+}
 _STEMS = (
     "items",
     "products",
@@ -120,7 +126,9 @@ def project(seed: int) -> Project:
         made.written = [_as_written(kind, item, {}) for item in made.found]
     else:
         feeds: Any = {_key(rng, name, place): {"format": kind, **options}}
-        made.places[place] = {"FEEDS": json.dumps(feeds) if place == "-s" and rng.random() < 0.5 else feeds}
+        made.places[place] = {
+            "FEEDS": json.dumps(feeds) if place == "-s" and rng.random() < 0.5 else feeds
+        }
     return made
 
 
@@ -175,7 +183,10 @@ def _as_written(kind: str, item: dict[str, Any], options: dict[str, Any]) -> dic
     names = fields if isinstance(fields, dict) else {name: name for name in fields}
     found = {shown: item[name] for name, shown in names.items()}
     if kind == "csv":
-        texts = {name: ",".join(value) if isinstance(value, list) else value for name, value in found.items()}
+        texts = {
+            name: ",".join(value) if isinstance(value, list) else value
+            for name, value in found.items()
+        }
         return {name: text for name, text in texts.items() if text}
     if kind == "xml":
         return {name: value or "" for name, value in found.items()}
@@ -184,7 +195,9 @@ def _as_written(kind: str, item: dict[str, Any], options: dict[str, Any]) -> dic
 
 @contextlib.contextmanager
 def _around(files: Path, given: dict[str, Any], project: Path) -> Iterator[None]:
-    """Be the process of the crawler: its environment, its folder, and nothing of the crawler before."""
+    """Be the process of the crawler: its environment, its folder, and nothing of the crawler
+    before.
+    """
     before, home = dict(os.environ), os.getcwd()
     os.environ |= {
         "CRAWL_FILES_DIR": str(files),
@@ -205,7 +218,10 @@ def _around(files: Path, given: dict[str, Any], project: Path) -> Iterator[None]
 
 
 def crawl(made: Project, files: Path, folder: Path) -> None:
-    """Let Scrapy export the items of the project into the folder for its files. ``folder``: where it is started."""
+    """Let Scrapy export the items of the project into the folder for its files.
+
+    ``folder``: where it is started.
+    """
     places = made.places
     module: Any = types.ModuleType(_MODULE)
     sys.modules[_MODULE] = module
@@ -275,8 +291,12 @@ def modules(made: Project) -> dict[str, str]:
     names = list(made.found[0]) if made.found else []
     path = "from pathlib import PosixPath\n"
     custom, items = made.places.get("custom_settings", {}), json.dumps(made.found)
-    spider = _SPIDER.format(imports=imports.format(fields=names), custom=custom, items=items, made=expression)
-    settings = "".join(f"{name} = {value!r}\n" for name, value in made.places.get("settings.py", {}).items())
+    spider = _SPIDER.format(
+        imports=imports.format(fields=names), custom=custom, items=items, made=expression
+    )
+    settings = "".join(
+        f"{name} = {value!r}\n" for name, value in made.places.get("settings.py", {}).items()
+    )
     return {
         "spider": path + spider,
         "settings": f"{path}ADDONS = {{'demo.addon.AddOn': 1}}\n{settings}",
@@ -285,7 +305,8 @@ def modules(made: Project) -> dict[str, str]:
 
 
 def difference(made: Project, surfaces: Surfaces, folder: Path, asked: Any = None) -> str | None:
-    """Return how what a project's feed is read as differs from what its spider found: kept, counted and told.
+    """Return how what a project's feed is read as differs from what its spider found: kept, counted
+    and told.
 
     ``folder`` is empty, and the project is started there. ``asked``: as in ``Surfaces.difference``.
     """

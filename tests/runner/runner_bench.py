@@ -25,8 +25,8 @@ gate, keep = sys.argv.pop(1), main.Runner._keep_deadline
 main.Runner._keep_deadline = lambda self, child: keep(self, child) if os.path.exists(gate) else None
 main.main(sys.argv[1:])
 """
-#: The runner with short pauses: before each question whether a stop is forced, between two looks for signs of life, and
-#: before an upload is tried again. Parts of an upload are small.
+#: The runner with short pauses: before each question whether a stop is forced, between two looks
+#: for signs of life, and before an upload is tried again. Parts of an upload are small.
 EAGER_PART_BYTES = 512 * 1024
 EAGER = f"""
 import sys
@@ -83,7 +83,8 @@ class RunnerBench:
         eager: bool = False,
         **more: str,
     ) -> subprocess.Popen[bytes]:
-        """Start the runner; ``patient_until`` names one of the crawler's files before which no time is up.
+        """Start the runner; ``patient_until`` names one of the crawler's files before which no time
+        is up.
 
         With ``eager`` its pauses are a tenth of a second, and its parts small.
         """
@@ -111,7 +112,9 @@ class RunnerBench:
 
     @staticmethod
     def listens(process: subprocess.Popen[bytes]) -> bool:
-        """Whether the runner has begun to keep the signals for itself; before, any of them ends its interpreter."""
+        """Whether the runner has begun to keep the signals for itself; before, any of them ends its
+        interpreter.
+        """
         status = Path(f"/proc/{process.pid}/status").read_text()
         return int(status.split("SigBlk:")[1].split()[0], 16) == _BLOCKED
 
@@ -138,7 +141,9 @@ class RunnerBench:
 
     def lines(self, kind: str) -> list[dict[str, Any]]:
         """What was printed under this name."""
-        lines = [line for line in self.output.decode().splitlines() if line.startswith(f'{{"{kind}"')]
+        lines = [
+            line for line in self.output.decode().splitlines() if line.startswith(f'{{"{kind}"')
+        ]
         return [json.loads(line)[kind] for line in lines]
 
     def close(self) -> None:

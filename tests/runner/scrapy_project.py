@@ -232,12 +232,16 @@ def write_project(folder: Path) -> Path:
     (folder / "demo" / "__init__.py").touch()
     (folder / "demo" / "settings.py").write_text(_SETTINGS)
     (folder / "demo" / "extension.py").write_text(_EXTENSION)
-    (folder / "demo" / "spiders" / "__init__.py").write_text(_SPIDERS.replace("/ABSOLUTE", str(folder / "absolute")))
+    (folder / "demo" / "spiders" / "__init__.py").write_text(
+        _SPIDERS.replace("/ABSOLUTE", str(folder / "absolute"))
+    )
     return folder
 
 
 class Site:
-    """Which pages were asked for, and how many of them are answered: as many as come, until somebody says a number."""
+    """Which pages were asked for, and how many of them are answered: as many as come, until
+    somebody says a number.
+    """
 
     def __init__(self) -> None:
         self.paths: list[str] = []
@@ -272,11 +276,18 @@ class ScrapyBench(RunnerBench):
         self._port = str(port)
 
     def environment(self, args: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
-        return {"PYTHONPATH": without_pydantic(self.state.parent), **super().environment(args, more)}
+        return {
+            "PYTHONPATH": without_pydantic(self.state.parent),
+            **super().environment(args, more),
+        }
 
-    def start_spider(self, name: str, args: dict[str, str] | None = None, **more: str) -> subprocess.Popen[bytes]:
+    def start_spider(
+        self, name: str, args: dict[str, str] | None = None, **more: str
+    ) -> subprocess.Popen[bytes]:
         given = {"port": self._port, **(args or {})}
-        return self.start("scrapy", "--project", str(self.project), "--spider", name, args=given, **more)
+        return self.start(
+            "scrapy", "--project", str(self.project), "--spider", name, args=given, **more
+        )
 
     def crawl(self, name: str, args: dict[str, str] | None = None, **more: str) -> int:
         return self.finish(self.start_spider(name, args, **more))

@@ -1,7 +1,8 @@
-"""What people are told about the files of one task, wherever they ask: by the code of each of these surfaces.
+"""What people are told about the files of one task, wherever they ask: by the code of each of these
+surfaces.
 
-The page and the API show and export, ``crawlctl`` makes Parquet, a function of a graph gets items, and each of them
-reads the same from the archive when the folder of the task is gone.
+The page and the API show and export, ``crawlctl`` makes Parquet, a function of a graph gets items,
+and each of them reads the same from the archive when the folder of the task is gone.
 """
 
 from __future__ import annotations
@@ -107,13 +108,17 @@ class Surfaces(FileQuestions):
 
     def __init__(self, root: Path) -> None:
         self._root, clock = root, Clock()
-        self._world = World(open_store(make_tables(f"sqlite:///{root}/runs.db"), clock=clock), clock)
+        self._world = World(
+            open_store(make_tables(f"sqlite:///{root}/runs.db"), clock=clock), clock
+        )
         store = self._world.store
         self._fence = stories.World(store, clock).run(crawler="plain", parent=PARENT)  # type: ignore[arg-type]
         self._home = root / "tasks" / f"{self._fence.run_id}-{self._fence.run_uid}"
         self.files = self._home / "0" / "1" / "files"
         self._archive = open_archive((root / "archive").as_uri())
-        files = RunFiles(store.tasks, store.exports, LocalFiles(root), ArchivedFiles(self._archive), "elsewhere")
+        files = RunFiles(
+            store.tasks, store.exports, LocalFiles(root), ArchivedFiles(self._archive), "elsewhere"
+        )
         self.reading = FileReading(store.runs, files, PARENT, clock)
         self._direct = Direct(self._fence.run_id, store, files)
 
@@ -131,7 +136,9 @@ class Surfaces(FileQuestions):
             yield ByHttp(self._fence.run_id, client)
 
     def difference(self, items: list[Any], asked: ByHttp | None = None) -> str | None:
-        """Return what a surface tells of the files of the task that is not these items, in any order of files."""
+        """Return what a surface tells of the files of the task that is not these items, in any
+        order of files.
+        """
         for place in ("folder", "archive"):
             if place == "archive":
                 source = FileSource("task-0", self.files, root=self._root / "tasks")
@@ -152,8 +159,14 @@ class Surfaces(FileQuestions):
     def shown(self, asked: Any, items: list[Any]) -> str | None:
         page = asked.page()
         names = [column["name"] for column in page["columns"]]
-        rows = [{name: text for name, text in zip(names, row, strict=True) if text} for row in page["rows"]]
-        wanted = [{name: text for name, value in fields_of(item).items() if (text := cell(value))} for item in items]
+        rows = [
+            {name: text for name, text in zip(names, row, strict=True) if text}
+            for row in page["rows"]
+        ]
+        wanted = [
+            {name: text for name, value in fields_of(item).items() if (text := cell(value))}
+            for item in items
+        ]
         return _differs(rows, wanted[:PAGE]) or _differs([page["total"]], [len(items)])
 
     def counted(self, asked: Any, items: list[Any]) -> str | None:
@@ -165,17 +178,30 @@ class Surfaces(FileQuestions):
             for name in names
         }  # fmt: skip
         told = {"items": stats["items"], **filled}
-        return _differs([told], [{"items": len(items), **{name: n for name, n in wanted.items() if n}}])
+        return _differs(
+            [told], [{"items": len(items), **{name: n for name, n in wanted.items() if n}}]
+        )
 
     def json_lines(self, asked: Any, items: list[Any]) -> str | None:
         return _differs([json.loads(line) for line in asked.feed("jsonl").splitlines()], items)
 
     def table(self, asked: Any, items: list[Any]) -> str | None:
         names, *rows = csv.reader(io.StringIO(asked.feed("csv"), newline=""))
-        wanted = [{name: as_text(value) for name, value in fields_of(item).items()} for item in items]
+        wanted = [
+            {name: as_text(value) for name, value in fields_of(item).items()} for item in items
+        ]
         # A text that a spreadsheet would execute has an apostrophe before it.
-        found = [{name: text.removeprefix("'") for name, text in zip(names, row, strict=True) if text} for row in rows]
-        return _differs(found, [{name: text.removeprefix("'") for name, text in row.items() if text} for row in wanted])
+        found = [
+            {name: text.removeprefix("'") for name, text in zip(names, row, strict=True) if text}
+            for row in rows
+        ]
+        return _differs(
+            found,
+            [
+                {name: text.removeprefix("'") for name, text in row.items() if text}
+                for row in wanted
+            ],
+        )
 
     def parquet(self, asked: Any, items: list[Any]) -> str | None:
         found = chosen(_FeedItems(asked, self._fence.run_id, None))
@@ -188,7 +214,9 @@ class Surfaces(FileQuestions):
         return _differs(told, wanted)
 
     def graph(self, asked: Any, items: list[Any]) -> str | None:
-        source = AskedFiles(lambda name, **given: json.loads(json.dumps(answered(self, name, given))))
+        source = AskedFiles(
+            lambda name, **given: json.loads(json.dumps(answered(self, name, given)))
+        )
         return _differs(list(Items(source, [self._fence.run_id])), items)
 
 
@@ -218,8 +246,13 @@ def _differs(told: list[Any], wanted: list[Any]) -> str | None:
     """Return the first thing that is not in both, or nothing."""
     if told == wanted:
         return None
-    one, other = (sorted(json.dumps(item, sort_keys=True) for item in items) for items in (told, wanted))
+    one, other = (
+        sorted(json.dumps(item, sort_keys=True) for item in items) for items in (told, wanted)
+    )
     if one == other:
         return None
-    place = next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    place = next(
+        (n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b),
+        min(len(one), len(other)),
+    )
     return f"{len(told)} of {len(wanted)}: {one[place : place + 1]!s:.300}, not {other[place : place + 1]!s:.300}"

@@ -40,17 +40,32 @@ def test_files_that_were_changed_since_then_are_counted_by_folder(project: Path)
         write(project / name, 200)
     write(project / "store" / "old", 99)
     (project / "store" / "dangling").symlink_to("nowhere")
-    assert changed_since(100, []) == {".": 1, "./store": 1, "./store/full": 2, "./store/thumbs": 1}, "a link is new"
+    assert changed_since(100, []) == {
+        ".": 1,
+        "./store": 1,
+        "./store/full": 2,
+        "./store/thumbs": 1,
+    }, "a link is new"
     assert changed_since(2**40, []) == {}
 
 
 def test_what_nobody_wants_to_keep_is_left_out(project: Path) -> None:
-    for name in (".git/x", "demo/__pycache__/x", "node_modules/x", ".venv/x", "runs/7/files/x", "runs/8/x", "demo/x"):
+    for name in (
+        ".git/x",
+        "demo/__pycache__/x",
+        "node_modules/x",
+        ".venv/x",
+        "runs/7/files/x",
+        "runs/8/x",
+        "demo/x",
+    ):
         write(project / name, 200)
     assert changed_since(100, [str(project / "runs" / "7" / "files")]) == {"./demo": 1}
 
 
-def test_a_search_ends_in_a_folder_without_an_end(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_ends_in_a_folder_without_an_end(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(changes, "FILES_MAX", 10)
     for number in range(20):
         write(project / str(number), 200)

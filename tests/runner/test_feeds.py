@@ -1,4 +1,6 @@
-"""Items counted by the runner: what stands in feeds, under bounds, whatever a crawler puts into its folder."""
+"""Items counted by the runner: what stands in feeds, under bounds, whatever a crawler puts into its
+folder.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ from crawler_lifecycle.runner.item_files import DECLARED
     ("report.json", '{"a": 1}', 1, {"a": 1.0}),
     ("x/y/items.tsv", "a\tb\n1\t2\n", 1, {"a": 1.0, "b": 1.0}),
 ], ids=range(10))  # fmt: skip
-def test_counts_and_fields(tmp_path: Path, name: str, text: str, count: int, fields: dict[str, float]) -> None:
+def test_counts_and_fields(
+    tmp_path: Path, name: str, text: str, count: int, fields: dict[str, float]
+) -> None:
     file = tmp_path / name
     file.parent.mkdir(parents=True, exist_ok=True)
     found = Feeds(str(tmp_path), ["a"] if fields else ["a", "b"])
@@ -45,7 +49,9 @@ def test_counts_and_fields(tmp_path: Path, name: str, text: str, count: int, fie
 
 def test_a_long_list_in_one_line_is_counted_in_little_memory(tmp_path: Path) -> None:
     item = '{"a": "' + "x" * 90 + '"}'
-    (tmp_path / "items.json").write_text("[" + ",".join([item] * 100_000) + ',{"b": "' + "x" * 2**24 + '"},{}]')
+    (tmp_path / "items.json").write_text(
+        "[" + ",".join([item] * 100_000) + ',{"b": "' + "x" * 2**24 + '"},{}]'
+    )
     found, peak = Feeds(str(tmp_path)), 0
     tracemalloc.start()
     try:
@@ -55,28 +61,38 @@ def test_a_long_list_in_one_line_is_counted_in_little_memory(tmp_path: Path) -> 
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert (found.items, found.fields()) == (100_000, {"a": 1.0})  # an item of 16 MiB ends it, as for readers
+    # An item of 16 MiB ends it, as for readers.
+    assert (found.items, found.fields()) == (100_000, {"a": 1.0})
     assert peak < 40 * 2**20
 
 
-@pytest.mark.parametrize("file", sorted(Path(counting.__file__).parent.rglob("*.py")), ids=lambda file: file.name)
+@pytest.mark.parametrize(
+    "file", sorted(Path(counting.__file__).parent.rglob("*.py")), ids=lambda file: file.name
+)
 def test_python_3_9_runs_it(file: Path) -> None:
     """Images bring their own Python: its ``zip`` may not know ``strict``."""
     calls = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call)]
     calls = [node for node in calls if getattr(node.func, "id", "") == "zip"]
-    assert not [node.lineno for node in calls if any(given.arg == "strict" for given in node.keywords)]
+    assert not [
+        node.lineno for node in calls if any(given.arg == "strict" for given in node.keywords)
+    ]
 
 
 def test_fields_that_are_wanted_are_told_whatever_stands_beside_them(tmp_path: Path) -> None:
     rows = [
-        {**{f"f{n}": n + 1 for n in range(500)}, "a\nb": 1, **({"price": 1} if part else {})} for part in (0, 0, 0, 1)
+        {**{f"f{n}": n + 1 for n in range(500)}, "a\nb": 1, **({"price": 1} if part else {})}
+        for part in (0, 0, 0, 1)
     ]
     (tmp_path / "items.jsonl").write_text("\n".join(map(json.dumps, rows)))
     found = Feeds(str(tmp_path), ["price", "none"])
     found.read_on()
     found.finish()
     shares = found.fields()
-    assert (shares.pop("price"), shares.pop("none"), len(shares)) == (0.25, 0.0, counting.FIELDS_MAX - 2)
+    assert (shares.pop("price"), shares.pop("none"), len(shares)) == (
+        0.25,
+        0.0,
+        counting.FIELDS_MAX - 2,
+    )
     assert set(shares.values()) == {1.0}
     (tmp_path / "items.jsonl").write_text("[1]\n")
     assert not Feeds(str(tmp_path), ["price"]).read_on()
@@ -104,7 +120,9 @@ def test_no_look_takes_more_than_its_part(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_hostile_folders_have_an_end(tmp_path: Path) -> None:
     (tmp_path / "items.csv").write_bytes(b'"' + b"x\n" * 400_000)
-    (tmp_path / "items-2.jsonl").write_bytes(b"[" * 3_000_000 + b"\n" + json.dumps({"x" * 10**6: 1}).encode() + b"\n")
+    (tmp_path / "items-2.jsonl").write_bytes(
+        b"[" * 3_000_000 + b"\n" + json.dumps({"x" * 10**6: 1}).encode() + b"\n"
+    )
     (tmp_path / "items-3.jsonl").write_text(json.dumps({f"f{n}": n for n in range(50_000)}) + "\n")
     (tmp_path / "items-4.jsonl").symlink_to("/etc/passwd")
     os.mkfifo(tmp_path / "items-5.jsonl")
@@ -139,7 +157,9 @@ def test_a_key_that_came_in_a_replaced_file_alone_counts_no_more(tmp_path: Path)
     assert (found.items, found.read) == (3, 3)
 
 
-@pytest.mark.parametrize("pattern", ["t/2026/11/28/2101/council.json", "t/*/council.json", "*council*", "[t]/*"])
+@pytest.mark.parametrize(
+    "pattern", ["t/2026/11/28/2101/council.json", "t/*/council.json", "*council*", "[t]/*"]
+)
 def test_declared_feeds_in_many_folders_are_counted(tmp_path: Path, pattern: str) -> None:
     for other in range(3):
         (tmp_path / f"images/{other}/a/b").mkdir(parents=True)
@@ -154,7 +174,9 @@ def test_declared_feeds_in_many_folders_are_counted(tmp_path: Path, pattern: str
     assert found.items == 2
 
 
-def test_other_folders_hide_no_declared_feed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_folders_hide_no_declared_feed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(counting, "FILES_MAX", 6)
     for folder in ("images", "t"):
         (tmp_path / folder).mkdir()

@@ -1,4 +1,6 @@
-"""The reader of items: what people's programs write is read as they mean it, and what cannot be read is named."""
+"""The reader of items: what people's programs write is read as they mean it, and what cannot be
+read is named.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,14 @@ from hypothesis import strategies as st
 from crawler_lifecycle.domain.item_table import DIGITS
 from crawler_lifecycle.runner import item_reader
 from crawler_lifecycle.runner.feeds import Feeds
-from crawler_lifecycle.runner.item_files import DECLARED, NO_FEEDS, declared, feeds, items_of, no_feeds
+from crawler_lifecycle.runner.item_files import (
+    DECLARED,
+    NO_FEEDS,
+    declared,
+    feeds,
+    items_of,
+    no_feeds,
+)
 from crawler_lifecycle.runner.item_reader import Feed, SkippedData, read_items
 
 A, B, C = {"a": 1}, {"a": 2}, {"a": 3}
@@ -62,7 +71,10 @@ def test_a_delimiter_is_found_beside_lines_in_values(delimiter: str, text: str) 
     """The record after the header decides, and not the line."""
     table = io.StringIO()
     csv.writer(table, delimiter=delimiter).writerows([["title", "text"], [text, "{"], ["b", "c"]])
-    assert read("a.csv", table.getvalue()) == ([{"title": text, "text": "{"}, {"title": "b", "text": "c"}], [])
+    assert read("a.csv", table.getvalue()) == (
+        [{"title": text, "text": "{"}, {"title": "b", "text": "c"}],
+        [],
+    )
 
 
 @pytest.mark.parametrize(("text", "items", "told"), [
@@ -75,7 +87,9 @@ def test_a_delimiter_is_found_beside_lines_in_values(delimiter: str, text: str) 
     ('{"a": 1}\n{"a": 3}\n{"a":', [A, C], "incomplete: they are being written, or their crawler died (a.jsonl: line 3"),
     ('[\n{"a": 1},\n{"a": 3},\n{"a": [', [A, C], "incomplete"),
 ], ids=range(7))  # fmt: skip
-def test_what_is_no_json_is_named_and_hides_nothing_else(text: str, items: list[Any], told: str) -> None:
+def test_what_is_no_json_is_named_and_hides_nothing_else(
+    text: str, items: list[Any], told: str
+) -> None:
     found, notes = read("a.jsonl", text)
     assert (found, len(notes)) == (items, 1)
     assert told in notes[0]
@@ -117,7 +131,11 @@ def test_the_entry_says_what_cannot_be_seen() -> None:
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
 @pytest.mark.parametrize("piece", [1, 3, 100])
 def test_utf_16_without_a_mark_is_read(encoding: str, piece: int) -> None:
-    for name, text in (("a.csv", "a:b\n1:é\n"), ("a.csv", "a\n1"), ("a.jsonl", '{"a": "é"}\n{"a": "€"}\n')):
+    for name, text in (
+        ("a.csv", "a:b\n1:é\n"),
+        ("a.csv", "a\n1"),
+        ("a.jsonl", '{"a": "é"}\n{"a": "€"}\n'),
+    ):
         data, skipped = text.encode(encoding), SkippedData()
         parts = [data[at : at + piece] for at in range(0, len(data), piece)]
         assert list(read_items(Feed(name), parts, skipped)) == read(name, text)[0]
@@ -149,7 +167,10 @@ def test_xml_of_scrapy() -> None:
     ]
     for odd, told in (
         ("<urlset><url/></urlset>", "the root is <urlset> and not <items>"),
-        ('<!DOCTYPE x [<!ENTITY a "b">]><items><item>&a;</item></items>', "a document type is not read"),
+        (
+            '<!DOCTYPE x [<!ENTITY a "b">]><items><item>&a;</item></items>',
+            "a document type is not read",
+        ),
         ("<items><item></b></items>", "no XML: mismatched tag: line 1"),
         ("<items><item>" + "<a>" * 200_000, "more than 100,000 values"),
     ):
@@ -163,7 +184,9 @@ def test_a_packed_file_that_is_cut_or_damaged_is_told() -> None:
     assert 8_990 < len(items) < 9_000
     assert "the end of the gzip file is missing" in "".join(notes)
     damaged = packed[:40_000] + b"\xff" * 100 + packed[40_100:]
-    assert "could not be read to their end (items.jsonl: byte " in read("items.jsonl", damaged)[1][-1]
+    assert (
+        "could not be read to their end (items.jsonl: byte " in read("items.jsonl", damaged)[1][-1]
+    )
     assert read("items.jsonl", bz2.compress(b"1\n"))[0] == []
 
 
@@ -206,7 +229,9 @@ def test_files_that_are_named_are_items(tmp_path: Path) -> None:
 
 
 def test_a_field_that_no_row_of_any_delimiter_fills_is_known(tmp_path: Path) -> None:
-    (tmp_path / "items.csv").write_text("name;text;price\n" + "".join(f"a{n};x, y, z;\n" for n in range(50)))
+    (tmp_path / "items.csv").write_text(
+        "name;text;price\n" + "".join(f"a{n};x, y, z;\n" for n in range(50))
+    )
     found = Feeds(str(tmp_path), ["price"])
     found.read_on()
     found.finish()
@@ -247,13 +272,35 @@ def test_what_an_entry_may_not_say(said: object, why: str) -> None:
 
 
 LINES = [
-    *('{"a": 1}', '{"a": [1', "2]}", '{"a": {"b": 2', '"c": 3}}', "[1", "2]", '{"a": 1},{"b": 2}', "", "7", "no"),
-    *('{"a": "\\u001e"}', '{"a": "\x1e"}', '{"a": 1},"\\u001e",{"b": 2}', '{"a": 1},', '{"a": 1}\r', '[{"a": 1}]', "["),
+    *(
+        '{"a": 1}',
+        '{"a": [1',
+        "2]}",
+        '{"a": {"b": 2',
+        '"c": 3}}',
+        "[1",
+        "2]",
+        '{"a": 1},{"b": 2}',
+        "",
+        "7",
+        "no",
+    ),
+    *(
+        '{"a": "\\u001e"}',
+        '{"a": "\x1e"}',
+        '{"a": 1},"\\u001e",{"b": 2}',
+        '{"a": 1},',
+        '{"a": 1}\r',
+        '[{"a": 1}]',
+        "[",
+    ),
 ]
 
 
 @given(st.lists(st.sampled_from(LINES), max_size=30), st.sampled_from(["a.jsonl", "a.json"]))
-def test_lines_that_are_read_together_are_those_that_are_read_alone(lines: list[str], name: str) -> None:
+def test_lines_that_are_read_together_are_those_that_are_read_alone(
+    lines: list[str], name: str
+) -> None:
     text = "\n".join(lines) + "\n{}"
     together = read(name, text)
     with pytest.MonkeyPatch.context() as patched:
@@ -308,10 +355,25 @@ def test_items_with_the_same_key_count_once() -> None:
         found = list(items_of([feed], lambda name: [text], SkippedData(), **decoder))
         assert found[0]["n"] in (0, "0"), "the first one counts"
         assert len(found) == 14
-    again = [feed, Feed("task-1/items.jsonl", key=("id",)), feed._replace(name="task-0-attempt-2/items.jsonl")]
-    assert len(list(items_of(again, lambda name: [text], SkippedData()))) == 14 + 14 + 9, "each task for itself"
+    again = [
+        feed,
+        Feed("task-1/items.jsonl", key=("id",)),
+        feed._replace(name="task-0-attempt-2/items.jsonl"),
+    ]
+    assert len(list(items_of(again, lambda name: [text], SkippedData()))) == 14 + 14 + 9, (
+        "each task for itself"
+    )
     pairs = b'{"a": "x", "b": "y"}\n{"a": "x", "b": "z"}\n{"a": "x", "b": "z"}\n{"a": "x"}\n{"a": "x"}\n'
-    assert len(list(items_of([Feed("task-0/a.jsonl", key=("a", "b"))], lambda name: [pairs], SkippedData()))) == 4
+    assert (
+        len(
+            list(
+                items_of(
+                    [Feed("task-0/a.jsonl", key=("a", "b"))], lambda name: [pairs], SkippedData()
+                )
+            )
+        )
+        == 4
+    )
     assert declared({"key": ["a", "b"]}) == Feed("", key=("a", "b"))
 
 

@@ -1,6 +1,9 @@
-"""The runner around whole Scrapy projects whose structure is that of public ones. Nothing of these is copied.
+"""The runner around whole Scrapy projects whose structure is that of public ones.
 
-Each is unchanged: what must hold is what ``scrapy crawl`` in its folder would do, and that nothing it brought is lost.
+Nothing of these is copied.
+
+Each is unchanged: what must hold is what ``scrapy crawl`` in its folder would do, and that nothing
+it brought is lost.
 """
 
 from __future__ import annotations
@@ -779,12 +782,18 @@ def test_a_public_project_runs_unchanged(scrapy_bench: ScrapyBench, name: str) -
     print(bench.output.decode())
     summary = bench.summary()
     told, items = summary.get("fields", {}), public.items or summary["items"]
-    assert (summary["finish_reason"], summary["items"], summary["errors"]) == (public.reason, items, public.errors)
+    assert (summary["finish_reason"], summary["items"], summary["errors"]) == (
+        public.reason,
+        items,
+        public.errors,
+    )
     assert (earlier + told.get("items", 0), told.get("note")) == (items, public.note)
     assert len(bench.paths) == len(set(bench.paths)), "nothing is fetched twice"
     for pattern in public.kept:
         assert list(bench.files.glob(pattern)), sorted(map(str, bench.files.rglob("*")))
-    left = {str(path.relative_to(bench.project)) for path in bench.project.rglob("*") if path.is_file()}
+    left = {
+        str(path.relative_to(bench.project)) for path in bench.project.rglob("*") if path.is_file()
+    }
     left = {path for path in left if "__pycache__" not in path and not path.startswith(".scrapy/")}
     ours = {f"{folder}/__init__.py" for path in public.files for folder in Path(path).parents[:-1]}
     assert len(left - set(public.files) - ours) == (1 if public.note else 0), left

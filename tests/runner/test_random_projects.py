@@ -1,4 +1,5 @@
-"""What was written is the same wherever it is counted, shown, exported, handed to a graph or archived.
+"""What was written is the same wherever it is counted, shown, exported, handed to a graph or
+archived.
 
 A few of the cases that ``python3 -m tools fuzz`` plays by the thousand, and what it has found.
 """
@@ -55,9 +56,17 @@ def test_projects_are_told_alike(surfaces: Surfaces, tmp_path: Path) -> None:
             "FEED_EXPORTERS": {"lines": "tests.runner.random_projects.Lines"},
         },
     ],
-    ids=["path of old settings", "folder of pages", "skipped", "name in an archive", "own exporter"],
+    ids=[
+        "path of old settings",
+        "folder of pages",
+        "skipped",
+        "name in an archive",
+        "own exporter",
+    ],
 )
-def test_a_feed_is_kept_and_found(surfaces: Surfaces, tmp_path: Path, settings: dict[str, Any]) -> None:
+def test_a_feed_is_kept_and_found(
+    surfaces: Surfaces, tmp_path: Path, settings: dict[str, Any]
+) -> None:
     from tests.runner.random_projects import Project, difference
 
     made = Project({"settings.py": settings}, [ITEM], dict, [ITEM])
@@ -77,7 +86,10 @@ def test_scrapy_itself_writes_the_same(surfaces: Surfaces, scrapy_bench: ScrapyB
         given = {**made.places.get("-s", {}), **made.places.get("-o", {})}
         assert bench.crawl("quotes", CRAWL_SETTINGS=json.dumps(given)) == 0, bench.output.decode()
         summary = bench.summary()
-        assert (summary["items"], summary["fields"]["items"]) == (len(made.written), len(made.written)), seed
+        assert (summary["items"], summary["fields"]["items"]) == (
+            len(made.written),
+            len(made.written),
+        ), seed
         assert "note" not in summary["fields"], seed
         shutil.copytree(bench.files, surfaces.empty(), dirs_exist_ok=True)
         assert surfaces.difference(made.written) is None, seed

@@ -45,7 +45,11 @@ def write(data):
 def test_its_exit_code_is_the_evidence(bench: RunnerBench, code: int, reason: str | None) -> None:
     assert bench.python(f"raise SystemExit({code})") == code
     summary = bench.summary()
-    assert (summary["exit"], summary["exit_code"], summary.get("finish_reason")) == (code, code, reason)
+    assert (summary["exit"], summary["exit_code"], summary.get("finish_reason")) == (
+        code,
+        code,
+        reason,
+    )
     assert "signal" not in summary
 
 
@@ -60,7 +64,10 @@ assert "CRAWL_FIELDS" not in os.environ
 
 def test_the_fields_that_items_fill_are_in_the_summary(bench: RunnerBench) -> None:
     assert bench.python(PRICES, CRAWL_FIELDS='["price", "stock"]') == 0
-    assert bench.summary()["fields"] == {"items": 100, "shares": {"price": 0.41, "stock": 0.0, "title": 1.0}}
+    assert bench.summary()["fields"] == {
+        "items": 100,
+        "shares": {"price": 0.41, "stock": 0.0, "title": 1.0},
+    }
     for odd in ("{", "7", "[1, {}]", "[" * 100_000):
         assert bench.python(PRICES, CRAWL_FIELDS=odd) == 0
         assert bench.summary()["fields"]["shares"] == {"title": 1.0, "price": 0.41}
@@ -83,7 +90,11 @@ def test_items_that_nobody_can_read_are_on_record(bench: RunnerBench) -> None:
     assert bench.python(f"{STATS}write({{'items': 3}})") == 0
     found = Coverage.of(bench.summary()["fields"])
     assert found is not None
-    assert (found.items, found.shares, str(found.note)[:38]) == (0, {}, "3 items were counted, 0 can be read; 1")
+    assert (found.items, found.shares, str(found.note)[:38]) == (
+        0,
+        {},
+        "3 items were counted, 0 can be read; 1",
+    )
 
 
 def test_the_entry_names_the_files_of_items(bench: RunnerBench) -> None:
@@ -116,7 +127,9 @@ def test_its_own_stats_are_passed_on(bench: RunnerBench) -> None:
 
 
 def test_stats_are_passed_on_while_it_runs(bench: RunnerBench) -> None:
-    process = bench.start_python(STATS + "write({'pages': 3})\n" + READY + "import time; time.sleep(300)")
+    process = bench.start_python(
+        STATS + "write({'pages': 3})\n" + READY + "import time; time.sleep(300)"
+    )
     wait_until(bench.stats_file.exists)
     assert bench.stats()["pages"] == 3
     first = bench.stats()["updated_at"]
@@ -138,7 +151,8 @@ def test_items_in_feeds_are_counted_while_it_runs_and_at_the_end(bench: RunnerBe
     (bench.files / "go").touch()
     assert bench.finish(process) == 0
     told = (bench.summary(), bench.stats(), bench.progress()[-1])
-    assert [(one["items"], one["bytes"]) for one in told] == [(4, 11)] * 3  # a last line without an end is an item
+    # A last line without an end is an item.
+    assert [(one["items"], one["bytes"]) for one in told] == [(4, 11)] * 3
 
 
 @pytest.mark.parametrize(
@@ -153,7 +167,10 @@ def test_items_in_feeds_are_counted_while_it_runs_and_at_the_end(bench: RunnerBe
 def test_items_in_feeds_are_counted_on_from_the_earlier_attempt(
     bench: RunnerBench, said: str, resume: str, told: tuple[int, bool | None]
 ) -> None:
-    """A feed is new in each attempt. Its count goes on with the state, as a crawler's own counters do."""
+    """A feed is new in each attempt.
+
+    Its count goes on with the state, as a crawler's own counters do.
+    """
     assert bench.python(f"{APPENDS}print('{{}}\\n' * 3, file=file, end='')") == 0
     (bench.files / "items.jsonl").unlink()
     later = {"CRAWL_ATTEMPT": "2", "CRAWL_RESUME": resume}
@@ -177,7 +194,9 @@ def test_items_in_feeds_are_counted_on_from_the_earlier_attempt(
 def test_items_that_come_twice_are_counted_once_over_all_attempts(
     bench: RunnerBench, said: str, resume: str, counts: list[int]
 ) -> None:
-    """Two keys and an item without one; a key again, a new one and an item without one; then as many."""
+    """Two keys and an item without one; a key again, a new one and an item without one; then as
+    many.
+    """
     brought = (["1", "2", "2", "null"], ["2", "3", "null", "3"], ["3", "4", "null"])
     counted = []
     for attempt, keys in enumerate(brought, 1):
@@ -185,9 +204,16 @@ def test_items_that_come_twice_are_counted_once_over_all_attempts(
         asked = resume if attempt == 2 else "1"
         code += said if attempt == 2 else ""
         items = '{"key": "id"}'
-        assert bench.python(code, CRAWL_ATTEMPT=str(attempt), CRAWL_RESUME=asked, CRAWL_ITEMS=items) == 0
+        assert (
+            bench.python(code, CRAWL_ATTEMPT=str(attempt), CRAWL_RESUME=asked, CRAWL_ITEMS=items)
+            == 0
+        )
         counted.append(bench.summary()["items"])
-        own = counted[-1] if attempt == 1 or (attempt == 2 and counts[1] == 3) else counted[-1] - counted[-2]
+        own = (
+            counted[-1]
+            if attempt == 1 or (attempt == 2 and counts[1] == 3)
+            else counted[-1] - counted[-2]
+        )
         assert bench.summary()["fields"]["items"] == own
         (bench.files / "items.jsonl").unlink()
     assert counted == counts
@@ -209,7 +235,10 @@ def test_without_a_state_folder_it_starts_from_the_beginning(bench: RunnerBench)
     ],
 )
 def test_a_counter_that_a_crawler_tells_is_never_replaced(
-    bench: RunnerBench, own: dict[str, int], environment: dict[str, str], told: tuple[int | None, ...]
+    bench: RunnerBench,
+    own: dict[str, int],
+    environment: dict[str, str],
+    told: tuple[int | None, ...],
 ) -> None:
     code = f"{APPENDS}print('{{}}\\n' * 3, file=file, end='')\n{STATS}write({own})"
     assert bench.python(code, **environment) == 0
@@ -227,7 +256,9 @@ def test_a_feed_without_end_costs_the_end_no_more_than_its_time(
     assert (bench.summary()["items"], bench.summary()["bytes"]) == (33, 100)
 
 
-@pytest.mark.parametrize("text", ["{", "[1]", '{"pages": "3"}', '{"pages": -1}', '{"pages": true}', "x" * 100_000, ""])
+@pytest.mark.parametrize(
+    "text", ["{", "[1]", '{"pages": "3"}', '{"pages": -1}', '{"pages": true}', "x" * 100_000, ""]
+)
 def test_garbage_in_stats_is_ignored(tmp_path: Path, text: str) -> None:
     (tmp_path / "stats").write_text(text)
     assert contract.valid_stats(contract.read(str(tmp_path / "stats")) or {}) == {}
@@ -256,7 +287,9 @@ raise SystemExit(CODE)
 """
 
 
-@pytest.mark.parametrize(("code", "exit_code", "reason"), [(0, 11, "shutdown"), (11, 11, "shutdown"), (1, 13, None)])
+@pytest.mark.parametrize(
+    ("code", "exit_code", "reason"), [(0, 11, "shutdown"), (11, 11, "shutdown"), (1, 13, None)]
+)
 def test_one_stop_only(bench: RunnerBench, code: int, exit_code: int, reason: str | None) -> None:
     process = bench.start_python(STOPPABLE.replace("CODE", str(code)))
     for _ in range(5):
@@ -283,7 +316,9 @@ def test_a_crawler_without_a_handler_dies_of_the_stop(bench: RunnerBench) -> Non
 
 
 def test_a_finish_that_was_quicker_than_the_stop(bench: RunnerBench) -> None:
-    code = STATS + STOPPABLE.replace("raise", "write({'finish_reason': 'finished'})\nraise").replace("CODE", "0")
+    code = STATS + STOPPABLE.replace(
+        "raise", "write({'finish_reason': 'finished'})\nraise"
+    ).replace("CODE", "0")
     process = bench.start_python(code)
     process.terminate()
     assert bench.finish(process) == 0
@@ -346,7 +381,9 @@ def test_it_works_from_any_folder_and_as_a_module(bench: RunnerBench, tmp_path: 
     assert subprocess.run(copied, env=env, check=False, capture_output=True).returncode == 0
     module = [sys.executable, "-m", "crawler_lifecycle.runner", "command", "--", "true"]
     root = RUNNER.parents[1]
-    assert subprocess.run(module, env=env, check=False, capture_output=True, cwd=root).returncode == 0
+    assert (
+        subprocess.run(module, env=env, check=False, capture_output=True, cwd=root).returncode == 0
+    )
 
 
 def test_it_needs_no_files_at_all() -> None:
@@ -385,7 +422,9 @@ open(os.environ["CRAWL_STATS_FILE"], "w").write(json.dumps({"scrapystats": told}
     assert bench.lines("crawl_stats") == [], "who keeps the log reads the file"
 
 
-_values = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.just(2**63)
+_values = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.just(2**63)
+)
 
 
 @settings(max_examples=examples(100))
@@ -401,7 +440,11 @@ _texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0
 
 
 @settings(max_examples=examples(12))
-@given(args=st.dictionaries(_texts, _texts | st.sampled_from(["-x", "--", "a=b", "-s A=B", "\n"]), max_size=6))
+@given(
+    args=st.dictionaries(
+        _texts, _texts | st.sampled_from(["-x", "--", "a=b", "-s A=B", "\n"]), max_size=6
+    )
+)
 def test_arguments_arrive_byte_by_byte(args: dict[str, str]) -> None:
     code = (
         "import os, sys; path = os.environ['CRAWL_FILES_DIR'] + '/seen'; "
@@ -419,10 +462,11 @@ def test_arguments_arrive_byte_by_byte(args: dict[str, str]) -> None:
         assert seen[1:] == ([value.encode() for value in values] or [b""])
 
 
-# --- the deadline, when nobody else keeps it --------------------------------------------------------------------------
+# --- the deadline, when nobody else keeps it ------------------------------------------------------
 
 POLITE = READY.replace(
-    "open(", "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); open("
+    "open(",
+    "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); open(",
 )
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
 LONG_AGO = "2020-01-01T00:00:00+00:00"
@@ -440,7 +484,12 @@ LONG_AGO = "2020-01-01T00:00:00+00:00"
 def test_long_after_its_deadline_it_is_stopped_as_timed_out(
     bench: RunnerBench, code: str, grace_s: str, told: dict[str, object]
 ) -> None:
-    assert bench.python(code, patient_until="ready", CRAWL_DEADLINE=LONG_AGO, CRAWL_STOP_GRACE_S=grace_s) == 1
+    assert (
+        bench.python(
+            code, patient_until="ready", CRAWL_DEADLINE=LONG_AGO, CRAWL_STOP_GRACE_S=grace_s
+        )
+        == 1
+    )
     summary = bench.summary()
     assert (summary["exit"], summary["finish_reason"]) == (1, "timed_out")
     assert summary["message"] == "The runner stopped it: it still ran 60 s after its deadline"
@@ -463,7 +512,9 @@ def stop(*_):
     sys.exit(11)
 signal.signal(signal.SIGTERM, stop)
 """
-    process = bench.start_python(slow + READY + WAITS, patient_until="ending", CRAWL_DEADLINE=LONG_AGO)
+    process = bench.start_python(
+        slow + READY + WAITS, patient_until="ending", CRAWL_DEADLINE=LONG_AGO
+    )
     process.send_signal(signal.SIGTERM)
     assert bench.finish(process) == 11
     assert bench.summary()["finish_reason"] == "shutdown"
@@ -480,7 +531,9 @@ def test_one_that_finishes_although_it_was_stopped_has_finished(bench: RunnerBen
 TELL_DEADLINE = STATS + "write({'message': os.environ['CRAWL_DEADLINE']})"
 
 
-def test_where_nobody_knew_when_it_starts_the_deadline_counts_from_its_start(bench: RunnerBench) -> None:
+def test_where_nobody_knew_when_it_starts_the_deadline_counts_from_its_start(
+    bench: RunnerBench,
+) -> None:
     before = datetime.now(UTC)
     assert bench.python(TELL_DEADLINE, CRAWL_RUN_TIMEOUT_S="100") == 0
     told = datetime.fromisoformat(bench.summary()["message"])
@@ -492,20 +545,41 @@ def test_where_nobody_knew_when_it_starts_the_deadline_counts_from_its_start(ben
 
 def test_a_command_starts_in_its_folder(bench: RunnerBench) -> None:
     tell = STATS + "write({'message': os.getcwd()})"
-    argv = ["command", f"--project={bench.state}", "--", sys.executable, "-I", "-c", tell, "--project=/nowhere"]
+    argv = [
+        "command",
+        f"--project={bench.state}",
+        "--",
+        sys.executable,
+        "-I",
+        "-c",
+        tell,
+        "--project=/nowhere",
+    ]
     assert bench.run(*argv) == 0
     assert bench.summary()["message"] == str(bench.state)
     argv[1] = f"--project={bench.state / 'missing'}"
     assert bench.run(*argv) == 4
-    assert bench.summary()["message"].startswith(f"--project: {bench.state / 'missing'} cannot be used: ")
+    assert bench.summary()["message"].startswith(
+        f"--project: {bench.state / 'missing'} cannot be used: "
+    )
 
 
 @pytest.mark.parametrize(
     ("said", "attempt", "resume", "told"),
     [
         ("", "2", "1", {"resume_note": UNKNOWN}),
-        ('write({"pages": 1, "resumed": True})', "2", "1", {"resumed": True, "resume_note": WENT_ON}),
-        ('write({"pages": 1, "resumed": False})', "2", "1", {"resumed": False, "resume_note": ANEW}),
+        (
+            'write({"pages": 1, "resumed": True})',
+            "2",
+            "1",
+            {"resumed": True, "resume_note": WENT_ON},
+        ),
+        (
+            'write({"pages": 1, "resumed": False})',
+            "2",
+            "1",
+            {"resumed": False, "resume_note": ANEW},
+        ),
         ('write({"pages": 1, "resumed": "yes"})', "2", "1", {"resume_note": UNKNOWN}),
         ("", "2", "0", {"resumed": False, "resume_note": NOT_ASKED}),
         ('write({"pages": 1, "resumed": False})', "1", "0", {}),

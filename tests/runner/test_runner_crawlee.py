@@ -26,7 +26,8 @@ def write(state: Path, text: str, name: str = NODE) -> Path:
 
 
 WHOLE = json.dumps(
-    {**FINISHED, "requestsFailedPerMinute": 3, "requestMinDurationMillis": 207.5, "statsId": 0}, indent=2
+    {**FINISHED, "requestsFailedPerMinute": 3, "requestMinDurationMillis": 207.5, "statsId": 0},
+    indent=2,
 )
 
 
@@ -106,7 +107,15 @@ def test_an_attempt_that_goes_on_says_whether_there_was_anything(tmp_path: Path)
 def test_memory_and_folder_are_told_and_the_catalogue_wins(tmp_path: Path) -> None:
     limit = str(512 * 2**20)
     env = crawlee(tmp_path, CRAWL_MEMORY_LIMIT=limit)[1]
-    assert (env["CRAWLEE_MEMORY_MBYTES"], env["CRAWLEE_STORAGE_DIR"]) == ("512", str(tmp_path / "crawlee"))
-    env = crawlee(tmp_path, CRAWL_MEMORY_LIMIT=limit, CRAWLEE_MEMORY_MBYTES="300", CRAWLEE_STORAGE_DIR="/elsewhere")[1]
+    assert (env["CRAWLEE_MEMORY_MBYTES"], env["CRAWLEE_STORAGE_DIR"]) == (
+        "512",
+        str(tmp_path / "crawlee"),
+    )
+    env = crawlee(
+        tmp_path,
+        CRAWL_MEMORY_LIMIT=limit,
+        CRAWLEE_MEMORY_MBYTES="300",
+        CRAWLEE_STORAGE_DIR="/elsewhere",
+    )[1]
     assert (env["CRAWLEE_MEMORY_MBYTES"], env["CRAWLEE_STORAGE_DIR"]) == ("300", "/elsewhere")
     assert "CRAWLEE_MEMORY_MBYTES" not in crawlee(tmp_path, CRAWL_MEMORY_LIMIT="0")[1]

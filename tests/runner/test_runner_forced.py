@@ -1,4 +1,6 @@
-"""What is being stopped learns from the gateway that its stop became a forced one: its kubelet cannot tell it."""
+"""What is being stopped learns from the gateway that its stop became a forced one: its kubelet
+cannot tell it.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +85,11 @@ def test_a_forced_stop_hurries_the_upload(bench: RunnerBench, door: Door) -> Non
     door.force = True
     url = f"{door.url}/v1/runs/7/tasks/3/attempts/2/files"
     code = DEAF.replace("signal.SIG_IGN", "lambda *_: os._exit(0)")
-    more = {"CRAWL_UPLOAD_URL": url, "CRAWL_UPLOAD_TOKEN": "files.7.3.2.mac", "CRAWL_END_GRACE_S": "5"}
+    more = {
+        "CRAWL_UPLOAD_URL": url,
+        "CRAWL_UPLOAD_TOKEN": "files.7.3.2.mac",
+        "CRAWL_END_GRACE_S": "5",
+    }
     process = _stopped(bench, code, door.environment(**more))
     began = time.monotonic()
     bench.finish(process)
@@ -95,7 +101,10 @@ def test_nobody_is_asked_where_there_is_nobody_to_ask(
     bench: RunnerBench, door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(forced, "_PAUSES_S", (600.0,))
-    given = [{name: ""} for name in ("CRAWL_GATEWAY_URL", "CRAWL_TOKEN", "CRAWL_RUN_ID", "CRAWL_END_GRACE_S")]
+    given = [
+        {name: ""}
+        for name in ("CRAWL_GATEWAY_URL", "CRAWL_TOKEN", "CRAWL_RUN_ID", "CRAWL_END_GRACE_S")
+    ]
     given += [{"CRAWL_GATEWAY_URL": url} for url in ("nonsense", "file:///etc/passwd")]
     child = Child(signal.SIGTERM)
     child.stopped_at = time.monotonic()
@@ -109,13 +118,23 @@ def test_nobody_is_asked_where_there_is_nobody_to_ask(
 @pytest.mark.parametrize(
     "trouble",
     [
-        *["drop", "hang", Answer(503), Answer(429), Answer(200, b"no JSON"), Answer(200, b"[]"), Answer(200, b"{}")],
+        *[
+            "drop",
+            "hang",
+            Answer(503),
+            Answer(429),
+            Answer(200, b"no JSON"),
+            Answer(200, b"[]"),
+            Answer(200, b"{}"),
+        ],
         Answer(200, b'{"force": "yes"}'),
         Answer(200, b"[" * 100_000),
     ],
     ids=repr,
 )
-def test_whatever_goes_wrong_is_asked_again(door: Door, monkeypatch: pytest.MonkeyPatch, trouble: Any) -> None:
+def test_whatever_goes_wrong_is_asked_again(
+    door: Door, monkeypatch: pytest.MonkeyPatch, trouble: Any
+) -> None:
     monkeypatch.setattr(forced, "_PAUSES_S", (0.01,))
     if trouble == "hang":
         monkeypatch.setattr(forced, "_SILENCE_S", 0.5)
@@ -123,13 +142,16 @@ def test_whatever_goes_wrong_is_asked_again(door: Door, monkeypatch: pytest.Monk
     door.force = True
     asking = ForcedStop(f"{door.url}/v1/runs/7/stop", TOKEN)
     wait_until(lambda: door.requests > 1)
-    monkeypatch.setattr(forced, "_SILENCE_S", 60.0)  # the one that is answered has all the time that it needs
+    # The one that is answered has all the time that it needs.
+    monkeypatch.setattr(forced, "_SILENCE_S", 60.0)
     wait_until(lambda: asking.at is not None)
     assert door.requests == 3
 
 
 @pytest.mark.parametrize("status", [302, 401, 403, 404, 405])
-def test_whoever_will_never_answer_is_asked_once(door: Door, monkeypatch: pytest.MonkeyPatch, status: int) -> None:
+def test_whoever_will_never_answer_is_asked_once(
+    door: Door, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
     monkeypatch.setattr(forced, "_PAUSES_S", (0.01,))
     door.faults.append(Answer(status, b"{}", headers={"Location": f"{door.url}/elsewhere"}))
     asking = ForcedStop(f"{door.url}/v1/runs/7/stop", TOKEN)
@@ -139,6 +161,11 @@ def test_whoever_will_never_answer_is_asked_once(door: Door, monkeypatch: pytest
 
 
 def test_an_address_that_is_none_is_no_reason_to_fail(bench: RunnerBench) -> None:
-    more = {"CRAWL_TOKEN": TOKEN, "CRAWL_RUN_ID": "7", "CRAWL_END_GRACE_S": "5", "CRAWL_STOP_GRACE_S": "2"}
+    more = {
+        "CRAWL_TOKEN": TOKEN,
+        "CRAWL_RUN_ID": "7",
+        "CRAWL_END_GRACE_S": "5",
+        "CRAWL_STOP_GRACE_S": "2",
+    }
     assert bench.finish(_stopped(bench, DEAF, {"CRAWL_GATEWAY_URL": "http://[", **more})) == 13
     assert b"Traceback" not in bench.output

@@ -1,4 +1,6 @@
-"""The runner as it is in a pod: process 1, a termination log that cannot be replaced, hardly a place to write to."""
+"""The runner as it is in a pod: process 1, a termination log that cannot be replaced, hardly a
+place to write to.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +22,38 @@ from crawler_lifecycle.runner.memory import cgroup_limit
 from tests.runner.runner_bench import RUNNER, RunnerBench, wait_until
 
 #: A process namespace of its own, as every container has one.
-AS_PROCESS_1 = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc")
+AS_PROCESS_1 = (
+    "unshare",
+    "--user",
+    "--map-root-user",
+    "--pid",
+    "--fork",
+    "--kill-child",
+    "--mount",
+    "--mount-proc",
+)
 
 
 @pytest.fixture
 def process_1(bench: RunnerBench) -> list[str]:
     tried = subprocess.run([*AS_PROCESS_1, "true"], capture_output=True, text=True)
     if tried.returncode:
-        pytest.skip(f"no process namespace can be made here ({tried.stderr.strip()}); the real node proves the same")
-    return [*AS_PROCESS_1, sys.executable, "-I", "-S", str(RUNNER), "command", "--", sys.executable, "-I", "-S", "-c"]
+        pytest.skip(
+            f"no process namespace can be made here ({tried.stderr.strip()}); the real node proves the same"
+        )
+    return [
+        *AS_PROCESS_1,
+        sys.executable,
+        "-I",
+        "-S",
+        str(RUNNER),
+        "command",
+        "--",
+        sys.executable,
+        "-I",
+        "-S",
+        "-c",
+    ]
 
 
 def _start(bench: RunnerBench, argv: list[str], code: str, **more: str) -> subprocess.Popen[bytes]:
@@ -64,10 +89,13 @@ while True: time.sleep(0.1)
 """
 
 
-def test_as_process_1_a_stop_reaches_the_crawler_once(bench: RunnerBench, process_1: list[str]) -> None:
+def test_as_process_1_a_stop_reaches_the_crawler_once(
+    bench: RunnerBench, process_1: list[str]
+) -> None:
     process = _start(bench, process_1, COUNT_STOPS)
     wait_until((bench.files / "ready").exists)
-    wait_until(lambda: (bench.files / "ready").read_text() == "1")  # the crawler's parent is process 1
+    # The crawler's parent is process 1.
+    wait_until(lambda: (bench.files / "ready").read_text() == "1")
     for _ in range(5):
         os.kill(_inner(process), signal.SIGTERM)
         time.sleep(0.02)
@@ -77,15 +105,17 @@ def test_as_process_1_a_stop_reaches_the_crawler_once(bench: RunnerBench, proces
     assert bench.summary()["finish_reason"] == "shutdown"
 
 
-def test_a_stop_before_anything_was_imported_is_not_lost(bench: RunnerBench, process_1: list[str]) -> None:
+def test_a_stop_before_anything_was_imported_is_not_lost(
+    bench: RunnerBench, process_1: list[str]
+) -> None:
     (bench.files / "go").touch()
     process = _start(bench, process_1, COUNT_STOPS)
     inner = _inner(process)
     blocked = 0
     deadline = time.monotonic() + 150
     while not blocked & (1 << (signal.SIGCHLD - 1)):
-        # From the moment on at which it waits for us, which is before its own modules are there. (Unshare itself
-        # blocks SIGTERM for a moment, but not SIGCHLD.)
+        # From the moment on at which it waits for us, which is before its own modules are there.
+        # (Unshare itself blocks SIGTERM for a moment, but not SIGCHLD.)
         assert time.monotonic() < deadline, "not within 150 s"
         status = Path(f"/proc/{inner}/status").read_text()
         blocked = int(status.split("SigBlk:")[1].split()[0], 16)
@@ -110,7 +140,9 @@ subprocess.Popen([sys.executable, "-c", writer], start_new_session=True)
     assert bench.summary()["files"]["uploaded"] is False
 
 
-def test_a_termination_log_is_written_into_and_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_termination_log_is_written_into_and_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def mounted(*_: object, **__: object) -> None:
         raise OSError(errno.EBUSY, "Device or resource busy")
 
@@ -144,7 +176,10 @@ def test_whatever_a_crawler_says_the_summary_fits_into_a_termination_message(
     assert message.startswith(told["message"])
     assert told["files"] == summary["files"]
     short = {name: value for name, value in summary.items() if name not in ("files", "message")}
-    if len(json.dumps(summary)) <= contract.SUMMARY_MAX and len(json.dumps(short)) <= contract.SHORT_MAX:
+    if (
+        len(json.dumps(summary)) <= contract.SUMMARY_MAX
+        and len(json.dumps(short)) <= contract.SHORT_MAX
+    ):
         assert told == summary
 
 
@@ -160,26 +195,46 @@ open(os.environ["CRAWL_STATS_FILE"], "w").write(json.dumps({"message": "m" * 100
     assert 0 < raw.index('"pages": 7') < raw.index('"message": ') < contract.SHORT_MAX
 
 
-def test_without_a_stats_file_counters_are_printed_all_the_same(bench: RunnerBench, tmp_path: Path) -> None:
+def test_without_a_stats_file_counters_are_printed_all_the_same(
+    bench: RunnerBench, tmp_path: Path
+) -> None:
     code = "import os; open(os.environ['CRAWL_STATS_FILE'], 'w').write('{\"pages\": 3}')"
     environment = bench.environment({}, {})
     del environment["CRAWL_STATS_FILE"]
     nowhere = {"TMPDIR": str(tmp_path / "none"), "TMP": "", "TEMP": ""}
-    argv = [sys.executable, "-I", "-S", str(RUNNER), "command", "--", sys.executable, "-I", "-S", "-c", code]
-    told = subprocess.run(argv, env={**environment, **nowhere}, capture_output=True, text=True, timeout=120)
+    argv = [
+        sys.executable,
+        "-I",
+        "-S",
+        str(RUNNER),
+        "command",
+        "--",
+        sys.executable,
+        "-I",
+        "-S",
+        "-c",
+        code,
+    ]
+    told = subprocess.run(
+        argv, env={**environment, **nowhere}, capture_output=True, text=True, timeout=120
+    )
     assert told.returncode == 0, told.stderr
     assert json.loads(told.stdout.splitlines()[-1])["crawl_progress"]["pages"] == 3
     assert bench.summary()["pages"] == 3
 
 
-# --- the limit of memory that nobody told -----------------------------------------------------------------------------
+# --- the limit of memory that nobody told ---------------------------------------------------------
 
 
 def _cgroups(tmp_path: Path, own: str, **files: str) -> tuple[str, str]:
     (tmp_path / "proc" / "self").mkdir(parents=True)
     (tmp_path / "proc" / "self" / "cgroup").write_text(own)
     for name, text in files.items():
-        path = tmp_path / "fs" / name.replace("__", "/").replace("_limit", ".limit_in_bytes").replace("_max", ".max")
+        path = (
+            tmp_path
+            / "fs"
+            / name.replace("__", "/").replace("_limit", ".limit_in_bytes").replace("_max", ".max")
+        )
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     return str(tmp_path / "proc"), str(tmp_path / "fs")
@@ -201,19 +256,32 @@ MIB = 2**20
             32 * MIB,
         ),
         # Version 1; its own path is the host's, and here the mount is the group.
-        ("7:memory:/kubepods/pod1/c1\n0::/x\n", {"memory__memory_limit": str(128 * MIB)}, 128 * MIB),
+        (
+            "7:memory:/kubepods/pod1/c1\n0::/x\n",
+            {"memory__memory_limit": str(128 * MIB)},
+            128 * MIB,
+        ),
         (
             "7:memory:/a\n",
-            {"memory__memory_limit": str(2**63 - 4096), "memory__a__memory_limit": str(2**63 - 4096)},
+            {
+                "memory__memory_limit": str(2**63 - 4096),
+                "memory__a__memory_limit": str(2**63 - 4096),
+            },
             None,
         ),
-        ("7:cpu,memory:/a\n", {"memory__a__memory_limit": str(16 * MIB), "memory__memory_limit": str(2**63)}, 16 * MIB),
+        (
+            "7:cpu,memory:/a\n",
+            {"memory__a__memory_limit": str(16 * MIB), "memory__memory_limit": str(2**63)},
+            16 * MIB,
+        ),
         # Nothing that can be read.
         ("", {}, None),
         ("nonsense\n0::/../../..\n", {"memory_max": "many"}, None),
     ],
 )
-def test_the_control_groups_limit(tmp_path: Path, own: str, files: dict[str, str], limit: int | None) -> None:
+def test_the_control_groups_limit(
+    tmp_path: Path, own: str, files: dict[str, str], limit: int | None
+) -> None:
     proc, root = _cgroups(tmp_path, own, **files)
     assert cgroup_limit(proc, root) == limit
 

@@ -67,7 +67,10 @@ def test_one_stop_then_resumption_then_an_unclean_end(scrapy_bench: ScrapyBench)
     assert not set(bench.paths[: first["pages"]]) & set(bench.paths[first["pages"] :])
     bench.paths.clear()
     assert bench.crawl("pages", {"n": "4"}, CRAWL_RESUME="1", CRAWL_ATTEMPT="3") == 0
-    assert b"not from a clean stop, so it was moved aside and the crawl started from the beginning." in bench.output
+    assert (
+        b"not from a clean stop, so it was moved aside and the crawl started from the beginning."
+        in bench.output
+    )
     assert bench.summary()["pages"] == 4
     assert (bench.summary()["resumed"], bench.summary()["resume_note"]) == (False, NOT_CLEAN)
     assert (bench.state / "job.aside").is_dir()
@@ -92,7 +95,11 @@ def test_only_a_signal_that_was_passed_on_is_a_stop(
     """Scrapy says ``shutdown`` whenever its engine is closed before its time."""
     assert scrapy_bench.crawl("pages", CRAWL_SETTINGS=json.dumps(settings)) == 1
     summary = scrapy_bench.summary()
-    assert (summary["told_to_stop"], summary.get("finish_reason"), summary["resumable"]) == (False, None, False)
+    assert (summary["told_to_stop"], summary.get("finish_reason"), summary["resumable"]) == (
+        False,
+        None,
+        False,
+    )
     code, verdict = told_exit(1, summary["exit"], summary.get("own_exit"), summary["told_to_stop"])
     ending = read_end(End(code, verdict=verdict))
     assert (ending.status, ending.outcome) == ("FAILED", "failed")
@@ -121,7 +128,8 @@ def test_a_clean_stop_is_resumed_to_the_end(scrapy_bench: ScrapyBench) -> None:
     bench.next_attempt()
     process = bench.start_spider("slow", {"n": "30"}, CRAWL_RESUME="1")
     wait_until(lambda: bench.listens(process))
-    assert stop(process) == 11  # stopped again before it began, or hardly had: nothing is lost by that
+    # Stopped again before it began, or hardly had: nothing is lost by that.
+    assert stop(process) == 11
     assert bench.summary()["resumable"] is True
     quick = json.dumps({"DOWNLOAD_DELAY": 0})
     bench.next_attempt()
@@ -131,11 +139,19 @@ def test_a_clean_stop_is_resumed_to_the_end(scrapy_bench: ScrapyBench) -> None:
     assert bench.summary()["items"] == 30
     statistics = bench.stats()["scrapystats"]
     assert statistics["item_scraped_count"] == 30, "of all attempts, as the counters are"
-    assert statistics["memusage/max"] < 2 * statistics["memusage/startup"], "a largest value is not added"
+    assert statistics["memusage/max"] < 2 * statistics["memusage/startup"], (
+        "a largest value is not added"
+    )
 
 
 @pytest.mark.parametrize(
-    "delay", [0.0, 0.12, 0.27, *(pytest.param(delay, marks=pytest.mark.slow) for delay in (0.05, 0.17, 0.22, 0.4))]
+    "delay",
+    [
+        0.0,
+        0.12,
+        0.27,
+        *(pytest.param(delay, marks=pytest.mark.slow) for delay in (0.05, 0.17, 0.22, 0.4)),
+    ],
 )
 def test_a_stop_before_scrapy_listens(scrapy_bench: ScrapyBench, delay: float) -> None:
     process = scrapy_bench.start_spider("slow", {"n": ENDLESS})
@@ -181,7 +197,11 @@ def test_too_much_memory_ends_it_cleanly(scrapy_bench: ScrapyBench) -> None:
 @pytest.mark.parametrize(
     ("spider", "args", "words"),
     [
-        ("no-such-spider", {}, "there is no spider 'no-such-spider' in this project; its spiders are: bad-init, "),
+        (
+            "no-such-spider",
+            {},
+            "there is no spider 'no-such-spider' in this project; its spiders are: bad-init, ",
+        ),
         (
             "strict",
             {"only": "1"},
@@ -189,7 +209,9 @@ def test_too_much_memory_ends_it_cleanly(scrapy_bench: ScrapyBench) -> None:
         ),
     ],
 )
-def test_bad_configuration(scrapy_bench: ScrapyBench, spider: str, args: dict[str, str], words: str) -> None:
+def test_bad_configuration(
+    scrapy_bench: ScrapyBench, spider: str, args: dict[str, str], words: str
+) -> None:
     assert scrapy_bench.crawl(spider, args) == 4
     assert words in scrapy_bench.summary()["message"]
     assert words in scrapy_bench.output.decode()
@@ -211,7 +233,15 @@ def test_no_project(scrapy_bench: ScrapyBench) -> None:
 
 
 def test_arguments_arrive_as_they_are(scrapy_bench: ScrapyBench) -> None:
-    args = {"a": "-s X=1", "b": "--", "c": "k=v=w", "d": "", "e": " \n\t'\"\\é☃ ", "f": "-o x.json", "retry_num": "2"}
+    args = {
+        "a": "-s X=1",
+        "b": "--",
+        "c": "k=v=w",
+        "d": "",
+        "e": " \n\t'\"\\é☃ ",
+        "f": "-o x.json",
+        "retry_num": "2",
+    }
     assert scrapy_bench.crawl("echo", {**args, "n": "1"}) == 0
     assert json.loads((scrapy_bench.files / "seen").read_text()) == args
 
@@ -221,10 +251,17 @@ def test_its_last_stats_hold_the_numbers_of_the_collector(scrapy_bench: ScrapyBe
     [printed] = scrapy_bench.lines("crawl_stats")
     told = scrapy_bench.stats()["scrapystats"]
     assert told == printed
-    assert (told["item_scraped_count"], told["downloader/response_status_count/200"], told["retry/count"]) == (2, 2, 3)
+    assert (
+        told["item_scraped_count"],
+        told["downloader/response_status_count/200"],
+        told["retry/count"],
+    ) == (2, 2, 3)
     assert told["elapsed_time_seconds"] > 0
     assert all(type(number) in (int, float) for number in told.values())
-    assert not {"nan", "huge", "text", "flag", "a" * 121, "line\n", "start_time", "finish_reason"} & told.keys()
+    assert (
+        not {"nan", "huge", "text", "flag", "a" * 121, "line\n", "start_time", "finish_reason"}
+        & told.keys()
+    )
     size = len(json.dumps(told))
     assert 8192 - 120 < size <= 8192, "as many as fit, the counters that matter first"
     assert "mine" not in told, "by its name it comes after those that are too many"
@@ -251,7 +288,11 @@ def test_the_crawler_alone_is_killed(scrapy_bench: ScrapyBench) -> None:
     os.kill(int(children.split()[0]), signal.SIGKILL)
     assert scrapy_bench.finish(process) == 137
     summary = scrapy_bench.summary()
-    assert (summary["signal"], summary.get("finish_reason"), summary["resumable"]) == (9, None, False)
+    assert (summary["signal"], summary.get("finish_reason"), summary["resumable"]) == (
+        9,
+        None,
+        False,
+    )
     assert summary["pages"] >= 1
 
 
@@ -265,7 +306,12 @@ def test_a_project_without_a_feed_gets_one(scrapy_bench: ScrapyBench) -> None:
     assert feed.read_text() == "{}\n{}\n"
     feed.unlink()
     for lines in (2, 4):  # what is there already stays
-        assert scrapy_bench.crawl("pages", {"n": "2"}, CRAWL_SETTINGS='{"FEED_EXPORT_BATCH_ITEM_COUNT": "1"}') == 0
+        assert (
+            scrapy_bench.crawl(
+                "pages", {"n": "2"}, CRAWL_SETTINGS='{"FEED_EXPORT_BATCH_ITEM_COUNT": "1"}'
+            )
+            == 0
+        )
         assert len([json.loads(line)["url"] for line in feed.read_text().splitlines()]) == lines
     assert scrapy_bench.summary()["items"] == 2, "the crawler's own count"
     assert scrapy_bench.crawl("fed", {"n": "2"}) == 0
@@ -280,22 +326,37 @@ def test_a_project_without_a_feed_gets_one(scrapy_bench: ScrapyBench) -> None:
     ({"a.jsonl": {"format": "jsonlines", "postprocessing": ["scrapy.extensions.postprocessing.GzipPlugin"]}}, 2),
     ({"semi.csv": {"format": "csv", "item_export_kwargs": {"delimiter": ";"}}}, 2),
 ], ids=range(6))  # fmt: skip
-def test_feeds_of_any_name_and_format_are_read(scrapy_bench: ScrapyBench, feeds: dict[str, Any], count: int) -> None:
+def test_feeds_of_any_name_and_format_are_read(
+    scrapy_bench: ScrapyBench, feeds: dict[str, Any], count: int
+) -> None:
     assert scrapy_bench.crawl("pages", {"n": "2"}, CRAWL_SETTINGS=json.dumps({"FEEDS": feeds})) == 0
     summary = scrapy_bench.summary()
-    assert (summary["items"], summary["fields"]["items"], summary["fields"]["shares"]["url"]) == (2, count, 1.0)
-    assert summary["fields"].get("note") == (f"2 items were counted, {count} can be read" if count > 2 else None)
+    assert (summary["items"], summary["fields"]["items"], summary["fields"]["shares"]["url"]) == (
+        2,
+        count,
+        1.0,
+    )
+    assert summary["fields"].get("note") == (
+        f"2 items were counted, {count} can be read" if count > 2 else None
+    )
 
 
 @pytest.mark.parametrize("name", ["items.csv", "products"])
 def test_items_of_scrapy_with_the_same_key_count_once(scrapy_bench: ScrapyBench, name: str) -> None:
     """Its own counter counts the second item, too."""
-    said = {"CRAWL_ITEMS": '{"key": "none"}', "CRAWL_SETTINGS": json.dumps({"FEEDS": {name: {"format": "csv"}}})}
+    said = {
+        "CRAWL_ITEMS": '{"key": "none"}',
+        "CRAWL_SETTINGS": json.dumps({"FEEDS": {name: {"format": "csv"}}}),
+    }
     assert scrapy_bench.crawl("pages", {"n": "2"}, **said) == 0
     summary = scrapy_bench.summary()
-    assert (summary["items"], summary["fields"]["items"]) == (2, 2), "without a value of the key, each counts"
+    assert (summary["items"], summary["fields"]["items"]) == (2, 2), (
+        "without a value of the key, each counts"
+    )
     one = {**said, "CRAWL_ITEMS": '{"key": "url"}'}
-    one["CRAWL_SETTINGS"] = json.dumps({"FEEDS": {name: {"format": "csv"}, "twice": {"format": "json"}}})
+    one["CRAWL_SETTINGS"] = json.dumps(
+        {"FEEDS": {name: {"format": "csv"}, "twice": {"format": "json"}}}
+    )
     for path in scrapy_bench.files.iterdir():
         path.unlink()
     assert scrapy_bench.crawl("pages", {"n": "2"}, **one) == 0
@@ -303,12 +364,22 @@ def test_items_of_scrapy_with_the_same_key_count_once(scrapy_bench: ScrapyBench,
     assert (summary["items"], summary["fields"]["items"]) == (2, 2), "two files, and two keys"
 
 
-def test_feeds_and_downloads_with_relative_paths_are_kept_and_absolute_ones_stay(scrapy_bench: ScrapyBench) -> None:
+def test_feeds_and_downloads_with_relative_paths_are_kept_and_absolute_ones_stay(
+    scrapy_bench: ScrapyBench,
+) -> None:
     assert scrapy_bench.crawl("fed", {"n": "2"}) == 0
-    kept = {str(path.relative_to(scrapy_bench.files)) for path in scrapy_bench.files.rglob("*") if path.is_file()}
+    kept = {
+        str(path.relative_to(scrapy_bench.files))
+        for path in scrapy_bench.files.rglob("*")
+        if path.is_file()
+    }
     assert {"items-fed.jsonl", "deep/er/items.csv", "path.json"} <= kept
     assert len([name for name in kept if name.startswith("downloads/full/")]) == 2
     assert len((scrapy_bench.files / "items-fed.jsonl").read_text().splitlines()) == 2
     elsewhere = scrapy_bench.project / "absolute"
     assert {path.name for path in elsewhere.iterdir()} == {"items.json", "too.json"}
-    assert {path.name for path in scrapy_bench.project.iterdir()} <= {"absolute", "demo", "scrapy.cfg"}
+    assert {path.name for path in scrapy_bench.project.iterdir()} <= {
+        "absolute",
+        "demo",
+        "scrapy.cfg",
+    }

@@ -37,7 +37,15 @@ while True:
 def test_what_is_a_sign_of_life(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(signs, "SECONDS", 0.0)
     does, shows = DOES[case]
-    command = [sys.executable, "-B", "-I", "-S", "-c", LOOP.format(does=does), str(tmp_path / "file")]
+    command = [
+        sys.executable,
+        "-B",
+        "-I",
+        "-S",
+        "-c",
+        LOOP.format(does=does),
+        str(tmp_path / "file"),
+    ]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as crawler:
         try:
             watched = Signs()
@@ -68,9 +76,13 @@ def test_a_kernel_that_does_not_say_shows_nothing(monkeypatch: pytest.MonkeyPatc
     assert watched.quiet_s() is None
 
 
-def test_when_a_crawler_last_wrote_is_in_its_stats_and_counts_for_no_counter(bench: RunnerBench) -> None:
+def test_when_a_crawler_last_wrote_is_in_its_stats_and_counts_for_no_counter(
+    bench: RunnerBench,
+) -> None:
     code = "import time\nopen(__import__('os').environ['CRAWL_FILES_DIR'] + '/ready', 'w')\n"
-    process = bench.start_python(code + "while True: print('page after page', flush=True); time.sleep(0.1)", eager=True)
+    process = bench.start_python(
+        code + "while True: print('page after page', flush=True); time.sleep(0.1)", eager=True
+    )
     wait_until(bench.stats_file.exists)
     first = bench.stats()
     assert set(first) == {"wrote_at"}

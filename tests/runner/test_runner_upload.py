@@ -1,4 +1,6 @@
-"""The runner takes supporting files to object storage: a real S3 server that checks signatures, and spoiled ways."""
+"""The runner takes supporting files to object storage: a real S3 server that checks signatures, and
+spoiled ways.
+"""
 
 from __future__ import annotations
 
@@ -54,11 +56,19 @@ class Door(FaultyServer):
     def handle(self, method: str, target: str, headers: dict[str, str], body: bytes) -> Answer:
         assert (method, target) == ("POST", "/v1/runs/7/tasks/3/attempts/2/files")
         if headers.get("authorization") != f"Bearer {TOKEN}":
-            return Answer(403, json.dumps({"detail": "another task's token"}).encode(), "application/problem+json")
+            return Answer(
+                403,
+                json.dumps({"detail": "another task's token"}).encode(),
+                "application/problem+json",
+            )
         asked = json.loads(body)
         self.parts.append(asked["part"])
         ticket = self._bundles.ticket(run_ref(7), 3, 2, asked["part"], asked["bytes"], asked["md5"])
-        told = {"url": ticket.url, "headers": dict(ticket.headers), "expires_at": ticket.expires_at.isoformat()}
+        told = {
+            "url": ticket.url,
+            "headers": dict(ticket.headers),
+            "expires_at": ticket.expires_at.isoformat(),
+        }
         return Answer(200, json.dumps(told).encode())
 
 
@@ -73,12 +83,21 @@ class Way:
 
     def environment(self, **more: str) -> dict[str, str]:
         url = f"{self.door.url}/v1/runs/7/tasks/3/attempts/2/files"
-        return {"CRAWL_UPLOAD_URL": url, "CRAWL_UPLOAD_TOKEN": TOKEN, "CRAWL_END_GRACE_S": "120", **more}
+        return {
+            "CRAWL_UPLOAD_URL": url,
+            "CRAWL_UPLOAD_TOKEN": TOKEN,
+            "CRAWL_END_GRACE_S": "120",
+            **more,
+        }
 
     def contents(self) -> dict[str, bytes]:
         """The files of the bundle, by what any tar reads."""
         with tarfile.open(fileobj=io.BytesIO(b"".join(self.bundles.read(run_ref(7), 3, 2)))) as tar:
-            return {m.name: file.read() for m in tar if m.isreg() and (file := tar.extractfile(m)) is not None}
+            return {
+                m.name: file.read()
+                for m in tar
+                if m.isreg() and (file := tar.extractfile(m)) is not None
+            }
 
     def archived(self, folder: Path) -> tuple[ExportResult, zipfile.ZipFile]:
         archive = open_archive((folder / "archive").as_uri())
@@ -114,7 +133,9 @@ def _fill(folder: Path, parts: int, part: int = EAGER_PART_BYTES) -> dict[str, b
     return content
 
 
-def test_what_the_crawler_left_is_in_the_archive_afterwards(bench: RunnerBench, way: Way, tmp_path: Path) -> None:
+def test_what_the_crawler_left_is_in_the_archive_afterwards(
+    bench: RunnerBench, way: Way, tmp_path: Path
+) -> None:
     assert bench.python(WRITE, **way.environment()) == 0
     assert bench.summary()["files"] == {"uploaded": True, "files": 2, "bytes": 1000}
     assert way.contents() == {"empty": b"", "sub/a.txt": b"a" * 1000}
@@ -126,12 +147,20 @@ def test_what_the_crawler_left_is_in_the_archive_afterwards(bench: RunnerBench, 
     assert (result.files, result.note) == (2, None)
 
 
-@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo, lambda path: os.symlink("../moved", path), None])
+@pytest.mark.parametrize(
+    "make", [os.mkdir, os.mkfifo, lambda path: os.symlink("../moved", path), None]
+)
 @pytest.mark.parametrize(("name", "left"), [("b", ["a", "c", "sub/d"]), ("sub", ["a", "b", "c"])])
 def test_something_else_takes_the_place_of_what_was_looked_at(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, left: list[str], make: Callable[[str], None] | None
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    left: list[str],
+    make: Callable[[str], None] | None,
 ) -> None:
-    """What the crawler left running may do that; the other files are sent all the same, and none from elsewhere."""
+    """What the crawler left running may do that; the other files are sent all the same, and none
+    from elsewhere.
+    """
     files, look, parts = tmp_path / "files", HeldFolder.stat, list[bytes]()
     (files / "sub").mkdir(parents=True)
     for path in ("a", "b", "c", "sub/d"):
@@ -154,7 +183,9 @@ def test_something_else_takes_the_place_of_what_was_looked_at(
     assert (bundle.files, bundle.left_out) == (len(left), 0 if an_empty_folder else 1)
 
 
-def test_of_a_huge_folder_the_rest_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_huge_folder_the_rest_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for number in range(5):
         (tmp_path / f"{number}").touch()
     monkeypatch.setattr("crawler_lifecycle.runner.bundle.NAMES_MAX", 3)
@@ -163,7 +194,9 @@ def test_of_a_huge_folder_the_rest_is_counted(tmp_path: Path, monkeypatch: pytes
     assert (bundle.files, bundle.left_out) == (3, 2)
 
 
-def test_a_crawler_that_left_nothing_is_not_taken_for_one_that_uploaded_nothing(bench: RunnerBench, way: Way) -> None:
+def test_a_crawler_that_left_nothing_is_not_taken_for_one_that_uploaded_nothing(
+    bench: RunnerBench, way: Way
+) -> None:
     with pytest.raises(FilesMissing, match="nothing was uploaded"):
         way.bundles.read(run_ref(7), 3, 2)
     assert bench.python("", **way.environment()) == 0
@@ -179,7 +212,9 @@ def test_many_parts_come_together_again(bench: RunnerBench, way: Way) -> None:
     assert way.door.parts == [0, 1, None]
 
 
-def test_whatever_lies_there_is_taken_and_no_link_is_followed(bench: RunnerBench, way: Way, tmp_path: Path) -> None:
+def test_whatever_lies_there_is_taken_and_no_link_is_followed(
+    bench: RunnerBench, way: Way, tmp_path: Path
+) -> None:
     (tmp_path / "secret").write_text("secret")
     long = "x" * 120 + "/" + "y" * 200
     (bench.files / long).parent.mkdir()
@@ -205,14 +240,21 @@ def test_whatever_lies_there_is_taken_and_no_link_is_followed(bench: RunnerBench
     assert result.note is not None
 
 
-# --- nothing of it changes how the crawl went -------------------------------------------------------------------------
+# --- nothing of it changes how the crawl went -----------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("fault", "told", "code"),
     [
-        *((Answer(403, b'{"detail": "no leave"}'), "the gateway answered 403: no leave", code) for code in (0, 18)),
-        (Answer(200, b'{"url": "ftp://x/y", "headers": {}}'), "'ftp://x/y' is not an HTTP address", 0),
+        *(
+            (Answer(403, b'{"detail": "no leave"}'), "the gateway answered 403: no leave", code)
+            for code in (0, 18)
+        ),
+        (
+            Answer(200, b'{"url": "ftp://x/y", "headers": {}}'),
+            "'ftp://x/y' is not an HTTP address",
+            0,
+        ),
     ],
 )
 def test_a_gateway_that_gives_no_leave_changes_nothing_but_the_words(
@@ -220,14 +262,18 @@ def test_a_gateway_that_gives_no_leave_changes_nothing_but_the_words(
 ) -> None:
     way.door.faults.append(fault)
     stopping = {"CRAWL_STOP_GRACE_S": "120"}
-    process = bench.start_python(STUBBORN.replace("sys.exit(0)", f"sys.exit({code})"), **way.environment(**stopping))
+    process = bench.start_python(
+        STUBBORN.replace("sys.exit(0)", f"sys.exit({code})"), **way.environment(**stopping)
+    )
     process.send_signal(signal.SIGTERM)
     assert bench.finish(process) == (11 if code == 0 else 13)
     _nothing_was_uploaded(bench, way, told)
 
 
 @pytest.mark.parametrize("code", [0, 1])
-def test_a_gateway_that_says_nonsense_is_asked_until_time_is_up(bench: RunnerBench, way: Way, code: int) -> None:
+def test_a_gateway_that_says_nonsense_is_asked_until_time_is_up(
+    bench: RunnerBench, way: Way, code: int
+) -> None:
     way.door.faults.extend([Answer(200, b"[]")] * 1000)
     grace = {"CRAWL_STOP_GRACE_S": "0.1", "CRAWL_END_GRACE_S": "0.1"}
     argv = ["command", "--", sys.executable, "-c", f"raise SystemExit({code})"]
@@ -278,10 +324,14 @@ def test_nobody_there_is_told(tmp_path: Path) -> None:
     wait_until(lambda: "the gateway cannot be reached" in upload.result()["why"])
     upload.hurry(time.monotonic())
     wait_until(upload.over)
-    assert upload.result()["why"].startswith("there was no time left: the gateway cannot be reached: ")
+    assert upload.result()["why"].startswith(
+        "there was no time left: the gateway cannot be reached: "
+    )
 
 
-def test_a_lost_answer_is_asked_for_again_and_nothing_is_there_twice(bench: RunnerBench, way: Way) -> None:
+def test_a_lost_answer_is_asked_for_again_and_nothing_is_there_twice(
+    bench: RunnerBench, way: Way
+) -> None:
     content = _fill(bench.files, 2)
     way.door.faults.extend(["drop", Answer(503, b"{}", headers={"Retry-After": "1"})])
     way.proxy.faults = [
@@ -292,7 +342,9 @@ def test_a_lost_answer_is_asked_for_again_and_nothing_is_there_twice(bench: Runn
     assert bench.python("", eager=True, **way.environment()) == 0
     assert bench.summary()["files"]["uploaded"] is True
     assert way.contents() == content
-    assert way.keys() == ["bundle.json", "part-00000", "part-00001", "part-00002"][: len(way.keys())]
+    assert (
+        way.keys() == ["bundle.json", "part-00000", "part-00001", "part-00002"][: len(way.keys())]
+    )
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -313,11 +365,14 @@ def test_spoiled_at_random_it_is_whole_in_the_end_or_says_that_it_is_not(
 def test_storage_that_refuses_is_told_with_its_own_code(bench: RunnerBench, way: Way) -> None:
     way.proxy.faults = [Fault("status", "PutObject", times=99, status=403, code="AccessDenied")]
     assert bench.python(WRITE, **way.environment()) == 0
-    assert bench.summary()["files"] == {"uploaded": False, "why": "object storage answered 403 AccessDenied"}
+    assert bench.summary()["files"] == {
+        "uploaded": False,
+        "why": "object storage answered 403 AccessDenied",
+    }
     assert way.keys() == []
 
 
-# --- time -------------------------------------------------------------------------------------------------------------
+# --- time -----------------------------------------------------------------------------------------
 
 
 def test_an_upload_that_hangs_ends_with_the_grace_and_says_so(bench: RunnerBench, way: Way) -> None:
@@ -338,7 +393,10 @@ def test_a_stop_that_comes_during_the_upload_of_a_finished_crawl_shortens_it_alo
     grace = {"CRAWL_STOP_GRACE_S": "0.5", "CRAWL_END_GRACE_S": "0.5"}
     process = bench.start("command", "--", sys.executable, "-c", WRITE, **way.environment(**grace))
     wait_until(lambda: way.proxy.calls["PutObject"])
-    assert bench.summary()["files"] == {"uploaded": False, "why": "the runner was killed while it uploaded them"}
+    assert bench.summary()["files"] == {
+        "uploaded": False,
+        "why": "the runner was killed while it uploaded them",
+    }
     process.send_signal(signal.SIGTERM)
     assert bench.finish(process) == 0  # it had finished before anybody asked
     assert bench.summary()["finish_reason"] == "finished"
@@ -350,7 +408,9 @@ def test_killed_outright_it_has_uploaded_nothing_and_the_end_says_which_part_is_
 ) -> None:
     content = _fill(bench.files, 3)
     way.proxy.faults = [Fault("hang", "PutObject", times=99, skip=2)]
-    process = bench.start("command", "--", sys.executable, "-c", "", eager=True, **way.environment())
+    process = bench.start(
+        "command", "--", sys.executable, "-c", "", eager=True, **way.environment()
+    )
     wait_until(lambda: way.proxy.calls["PutObject"] >= 3)
     process.kill()
     bench.finish(process)
@@ -363,7 +423,9 @@ def test_killed_outright_it_has_uploaded_nothing_and_the_end_says_which_part_is_
     assert UNFINISHED in result.note
 
 
-def test_a_crawler_that_ignores_the_stop_is_killed_in_time_for_its_files(bench: RunnerBench, way: Way) -> None:
+def test_a_crawler_that_ignores_the_stop_is_killed_in_time_for_its_files(
+    bench: RunnerBench, way: Way
+) -> None:
     deaf = STUBBORN.replace("sys.exit(0)", "pass")
     process = bench.start_python(deaf, **way.environment(CRAWL_STOP_GRACE_S="0.5"))
     process.send_signal(signal.SIGTERM)
@@ -375,7 +437,7 @@ def test_a_crawler_that_ignores_the_stop_is_killed_in_time_for_its_files(bench: 
     assert way.contents() == {"ready": b"there"}
 
 
-# --- leave is for one object, for its bytes, and for a while ----------------------------------------------------------
+# --- leave is for one object, for its bytes, and for a while --------------------------------------
 
 
 def test_leave_for_one_part_writes_nothing_else(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -420,9 +482,14 @@ def test_leave_for_one_part_writes_nothing_else(way: Way, monkeypatch: pytest.Mo
     assert way.keys() == ["part-00000"]
 
 
-def test_a_storage_that_cannot_be_read_now_is_not_taken_for_missing_files(bench: RunnerBench, way: Way) -> None:
+def test_a_storage_that_cannot_be_read_now_is_not_taken_for_missing_files(
+    bench: RunnerBench, way: Way
+) -> None:
     assert bench.python(WRITE, **way.environment()) == 0
-    for fault in (Fault("slow_down", times=99), Fault("status", times=99, status=403, code="AccessDenied")):
+    for fault in (
+        Fault("slow_down", times=99),
+        Fault("status", times=99, status=403, code="AccessDenied"),
+    ):
         way.proxy.faults = [fault]
         with pytest.raises(NotDelivered, match="files of a task cannot be read"):
             way.bundles.read(run_ref(7), 3, 2)
@@ -431,7 +498,9 @@ def test_a_storage_that_cannot_be_read_now_is_not_taken_for_missing_files(bench:
     way.bucket.client.put_object(Bucket=way.bucket.name, Key=key, Body=b"another content")
     with pytest.raises(FilesMissing, match="damaged"):
         b"".join(way.bundles.read(run_ref(7), 3, 2))
-    way.bucket.client.put_object(Bucket=way.bucket.name, Key=f"files/{run_ref(7)}/3/2/bundle.json", Body=b"[]")
+    way.bucket.client.put_object(
+        Bucket=way.bucket.name, Key=f"files/{run_ref(7)}/3/2/bundle.json", Body=b"[]"
+    )
     with pytest.raises(FilesMissing, match="damaged"):
         way.bundles.read(run_ref(7), 3, 2)
 

@@ -1,4 +1,6 @@
-"""Exit code and finish reason, as a table; and that the runner needs nothing but the standard library."""
+"""Exit code and finish reason, as a table; and that the runner needs nothing but the standard
+library.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,11 @@ PROGRAM = SPIDER._replace(scrapy=False)
         (SPIDER._replace(finish_reason="shutdown", stop_asked=True), 11, "shutdown"),
         (SPIDER._replace(finish_reason="shutdown"), 1, None),
         (SPIDER._replace(finish_reason="shutdown", exit_code=1, disk_full=True), 3, None),
-        (SPIDER._replace(finish_reason="closespider_errorcount", exit_code=1), 0, "closespider_errorcount"),
+        (
+            SPIDER._replace(finish_reason="closespider_errorcount", exit_code=1),
+            0,
+            "closespider_errorcount",
+        ),
         (SPIDER._replace(finish_reason="memusage_exceeded"), 1, "memusage_exceeded"),
         (SPIDER._replace(finish_reason="start_error"), 1, "start_error"),
         (SPIDER, 1, None),
@@ -36,14 +42,21 @@ PROGRAM = SPIDER._replace(scrapy=False)
         (SPIDER._replace(exit_code=1, began=False), 1, None),
         (SPIDER._replace(stop_asked=True), 13, None),
         (SPIDER._replace(stop_asked=True, began=False, exit_code=1), 11, BEFORE_START),
-        (SPIDER._replace(stop_asked=True, began=False, exit_code=None, signal=15), 11, BEFORE_START),
+        (
+            SPIDER._replace(stop_asked=True, began=False, exit_code=None, signal=15),
+            11,
+            BEFORE_START,
+        ),
         (SPIDER._replace(stop_asked=True, exit_code=None, signal=15), 13, None),
         (SPIDER._replace(stop_asked=True, exit_code=None, signal=9), 137, None),
         (SPIDER._replace(exit_code=None, signal=9), 137, None),
         (SPIDER._replace(exit_code=None, signal=11), 139, None),
         (SPIDER._replace(exit_code=None), 11, BEFORE_START),
         (PROGRAM, 0, "finished"),
-        *((PROGRAM._replace(exit_code=code), code, None) for code in (3, 4, 9, 11, 13, 14, 15, 17, 18, 143)),
+        *(
+            (PROGRAM._replace(exit_code=code), code, None)
+            for code in (3, 4, 9, 11, 13, 14, 15, 17, 18, 143)
+        ),
         (PROGRAM._replace(finish_reason="shutdown"), 0, "shutdown"),
         (PROGRAM._replace(finish_reason="memusage_exceeded"), 0, "memusage_exceeded"),
         (PROGRAM._replace(exit_code=1, disk_full=True), 3, None),
@@ -58,7 +71,9 @@ def test_how_an_end_is_told(evidence: Evidence, code: int, reason: str | None) -
     assert exit_of(evidence) == (code, reason)
 
 
-_reasons = st.none() | st.sampled_from(["finished", "shutdown", "memusage_exceeded", "start_error", "banned"])
+_reasons = st.none() | st.sampled_from(
+    ["finished", "shutdown", "memusage_exceeded", "start_error", "banned"]
+)
 
 
 @given(
@@ -86,11 +101,16 @@ def test_success_is_never_told_without_reason(evidence: Evidence) -> None:
 
 
 @given(
-    st.dictionaries(st.sampled_from([*contract.COUNTERS, "updated_at", "resumable", "x"]), st.integers() | st.text())
+    st.dictionaries(
+        st.sampled_from([*contract.COUNTERS, "updated_at", "resumable", "x"]),
+        st.integers() | st.text(),
+    )
 )
 def test_only_what_makes_sense_is_taken_over(data: contract.Json) -> None:
     good = contract.valid_stats(data)
-    assert all(type(good[name]) is int and good[name] >= 0 for name in contract.COUNTERS if name in good)
+    assert all(
+        type(good[name]) is int and good[name] >= 0 for name in contract.COUNTERS if name in good
+    )
     assert "x" not in good
 
 
@@ -101,4 +121,6 @@ def test_it_imports_the_standard_library_only(path: Path) -> None:
         if isinstance(node, ast.Import):
             assert all(alias.name.split(".")[0] in allowed for alias in node.names)
         if isinstance(node, ast.ImportFrom):
-            assert node.level == 1 or (node.level == 0 and str(node.module).split(".")[0] in allowed)
+            assert node.level == 1 or (
+                node.level == 0 and str(node.module).split(".")[0] in allowed
+            )

@@ -1,4 +1,6 @@
-"""The runner around small Scrapy projects as tutorials and other people's trackers have them, without a change."""
+"""The runner around small Scrapy projects as tutorials and other people's trackers have them,
+without a change.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ class QuotesSpider(scrapy.Spider):
 
 
 def project(bench: ScrapyBench, spider: str, settings: str = "", **more: str) -> None:
-    """Write a project with one module of spiders in place of the bench's own; ``more`` are further modules."""
+    """Write a project with one module of spiders in place of the bench's own; ``more`` are further
+    modules.
+    """
     shutil.rmtree(bench.project)
     (bench.project / "demo" / "spiders").mkdir(parents=True)
     (bench.project / "scrapy.cfg").write_text("[settings]\ndefault = demo.settings\n")
@@ -52,7 +56,9 @@ def project(bench: ScrapyBench, spider: str, settings: str = "", **more: str) ->
         (bench.project / "demo" / f"{name}.py").write_text(text)
 
 
-def stop_after(bench: ScrapyBench, spider: str, pages: int, args: dict[str, str] | None = None, **more: str) -> Any:
+def stop_after(
+    bench: ScrapyBench, spider: str, pages: int, args: dict[str, str] | None = None, **more: str
+) -> Any:
     """Crawl this many pages and one more, stop, and return the summary."""
     begun = len(bench.paths)
     bench.site.answer(begun + pages)
@@ -77,7 +83,9 @@ def stop(bench: ScrapyBench, process: subprocess.Popen[bytes]) -> None:
 
 
 def items(bench: ScrapyBench) -> list[str]:
-    return [json.loads(line)["url"] for line in (bench.files / "items.jsonl").read_text().splitlines()]
+    return [
+        json.loads(line)["url"] for line in (bench.files / "items.jsonl").read_text().splitlines()
+    ]
 
 
 RESUME = {"CRAWL_RESUME": "1", "CRAWL_ATTEMPT": "2"}
@@ -93,7 +101,12 @@ def test_a_list_of_start_urls_is_fetched_once_across_two_stops(scrapy_bench: Scr
     assert (again["resumed"], again["resume_note"], again["resumable"]) == (True, NEWER_CODE, True)
     assert bench.crawl("quotes", **RESUME) == 0
     summary = bench.summary()
-    assert (summary["resumed"], summary["resume_note"], summary["pages"], summary["items"]) == (True, WENT_ON, 30, 30)
+    assert (summary["resumed"], summary["resume_note"], summary["pages"], summary["items"]) == (
+        True,
+        WENT_ON,
+        30,
+        30,
+    )
     assert sorted(bench.paths) == sorted(f"/{n}" for n in range(30)), "each once"
     assert len(set(items(bench))) == len(items(bench)) == 30
 
@@ -120,17 +133,23 @@ class Shop(scrapy.Spider):
 """
 
 
-def test_a_stop_that_could_not_save_all_requests_is_told_and_begins_anew(scrapy_bench: ScrapyBench) -> None:
+def test_a_stop_that_could_not_save_all_requests_is_told_and_begins_anew(
+    scrapy_bench: ScrapyBench,
+) -> None:
     bench = scrapy_bench
     project(bench, LAMBDAS)
     assert stop_after(bench, "shop", 4)["resumable"] is False
     log = bench.output.decode()
-    assert "Scrapy cannot serialize 5 requests that wait. A resume starts from the beginning." in log
+    assert (
+        "Scrapy cannot serialize 5 requests that wait. A resume starts from the beginning." in log
+    )
     (bench.files / "items.jsonl").unlink()  # each attempt has a new folder
     assert bench.crawl("shop", **RESUME) == 0
     summary = bench.summary()
     assert (summary["resumed"], summary["resume_note"]) == (False, NOT_SAVED)
-    assert (summary["pages"], summary["items"], len(set(items(bench)))) == (10, 9, 9), "all that the site has"
+    assert (summary["pages"], summary["items"], len(set(items(bench)))) == (10, 9, 9), (
+        "all that the site has"
+    )
     assert len(bench.paths) == 15
 
 
@@ -162,8 +181,13 @@ def test_a_scheduler_of_the_project_keeps_its_requests_itself(scrapy_bench: Scra
     project(scrapy_bench, QUOTES, 'SCHEDULER = "demo.foreign.Elsewhere"\n', foreign=FOREIGN)
     assert stop_after(scrapy_bench, "quotes", 1, {"n": "3"})["resumable"] is True
     assert scrapy_bench.crawl("quotes", {"n": "3"}, **RESUME) == 0
-    assert (scrapy_bench.summary().get("resumed"), scrapy_bench.summary()["resume_note"]) == (None, UNKNOWN)
-    assert {"/0", "/1", "/2"} <= set(scrapy_bench.paths[2:]), "we do not know what it has, so nothing is dropped"
+    assert (scrapy_bench.summary().get("resumed"), scrapy_bench.summary()["resume_note"]) == (
+        None,
+        UNKNOWN,
+    )
+    assert {"/0", "/1", "/2"} <= set(scrapy_bench.paths[2:]), (
+        "we do not know what it has, so nothing is dropped"
+    )
 
 
 FROM_CRAWLER = """
@@ -221,7 +245,10 @@ def test_a_spider_is_made_as_scrapy_crawl_and_scrapyd_make_it(scrapy_bench: Scra
     assert bench.crawl("fixed", **JOB) == 0
     for spider in ("strict", "fixed"):
         assert bench.crawl(spider, {"page": "2"}, **JOB) == 4
-        assert "the spider does not take these arguments: got an unexpected keyword" in bench.summary()["message"]
+        assert (
+            "the spider does not take these arguments: got an unexpected keyword"
+            in bench.summary()["message"]
+        )
 
 
 COLLECTORS = """
@@ -255,7 +282,8 @@ class Many(scrapy.Spider):
 
 
 @pytest.mark.parametrize(
-    ("collector", "pages"), [("scrapy.statscollectors.DummyStatsCollector", None), ("demo.collectors.Texts", 2)]
+    ("collector", "pages"),
+    [("scrapy.statscollectors.DummyStatsCollector", None), ("demo.collectors.Texts", 2)],
 )
 def test_items_are_counted_in_the_feed_where_the_collector_does_not_say(
     scrapy_bench: ScrapyBench, collector: str, pages: int | None
@@ -263,7 +291,11 @@ def test_items_are_counted_in_the_feed_where_the_collector_does_not_say(
     project(scrapy_bench, MANY, f"STATS_CLASS = {collector!r}\n", collectors=COLLECTORS)
     assert scrapy_bench.crawl("many") == 0
     summary = scrapy_bench.summary()
-    assert (summary["finish_reason"], summary["items"], summary.get("pages")) == ("finished", 1200, pages)
+    assert (summary["finish_reason"], summary["items"], summary.get("pages")) == (
+        "finished",
+        1200,
+        pages,
+    )
     told = "2 files in 'out' are not kept: write them to CRAWL_FILES_DIR"
     assert summary["fields"] == {"items": 1200, "shares": {"url": 1.0}, "note": told}
     assert told in scrapy_bench.output.decode()

@@ -1,4 +1,6 @@
-"""The scheduler service's own work: old runs are removed, and nothing that goes wrong there ends it."""
+"""The scheduler service's own work: old runs are removed, and nothing that goes wrong there ends
+it.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +38,15 @@ def test_what_was_removed_is_said(caplog: pytest.LogCaptureFixture) -> None:
         serve.clean(cluster, 14)
     assert cluster.asked == [14 * 86_400.0] * 2
     [said] = caplog.messages
-    assert said.startswith("removed the files of 30 runs that ended more than 14 days ago: 1, 2, 3,")
+    assert said.startswith(
+        "removed the files of 30 runs that ended more than 14 days ago: 1, 2, 3,"
+    )
     assert said.endswith("20, …")
 
 
-def test_it_goes_on_after_failures(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_goes_on_after_failures(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(serve, "RETRY_S", (0.01, 0.01))
     cluster = Cluster(ClusterUnavailable("no disk"), ValueError("a flaw of ours"))
     done = serve.start_cleaning(cluster, 1, first_s=0, every_s=0.01)

@@ -1,4 +1,6 @@
-"""The scheduler service with the settings of a Kubernetes cluster, from the HTTP call to the Job."""
+"""The scheduler service with the settings of a Kubernetes cluster, from the HTTP call to the
+Job.
+"""
 
 from __future__ import annotations
 
@@ -53,14 +55,19 @@ def client(tmp_path: Path, server: FakeApiServer) -> Iterator[TestClient]:
     assert not kind.clears_itself, "the cluster itself clears away what ended"
     deployer = kind.deployer(_child_tasks(settings))
     assert isinstance(deployer, KubernetesDeployer)
-    with TestClient(create_app(deployer, YamlCatalogue(file)), base_url="http://127.0.0.1") as client:
+    with TestClient(
+        create_app(deployer, YamlCatalogue(file)), base_url="http://127.0.0.1"
+    ) as client:
         yield client
     deployer.close()
 
 
 def body(**more: Any) -> dict[str, Any]:
     until = (datetime.now(UTC) + timedelta(seconds=120)).isoformat()
-    tasks = [{"task_id": 70 + n, "index": n, "args": {"country": country}} for n, country in enumerate(("at", "ch"))]
+    tasks = [
+        {"task_id": 70 + n, "index": n, "args": {"country": country}}
+        for n, country in enumerate(("at", "ch"))
+    ]
     return {
         "run_id": 7,
         "run_uid": run_ref(7).uid,
@@ -72,7 +79,9 @@ def body(**more: Any) -> dict[str, Any]:
     }
 
 
-def test_a_call_becomes_jobs_by_the_catalogue_and_the_settings(client: TestClient, server: FakeApiServer) -> None:
+def test_a_call_becomes_jobs_by_the_catalogue_and_the_settings(
+    client: TestClient, server: FakeApiServer
+) -> None:
     answer = client.post("/v1/deployments/onetime", json=body(resources={"memory": "1Gi"}))
     assert answer.status_code == 201
     assert [task["state"] for task in answer.json()["tasks"]] == ["created", "created"]
@@ -82,7 +91,10 @@ def test_a_call_becomes_jobs_by_the_catalogue_and_the_settings(client: TestClien
     [container] = pod["containers"]
     env = {entry["name"]: entry.get("value") for entry in container["env"]}
     assert json.loads(env["CRAWL_ARGS"]) == {"country": "ch"}
-    assert (env["CRAWL_MEMORY_LIMIT"], env["CRAWL_GATEWAY_URL"]) == (str(2**30), "http://gateway.example")
+    assert (env["CRAWL_MEMORY_LIMIT"], env["CRAWL_GATEWAY_URL"]) == (
+        str(2**30),
+        "http://gateway.example",
+    )
     assert env["CRAWL_TOKEN"] is None, "a token is never a plain value"
     assert "--project=crawlers" in container["command"]
     assert (pod["priorityClassName"], pod["tolerations"][0]["key"]) == ("crawl-high", "crawlers")
@@ -95,24 +107,33 @@ def test_a_busy_cluster_is_503_with_its_own_wait(client: TestClient, server: Fak
     assert client.post("/v1/deployments/onetime", json=body()).status_code == 201
 
 
-def test_a_missing_right_is_503_and_never_a_refusal(client: TestClient, server: FakeApiServer) -> None:
+def test_a_missing_right_is_503_and_never_a_refusal(
+    client: TestClient, server: FakeApiServer
+) -> None:
     server.deny("create", "jobs")
     answer = client.post("/v1/deployments/onetime", json=body())
     assert (answer.status_code, answer.json()["code"]) == (503, "cluster_unavailable")
     assert "needs permission to create jobs" in answer.json()["detail"]
 
 
-def test_a_caller_that_looks_elsewhere_gets_421_and_no_job(client: TestClient, server: FakeApiServer) -> None:
+def test_a_caller_that_looks_elsewhere_gets_421_and_no_job(
+    client: TestClient, server: FakeApiServer
+) -> None:
     uid = server.store.get(NAMESPACES, ("", "pods-of-ours"))["metadata"]["uid"]
     for place in ("crawls/-/-", "pods-of-ours/of-another-cluster/-", f"crawls/{uid}/-", "anything"):
         answer = client.post("/v1/deployments/onetime", json=body(place=place))
         assert (answer.status_code, answer.json()["code"]) == (421, "other_place")
         assert "LIFECYCLE_CLUSTER__NAMESPACE" in answer.json()["detail"]
         assert server.store.find(JOBS) == []
-    assert client.post("/v1/deployments/onetime", json=body(place=f"pods-of-ours/{uid}/-")).status_code == 201
+    assert (
+        client.post("/v1/deployments/onetime", json=body(place=f"pods-of-ours/{uid}/-")).status_code
+        == 201
+    )
 
 
-def test_one_task_that_is_refused_is_an_answer_of_its_own(client: TestClient, server: FakeApiServer) -> None:
+def test_one_task_that_is_refused_is_an_answer_of_its_own(
+    client: TestClient, server: FakeApiServer
+) -> None:
     server.faults.add("POST", "/jobs", Answer(422, "Job.batch is invalid: spec: Invalid value"))
     answer = client.post("/v1/deployments/onetime", json=body())
     assert answer.status_code == 201

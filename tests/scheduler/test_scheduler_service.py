@@ -1,4 +1,6 @@
-"""The reference scheduler service: strict at the door, honest in its answers, and whole as a process."""
+"""The reference scheduler service: strict at the door, honest in its answers, and whole as a
+process.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,11 @@ from tests.support.fakes.services import FakeCatalogue, FakeDeployer
 from tests.support.run_refs import run_ref
 
 CRAWLER = CrawlerDefinition(
-    "plain", CrawlerKind.COMMAND, command=["true"], args={"page": Argument()}, env={"PASSWORD": "canary"}
+    "plain",
+    CrawlerKind.COMMAND,
+    command=["true"],
+    args={"page": Argument()},
+    env={"PASSWORD": "canary"},
 )
 
 
@@ -52,7 +58,9 @@ def deployer() -> FakeDeployer:
 
 @pytest.fixture
 def client(deployer: FakeDeployer) -> Iterator[TestClient]:
-    with TestClient(create_app(deployer, FakeCatalogue([CRAWLER])), base_url="http://scheduler:8600") as client:
+    with TestClient(
+        create_app(deployer, FakeCatalogue([CRAWLER])), base_url="http://scheduler:8600"
+    ) as client:
         yield client
 
 
@@ -61,17 +69,33 @@ ONETIME, SCHEDULED = "/v1/deployments/onetime", "/v1/deployments/scheduled"
 
 def test_with_a_token_everything_but_health_asks_for_it(deployer: FakeDeployer) -> None:
     app = create_app(deployer, FakeCatalogue([CRAWLER]), token="t" * 32)
-    operations = [(method, path) for path, item in app.openapi()["paths"].items() for method in item]
+    operations = [
+        (method, path) for path, item in app.openapi()["paths"].items() for method in item
+    ]
     assert len(operations) > 4
     with TestClient(app, base_url="http://scheduler:8600") as client:
         for method, path in operations:
             open_to_all = path in ("/healthz", "/readyz")
-            for shown in (None, "Bearer wrong", "Bearer ", "Basic dDp0", "Bearer " + "t" * 31, "t" * 32):
-                answer = client.request(method, path, headers={"Authorization": shown} if shown else {})
+            for shown in (
+                None,
+                "Bearer wrong",
+                "Bearer ",
+                "Basic dDp0",
+                "Bearer " + "t" * 31,
+                "t" * 32,
+            ):
+                answer = client.request(
+                    method, path, headers={"Authorization": shown} if shown else {}
+                )
                 assert (answer.status_code in (401, 429)) is not open_to_all, (method, path, shown)
                 if answer.status_code == 401:
                     assert answer.headers["www-authenticate"].startswith("Bearer ")
-            assert client.request(method, path, headers={"Authorization": "Bearer " + "t" * 32}).status_code != 401
+            assert (
+                client.request(
+                    method, path, headers={"Authorization": "Bearer " + "t" * 32}
+                ).status_code
+                != 401
+            )
         assert deployer.deployments == []
         done = client.post(ONETIME, json=_body(), headers={"Authorization": "Bearer " + "t" * 32})
         assert done.status_code == 201
@@ -80,23 +104,32 @@ def test_with_a_token_everything_but_health_asks_for_it(deployer: FakeDeployer) 
 def test_guesses_are_slowed_down_and_the_right_token_gets_in(deployer: FakeDeployer) -> None:
     app = create_app(deployer, FakeCatalogue([CRAWLER]), token="t" * 32)
     with TestClient(app, base_url="http://scheduler:8600") as client:
-        answers = [client.get("/v1/crawlers", headers={"Authorization": f"Bearer {n}"}) for n in range(13)]
+        answers = [
+            client.get("/v1/crawlers", headers={"Authorization": f"Bearer {n}"}) for n in range(13)
+        ]
         assert {answer.status_code for answer in answers[:10]} == {401}
         assert answers[-1].status_code == 429
         assert int(answers[-1].headers["retry-after"]) >= 1
         assert client.get("/v1/crawlers").status_code == 401
-        assert client.get("/v1/crawlers", headers={"Authorization": "Bearer " + "t" * 32}).status_code == 200
+        assert (
+            client.get("/v1/crawlers", headers={"Authorization": "Bearer " + "t" * 32}).status_code
+            == 200
+        )
 
 
 def test_created_is_201_and_existing_is_200(client: TestClient) -> None:
     first = client.post(ONETIME, json=_body())
     assert first.status_code == 201
     assert first.json() == {
-        "tasks": [{"index": 0, "name": "crawl-7-0-1", "uid": "uid-1", "state": "created", "reason": None}]
+        "tasks": [
+            {"index": 0, "name": "crawl-7-0-1", "uid": "uid-1", "state": "created", "reason": None}
+        ]
     }
     second = client.post(ONETIME, json=_body())
     assert (second.status_code, second.json()["tasks"][0]["state"]) == (200, "existing")
-    more = client.post(ONETIME, json=_body(tasks=[{"task_id": 70, "index": 0}, {"task_id": 71, "index": 1}]))
+    more = client.post(
+        ONETIME, json=_body(tasks=[{"task_id": 70, "index": 0}, {"task_id": 71, "index": 1}])
+    )
     assert more.status_code == 201
 
 
@@ -106,7 +139,9 @@ def test_nothing_but_deferred_is_200(client: TestClient, deployer: FakeDeployer)
     assert (answer.status_code, answer.json()["tasks"][0]["reason"]) == (200, "quota")
 
 
-def test_a_scheduled_run_carries_its_time_and_a_onetime_run_may_not(client: TestClient, deployer: FakeDeployer) -> None:
+def test_a_scheduled_run_carries_its_time_and_a_onetime_run_may_not(
+    client: TestClient, deployer: FakeDeployer
+) -> None:
     due = "2026-11-20T12:00:00Z"
     assert client.post(SCHEDULED, json=_body(due_at=due)).status_code == 201
     assert deployer.deployments[0].scheduled
@@ -114,7 +149,9 @@ def test_a_scheduled_run_carries_its_time_and_a_onetime_run_may_not(client: Test
     assert client.post(ONETIME, json=_body(due_at=due)).json()["errors"][0]["field"] == "due_at"
 
 
-def test_a_wrong_call_names_the_field_and_creates_nothing(client: TestClient, deployer: FakeDeployer) -> None:
+def test_a_wrong_call_names_the_field_and_creates_nothing(
+    client: TestClient, deployer: FakeDeployer
+) -> None:
     for changes, field in [
         ({"run_uid": ...}, "run_uid"),
         ({"run_uid": "7"}, "run_uid"),
@@ -129,7 +166,10 @@ def test_a_wrong_call_names_the_field_and_creates_nothing(client: TestClient, de
         ({"tasks": [{"task_id": 1, "index": 0, "name": "x"}]}, "tasks[0].name"),
         ({"tasks": [{"task_id": 1, "index": 0}, {"task_id": 2, "index": 0}]}, "tasks[1].index"),
         ({"tasks": [{"task_id": 1, "index": 0, "args": {"page": 1}}]}, "tasks[0].args.page"),
-        ({"tasks": [{"task_id": 1, "index": 0}, {"task_id": 2, "index": 1, "args": {"x": ""}}]}, "tasks[1].args.x"),
+        (
+            {"tasks": [{"task_id": 1, "index": 0}, {"task_id": 2, "index": 1, "args": {"x": ""}}]},
+            "tasks[1].args.x",
+        ),
         ({"args": {"x": ""}}, "args.x"),
         ({"args": {"page": "a\0b"}}, "args.page"),
         ({"expires_at": "soon"}, "expires_at"),
@@ -155,7 +195,9 @@ def test_a_wrong_call_names_the_field_and_creates_nothing(client: TestClient, de
         assert deployer.deployments == []
 
 
-def test_an_expired_call_is_410_and_a_cluster_away_is_503(client: TestClient, deployer: FakeDeployer) -> None:
+def test_an_expired_call_is_410_and_a_cluster_away_is_503(
+    client: TestClient, deployer: FakeDeployer
+) -> None:
     deployer.faults.add(DeploymentExpired("too late"))
     deployer.faults.add(ClusterUnavailable("no answer"))
     assert client.post(ONETIME, json=_body()).json()["code"] == "deployment_expired"
@@ -165,7 +207,9 @@ def test_an_expired_call_is_410_and_a_cluster_away_is_503(client: TestClient, de
     assert client.post(ONETIME, json=_body()).status_code == 201
 
 
-def test_what_the_cluster_asks_us_to_wait_is_passed_on(client: TestClient, deployer: FakeDeployer) -> None:
+def test_what_the_cluster_asks_us_to_wait_is_passed_on(
+    client: TestClient, deployer: FakeDeployer
+) -> None:
     busy = ClusterUnavailable("too many requests")
     busy.retry_after_s = 17.2
     deployer.faults.add(busy)
@@ -195,7 +239,9 @@ def test_crawlers_are_shown_without_the_values_of_their_environment(client: Test
     assert crawler["env"] == {"PASSWORD": "…"}
 
 
-def test_a_broken_catalogue_makes_it_unready_and_nothing_else(client: TestClient, deployer: FakeDeployer) -> None:
+def test_a_broken_catalogue_makes_it_unready_and_nothing_else(
+    client: TestClient, deployer: FakeDeployer
+) -> None:
     catalogue = FakeCatalogue([CRAWLER])
     catalogue.problem = "crawlers.yaml:3: …"  # type: ignore[attr-defined]
     broken = TestClient(create_app(deployer, catalogue))
@@ -208,8 +254,17 @@ def test_a_broken_catalogue_makes_it_unready_and_nothing_else(client: TestClient
 def test_the_schema(client: TestClient) -> None:
     document = client.get("/openapi.json").json()
     operations = {o["operationId"]: o for path in document["paths"].values() for o in path.values()}
-    assert sorted(operations) == ["deployOnetime", "deployScheduled", "healthz", "listCrawlers", "metrics", "readyz"]
-    reference = operations["deployScheduled"]["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+    assert sorted(operations) == [
+        "deployOnetime",
+        "deployScheduled",
+        "healthz",
+        "listCrawlers",
+        "metrics",
+        "readyz",
+    ]
+    reference = operations["deployScheduled"]["requestBody"]["content"]["application/json"][
+        "schema"
+    ]["$ref"]
     scheduled = document["components"]["schemas"][reference.rpartition("/")[2]]
     assert "due_at" in scheduled["properties"]
     text = json.dumps(document)
@@ -218,11 +273,9 @@ def test_the_schema(client: TestClient) -> None:
     assert client.get("/docs").status_code == 404
 
 
-# --- the process ------------------------------------------------------------------------------------------------------
+# --- the process ----------------------------------------------------------------------------------
 
-CODE = (
-    "import sys; from crawler_lifecycle.scheduler.serve import serve; from crawler_lifecycle.settings import Settings; "
-)
+CODE = "import sys; from crawler_lifecycle.scheduler.serve import serve; from crawler_lifecycle.settings import Settings; "
 CODE += "sys.exit(serve(Settings.load()))"
 
 
@@ -234,11 +287,19 @@ def _environment(tmp_path: Path, **more: str) -> dict[str, str]:
 @pytest.mark.processes
 def test_it_serves_the_local_cluster_and_leaves_when_asked(tmp_path: Path) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-c", CODE], env=_environment(tmp_path), stderr=subprocess.PIPE, text=True, cwd=tmp_path
+        [sys.executable, "-c", CODE],
+        env=_environment(tmp_path),
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
     )
     try:
         assert process.stderr is not None
-        found = next(filter(None, (re.search(r"listens on (http://[^\s\"]+)", line) for line in process.stderr)))
+        found = next(
+            filter(
+                None, (re.search(r"listens on (http://[^\s\"]+)", line) for line in process.stderr)
+            )
+        )
         assert httpx.get(f"{found[1]}/healthz", timeout=60).status_code == 200
         crawlers = httpx.get(f"{found[1]}/v1/crawlers", timeout=60).json()["crawlers"]
         assert [crawler["name"] for crawler in crawlers] == ["plain"]
@@ -250,14 +311,22 @@ def test_it_serves_the_local_cluster_and_leaves_when_asked(tmp_path: Path) -> No
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("what", ["port", "kubernetes", "catalogue", "host", "reachable", "guessable"])
+@pytest.mark.parametrize(
+    "what", ["port", "kubernetes", "catalogue", "host", "reachable", "guessable"]
+)
 def test_what_prevents_a_start_is_one_line_and_exit_1(tmp_path: Path, what: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         more, told = {
-            "port": ({"LIFECYCLE_SCHEDULER__PORT": port}, rf"127\.0\.0\.1:{port}: the address is taken; .*__PORT"),
+            "port": (
+                {"LIFECYCLE_SCHEDULER__PORT": port},
+                rf"127\.0\.0\.1:{port}: the address is taken; .*__PORT",
+            ),
             "kubernetes": (
-                {"LIFECYCLE_CLUSTER__KIND": "kubernetes", "LIFECYCLE_CLUSTER__KUBECONFIG": "none.conf"},
+                {
+                    "LIFECYCLE_CLUSTER__KIND": "kubernetes",
+                    "LIFECYCLE_CLUSTER__KUBECONFIG": "none.conf",
+                },
                 r"kubeconfig: 'none\.conf' is not a file",
             ),
             "catalogue": ({"LIFECYCLE_CRAWLERS": "none.yaml"}, r"none\.yaml: cannot be read"),
@@ -276,7 +345,9 @@ def test_what_prevents_a_start_is_one_line_and_exit_1(tmp_path: Path, what: str)
         }[what]
         environment = _environment(tmp_path, **more)
         command = [sys.executable, "-c", CODE]
-        done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(
+            command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120
+        )
     assert done.returncode == 1
     [line] = done.stderr.splitlines()
     assert re.search(f"^error: .*{told}", line)

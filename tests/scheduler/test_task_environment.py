@@ -18,7 +18,15 @@ from tests.support.run_refs import run_ref
 KEY = "k" * 32
 TASK = QueuedTask(70, 3, {}, attempt=2)
 DEPLOYMENT = Deployment(
-    run_ref(7), 2, "plain", {}, {}, [TASK], Resources(), Limits(), datetime(2026, 11, 20, tzinfo=UTC)
+    run_ref(7),
+    2,
+    "plain",
+    {},
+    {},
+    [TASK],
+    Resources(),
+    Limits(),
+    datetime(2026, 11, 20, tzinfo=UTC),
 )
 GATEWAY = {"url": "http://gateway.example:8500/", "task_key": KEY}
 UPLOADS = {"kind": "kubernetes", "files_url": "s3://crawls/files"}
@@ -29,7 +37,10 @@ def test_a_task_in_a_pod_gets_its_own_way_to_upload_files() -> None:
     assert made is not None
     found = made(DEPLOYMENT, TASK)
     assert found["CRAWL_GATEWAY_URL"] == "http://gateway.example:8500"
-    assert found["CRAWL_UPLOAD_URL"] == "http://gateway.example:8500/v1/runs/7/tasks/3/attempts/2/files"
+    assert (
+        found["CRAWL_UPLOAD_URL"]
+        == "http://gateway.example:8500/v1/runs/7/tasks/3/attempts/2/files"
+    )
     assert task_tokens.verify_files(KEY.encode(), found["CRAWL_UPLOAD_TOKEN"]) == (run_ref(7), 3, 2)
     assert task_tokens.verify(KEY.encode(), found["CRAWL_TOKEN"]) == run_ref(7)
 

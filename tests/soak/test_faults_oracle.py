@@ -1,4 +1,6 @@
-"""The oracle of the fault bench: what is honest passes, and every lie is found, one for each invariant."""
+"""The oracle of the fault bench: what is honest passes, and every lie is found, one for each
+invariant.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ BLIND_S = INTERVAL_S * STRETCH_MAX + OVERDUE_S
 SHUTDOWN = {"code": 11, "reason": "shutdown"}
 
 
-def process(index: int = 0, attempt: int = 1, run: int = 1, *, begin: float = T, last: float = T + 5) -> Process:
+def process(
+    index: int = 0, attempt: int = 1, run: int = 1, *, begin: float = T, last: float = T + 5
+) -> Process:
     """One that finished; its pid is of this run, index and attempt alone."""
     pid = 100 * run + 10 * index + attempt
     end = {"at": last, "code": 0, "reason": "finished"}
@@ -61,7 +65,9 @@ def stopped() -> Process:
 
 
 def honest() -> Evidence:
-    """Two runs: one with two tasks that finished, and one that was stopped; a fault, and samples that looks explain."""
+    """Two runs: one with two tasks that finished, and one that was stopped; a fault, and samples
+    that looks explain.
+    """
     return Evidence(
         runs=[Run(1, "one", "COMPLETED", "finished", 1), Run(2, "two", "FAILED", "cancelled", 1)],
         tasks=[
@@ -79,7 +85,12 @@ def honest() -> Evidence:
             replace(process(1, begin=T + 6, last=T + 8), args={"number": "g2"}),
             stopped(),
         ],
-        asks=[Ask("start", "one", T - 1, T, 202, 1), Ask("start", "two", T - 1, T, 202, 2), stop(), hook()],
+        asks=[
+            Ask("start", "one", T - 1, T, 202, 1),
+            Ask("start", "two", T - 1, T, 202, 2),
+            stop(),
+            hook(),
+        ],
         seen=[Seen(T + 5 + n / 2, (1, 0, 1), "RUNNING", "over") for n in range(3)],
         wanted={"g1": "", "g2": "g1"},
         schedule=(T, T + 20, 15.0),
@@ -97,7 +108,10 @@ def hook() -> Ask:
 
 
 def late(status: str, kind: str, seconds: float, since: float = T + 100) -> list[Seen]:
-    return [Seen(since + n * EVERY_S, (1, 0, 1), status, kind) for n in range(int(seconds / EVERY_S) + 2)]
+    return [
+        Seen(since + n * EVERY_S, (1, 0, 1), status, kind)
+        for n in range(int(seconds / EVERY_S) + 2)
+    ]
 
 
 Forge = Callable[[Evidence], object]
@@ -106,10 +120,19 @@ LIES: dict[str, tuple[Forge, str]] = {
         lambda e: e.asks.append(Ask("start", "three", T, T, 202, 3)),
         "the start three was accepted .202. and is not on record",
     ),
-    "a key has two runs": (lambda e: e.runs.append(replace(e.runs[0], run_id=3)), "2 runs have the key one"),
+    "a key has two runs": (
+        lambda e: e.runs.append(replace(e.runs[0], run_id=3)),
+        "2 runs have the key one",
+    ),
     "a run never ended": (lambda e: _put(e.runs, 0, status="PROCESSING"), "run 1 never ended"),
-    "a task never ended": (lambda e: _put(e.tasks, 0, status="RUNNING"), "task .1, 0, 1. never ended"),
-    "a task is on record twice": (lambda e: e.tasks.append(e.tasks[0]), "task .1, 0, 1. is on record 2 times"),
+    "a task never ended": (
+        lambda e: _put(e.tasks, 0, status="RUNNING"),
+        "task .1, 0, 1. never ended",
+    ),
+    "a task is on record twice": (
+        lambda e: e.tasks.append(e.tasks[0]),
+        "task .1, 0, 1. is on record 2 times",
+    ),
     "a task executed twice": (
         lambda e: e.processes.append(process(begin=T + 6, last=T + 7)),
         "task .1, 0, 1. executed 2 times",
@@ -118,7 +141,10 @@ LIES: dict[str, tuple[Forge, str]] = {
         lambda e: e.processes.append(process(5)),
         "task .1, 5, 1. executed and is not on record",
     ),
-    "a success without a process": (lambda e: e.processes.pop(0), "succeeded, and no process of it ever began"),
+    "a success without a process": (
+        lambda e: e.processes.pop(0),
+        "succeeded, and no process of it ever began",
+    ),
     "two attempts at one time": (
         lambda e: (
             e.processes.append(process(0, 2, 2, begin=T + 3)),
@@ -168,20 +194,41 @@ LIES: dict[str, tuple[Forge, str]] = {
         lambda e: _put(e.tasks, 2, status="FAILED", outcome="interrupted"),
         "task .2, 0, 1. was stopped after an accepted stop and is FAILED",
     ),
-    "two stop signals": (lambda e: _put(e.processes, 2, signals=[T + 3.2, T + 3.3]), "got 2 stop signals"),
-    "an export twice": (lambda e: e.exports.append(e.exports[0]), "the export .1, 1. is on record 2 times"),
+    "two stop signals": (
+        lambda e: _put(e.processes, 2, signals=[T + 3.2, T + 3.3]),
+        "got 2 stop signals",
+    ),
+    "an export twice": (
+        lambda e: e.exports.append(e.exports[0]),
+        "the export .1, 1. is on record 2 times",
+    ),
     "no export": (lambda e: e.exports.pop(), "run .2, 1. ended without an export"),
-    "an archive that is not there": (lambda e: e.archives.clear(), "nothing lies at s3://archive/1"),
+    "an archive that is not there": (
+        lambda e: e.archives.clear(),
+        "nothing lies at s3://archive/1",
+    ),
     "an event twice": (lambda e: e.events.append((1, 1)), "the event .1, 1. is on record 2 times"),
     "no event": (lambda e: e.events.remove((1, 1)), "run .1, 1. ended without an event"),
-    "an event that nobody was told": (lambda e: e.told.remove((1, 1)), "the event of run .1, 1. .* was never told"),
-    "a webhook that was never told": (lambda e: e.hooked.remove((1, 1)), "never told of the end of run .1, 1."),
+    "an event that nobody was told": (
+        lambda e: e.told.remove((1, 1)),
+        "the event of run .1, 1. .* was never told",
+    ),
+    "a webhook that was never told": (
+        lambda e: e.hooked.remove((1, 1)),
+        "never told of the end of run .1, 1.",
+    ),
     "a webhook told in another order": (
         lambda e: e.hooked.insert(0, (1, 2)),
         "the webhook was told of attempt 1 of run 1 after the next one",
     ),
-    "a deletion that left the archive": (lambda e: e.deleted.update({1: True}), "run 1 was deleted, and its archive"),
-    "a deletion without an end": (lambda e: e.deleted.update({1: False}), "the deletion of run 1 never ended"),
+    "a deletion that left the archive": (
+        lambda e: e.deleted.update({1: True}),
+        "run 1 was deleted, and its archive",
+    ),
+    "a deletion without an end": (
+        lambda e: e.deleted.update({1: False}),
+        "the deletion of run 1 never ended",
+    ),
     "a deletion that is not on record": (
         lambda e: e.asks.append(Ask("delete", "d", T, T, 202, 1)),
         "the deletion of run 1 was accepted and is not on record",
@@ -202,9 +249,18 @@ LIES: dict[str, tuple[Forge, str]] = {
         lambda e: _put(e.processes, 1, begin=T + 4),
         "step g2 began before g1 had ended",
     ),
-    "a due time without a line": (lambda e: e.due.clear(), "the schedule was due at 1000005, and has 0 lines"),
-    "a due time with two lines": (lambda e: e.due.append((T + 5, "skipped", None)), "and has 2 lines"),
-    "a due time that began nothing": (lambda e: _put_due(e, None), "says started, and its run is None"),
+    "a due time without a line": (
+        lambda e: e.due.clear(),
+        "the schedule was due at 1000005, and has 0 lines",
+    ),
+    "a due time with two lines": (
+        lambda e: e.due.append((T + 5, "skipped", None)),
+        "and has 2 lines",
+    ),
+    "a due time that began nothing": (
+        lambda e: _put_due(e, None),
+        "says started, and its run is None",
+    ),
     "a process that ended by itself": (lambda e: e.died.append("worker-1 ended"), "worker-1 ended"),
     "a fault that did nothing": (
         lambda e: _put(e.faults, 0, did={"processes dead": 0}),
@@ -245,7 +301,8 @@ def test_in_a_short_play_faults_may_meet_nobody_but_not_all() -> None:
 
 
 @pytest.mark.parametrize(
-    ("short", "patience", "seconds"), [(False, 1, LATE_S), (True, 1, SHORT_LATE_S), (True, 1.5, 1.5 * SHORT_LATE_S)]
+    ("short", "patience", "seconds"),
+    [(False, 1, LATE_S), (True, 1, SHORT_LATE_S), (True, 1.5, 1.5 * SHORT_LATE_S)],
 )
 def test_in_a_short_play_a_record_may_be_later_and_more_so_on_a_slow_machine(
     short: bool, patience: float, seconds: float
@@ -264,8 +321,13 @@ def test_a_fault_excuses_that_a_record_is_late_and_nothing_else() -> None:
 
 
 def after_the_copy(e: Evidence) -> None:
-    """What nobody knows any more: a start with its process, a stop, a deletion, a manager, a job that is done again."""
-    e.asks += [Ask(kind, f"{kind}-9", T + 301, T + 302, 202, 3) for kind in ("start", "stop", "delete", "manager")]
+    """What nobody knows any more: a start with its process, a stop, a deletion, a manager, a job
+    that is done again.
+    """
+    e.asks += [
+        Ask(kind, f"{kind}-9", T + 301, T + 302, 202, 3)
+        for kind in ("start", "stop", "delete", "manager")
+    ]
     e.asks.append(Ask("webhook", "other", T + 301, T + 302, 201))
     e.processes.append(process(run=3, begin=T + 303, last=T + 310))
     e.wanted |= {"m9-1": "", "g3": ""}
@@ -275,7 +337,8 @@ def after_the_copy(e: Evidence) -> None:
 
 
 @pytest.mark.parametrize(
-    ("whom", "copied", "good"), [("database", 300, True), ("database", 304, False), ("postgres", 300, False)]
+    ("whom", "copied", "good"),
+    [("database", 300, True), ("database", 304, False), ("postgres", 300, False)],
 )
 def test_a_restore_excuses_what_was_accepted_after_its_copy_and_nothing_else(
     whom: str, copied: float, good: bool
@@ -334,7 +397,9 @@ def test_what_changes_while_a_record_is_read_is_not_held_against_it(case: str) -
     assert [(one.column, one.seconds) for one in found] == ([(column, 0.7)] if column else [])
 
 
-def test_a_sample_stands_for_the_time_since_the_one_before_but_for_no_longer_than_is_known() -> None:
+def test_a_sample_stands_for_the_time_since_the_one_before_but_for_no_longer_than_is_known() -> (
+    None
+):
     assert since(T, T + 3) == 3
     assert since(T, T + 60) == GAP_S
 
@@ -347,8 +412,14 @@ def test_what_is_lost_and_doubled_is_counted_by_the_fault_of_its_time() -> None:
     evidence.processes.append(process(1, begin=T + 21, last=T + 22))
     evidence.lost, evidence.doubled = lost(evidence), doubled(evidence)
     rows = figure(evidence)
-    assert {label: row.get("lost", 0) for label, row in rows.items()} == {"calm": 1, "kill of worker-1": 1}
-    assert {label: row.get("doubled", 0) for label, row in rows.items()} == {"calm": 0, "kill of worker-1": 1}
+    assert {label: row.get("lost", 0) for label, row in rows.items()} == {
+        "calm": 1,
+        "kill of worker-1": 1,
+    }
+    assert {label: row.get("doubled", 0) for label, row in rows.items()} == {
+        "calm": 0,
+        "kill of worker-1": 1,
+    }
 
 
 def test_a_task_that_never_ended_is_lost_when_it_was_last_heard_of() -> None:
@@ -368,7 +439,9 @@ def away(kind: str = "long freeze") -> Evidence:
 
 
 @pytest.mark.parametrize(("seconds", "good"), [(LATE_S - 1, True), (LATE_S + 1, False)])
-def test_a_fault_that_must_not_hinder_records_excuses_none_that_is_late(seconds: float, good: bool) -> None:
+def test_a_fault_that_must_not_hinder_records_excuses_none_that_is_late(
+    seconds: float, good: bool
+) -> None:
     evidence = away()
     evidence.seen += late("RUNNING", "over", seconds, since=T + 200)
     assert (judge(evidence) == []) is good
@@ -376,8 +449,12 @@ def test_a_fault_that_must_not_hinder_records_excuses_none_that_is_late(seconds:
     assert judge(evidence) == []
 
 
-@pytest.mark.parametrize(("seconds", "good"), [(LATE_S + BLIND_S - 1, True), (LATE_S + BLIND_S + 1, False)])
-def test_without_an_observer_a_record_may_wait_for_the_next_look(seconds: float, good: bool) -> None:
+@pytest.mark.parametrize(
+    ("seconds", "good"), [(LATE_S + BLIND_S - 1, True), (LATE_S + BLIND_S + 1, False)]
+)
+def test_without_an_observer_a_record_may_wait_for_the_next_look(
+    seconds: float, good: bool
+) -> None:
     evidence = away("blind freeze")
     evidence.seen += late("RUNNING", "over", seconds, since=T + 200)
     assert (judge(evidence) == []) is good
@@ -402,9 +479,14 @@ def test_a_fault_that_must_not_hinder_looks_leaves_no_run_without_one(age: Age, 
 
 def test_verdicts_that_waited_for_temporal_are_timed_from_its_return() -> None:
     evidence = away()
-    evidence.processes += [process(run=3, begin=T + 90, last=T + 300), process(run=4, begin=T + 90, last=T + 300)]
+    evidence.processes += [
+        process(run=3, begin=T + 90, last=T + 300),
+        process(run=4, begin=T + 90, last=T + 300),
+    ]
     ended = {3: T + 704, 4: T + 310}
-    evidence.runs += [Run(run, str(run), "COMPLETED", "finished", 1, at) for run, at in ended.items()]
+    evidence.runs += [
+        Run(run, str(run), "COMPLETED", "finished", 1, at) for run, at in ended.items()
+    ]
     assert verdicts(evidence) == {"long freeze of temporal": [4]}, "the other one did not wait"
 
 
@@ -414,7 +496,9 @@ def test_the_table_has_both_sides_in_each_cell_and_adds_plays_up() -> None:
         "kill of gateway-2": {"tasks": 6, "untrue": 1, DEAD: 1, f"{DEAD}, tasks": 1, "longest": 1},
         "calm": {"tasks": 10},
     }
-    theirs: Figure = {"kill of worker-1": {"tasks": 5, "untrue": 2, ALIVE: 2, f"{ALIVE}, tasks": 2, "lost": 3}}
+    theirs: Figure = {
+        "kill of worker-1": {"tasks": 5, "untrue": 2, ALIVE: 2, f"{ALIVE}, tasks": 2, "lost": 3}
+    }
     added = together([ours, ours])
     assert added["kill of one of ours"]["longest"] == 2
     assert list(markdown("ours/theirs", added, together([theirs])))[2:] == [
@@ -441,12 +525,14 @@ def plain(state: str) -> dict[str, Any]:
 
 def of_ours(state: str) -> dict[str, Any]:
     return pod(
-        "other", state, **{"crawler-lifecycle/run": 3, "crawler-lifecycle/task": 1, "crawler-lifecycle/attempt": 2}
+        "other",
+        state,
+        **{"crawler-lifecycle/run": 3, "crawler-lifecycle/task": 1, "crawler-lifecycle/attempt": 2},
     )
 
 
-#: So many seconds later, and with the nodes as this says, a container that executed is this; its Job says this, which
-#: is untrue in this way.
+#: So many seconds later, and with the nodes as this says, a container that executed is this; its
+#: Job says this, which is untrue in this way.
 JOBS: dict[str, tuple[float, str, str, dict[str, int], str]] = {
     "active while it executes": (1, "", "running", {"active": 1}, ""),
     "succeeded after its end": (1, "", "terminated", {"succeeded": 1}, ""),
@@ -460,7 +546,13 @@ JOBS: dict[str, tuple[float, str, str, dict[str, int], str]] = {
         *(19, "cut", "", {"failed": 1}),
         "ended but lives",
     ),
-    "active after its time on a node that nobody hears": (21, "cut", "running", {"active": 1}, "executes but is over"),
+    "active after its time on a node that nobody hears": (
+        21,
+        "cut",
+        "running",
+        {"active": 1},
+        "executes but is over",
+    ),
     "active on a machine that is off": (1, "off", "running", {"active": 1}, "executes but is over"),
 }
 
@@ -473,7 +565,9 @@ def test_what_a_job_says_is_held_against_what_its_node_knows(word: str) -> None:
     if trouble:
         setattr(known, trouble, True)
     now = known.learn([plain(state)] if state else [], T + later)[PLAIN]
-    assert [one.untrue for one in untrue(T, [(7, 0, 1, said(status))], now, now)] == ([lie] if lie else [])
+    assert [one.untrue for one in untrue(T, [(7, 0, 1, said(status))], now, now)] == (
+        [lie] if lie else []
+    )
 
 
 def test_what_ours_says_is_held_against_its_own_container_and_judged() -> None:
@@ -489,5 +583,9 @@ def test_what_ours_says_is_held_against_its_own_container_and_judged() -> None:
 
 
 def test_the_oracle_knows_nothing_of_the_service() -> None:
-    for module in (oracle.__file__, nodes.__file__, Path(oracle.__file__).parents[1] / "soak" / "journal.py"):
+    for module in (
+        oracle.__file__,
+        nodes.__file__,
+        Path(oracle.__file__).parents[1] / "soak" / "journal.py",
+    ):
         assert "crawler_lifecycle" not in Path(str(module)).read_text()

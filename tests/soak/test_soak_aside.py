@@ -1,4 +1,6 @@
-"""The auditors of strangers and schedules: what is honest passes, every lie is found, and a seed is a plan."""
+"""The auditors of strangers and schedules: what is honest passes, every lie is found, and a seed is
+a plan.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def stamp(seconds: float) -> str:
 
 
 class Rows:
-    """A run, a manager and a graph of strangers, and two due times of which the second was asked for by a person."""
+    """A run, a manager and a graph of strangers, and two due times of which the second was asked
+    for by a person.
+    """
 
     def __init__(self) -> None:
         self.db = sqlite_files.driver.connect(":memory:")
@@ -58,9 +62,20 @@ class Rows:
         stopped, manager = Odd(2, "run", {}, "enough\a"), Odd(3, "manager", {}, None)
         self.sent = [
             Sent(run, Told("POST /v1/runs", **answered, answer={"run_id": 1})),
-            Sent(stopped, Told("POST /v1/runs", **answered, answer={"run_id": 2}), stop=Told("stop", **answered)),
-            Sent(manager, Told("POST /v1/managers", **answered, answer={"manager_id": 5}), Told("jobs", **answered)),
-            Sent(Odd(4, "graph", {"id": "ß"}, None), Told("POST /v1/graphs", **answered, answer={"id": "ß"})),
+            Sent(
+                stopped,
+                Told("POST /v1/runs", **answered, answer={"run_id": 2}),
+                stop=Told("stop", **answered),
+            ),
+            Sent(
+                manager,
+                Told("POST /v1/managers", **answered, answer={"manager_id": 5}),
+                Told("jobs", **answered),
+            ),
+            Sent(
+                Odd(4, "graph", {"id": "ß"}, None),
+                Told("POST /v1/graphs", **answered, answer={"id": "ß"}),
+            ),
             Sent(Odd(5, "graph", {"id": "\0"}, None), Told("POST /v1/graphs", T, T, 422)),
         ]
         self.processes = [self.crawl(1, note="\u0301"), self.crawl(3)]
@@ -179,13 +194,15 @@ def test_lies_of_answers_and_crawlers_are_found(lie: Any, told: str) -> None:
     assert told in rows.violations()
 
 
-# --- plans -----------------------------------------------------------------------------------------------------------
+# --- plans ----------------------------------------------------------------------------------------
 
 
 def test_a_seed_sends_the_same_texts() -> None:
     one, same, other = (list(itertools.islice(odd_requests(seed), 300)) for seed in (1, 1, 2))
     assert one == same != other
-    assert {(odd.kind, field) for odd in one for field in odd.texts} == {(k, f) for k in FIELDS for f in FIELDS[k]}
+    assert {(odd.kind, field) for odd in one for field in odd.texts} == {
+        (k, f) for k in FIELDS for f in FIELDS[k]
+    }
     assert any(not odd.texts for odd in one), "ordinary ones stand beside them"
     json.dumps([odd.body() for odd in one])
 
@@ -207,7 +224,10 @@ class Notebook:
 
     def until_told(self, method: str, path: str, body: Any = None, key: str | None = None) -> Told:
         self.asked.append(f"{method} {path.rpartition('/')[2] if method == 'POST' else ''}".strip())
-        due = [{"due_at": "1970-01-12T13:46:40Z", "asked_by": "a person"}, {"due_at": "1970", "asked_by": None}]
+        due = [
+            {"due_at": "1970-01-12T13:46:40Z", "asked_by": "a person"},
+            {"due_at": "1970", "asked_by": None},
+        ]
         return Told(f"{method} {path}", T, T + 1, 202, {"due": due} if method == "POST" else {})
 
 
@@ -217,7 +237,14 @@ def test_schedules_are_triggered_backfilled_and_deleted_in_any_order() -> None:
     for _ in range(300):
         actor.turn()
     actor.finish()
-    assert set(door.asked) == {"PUT", "DELETE", "POST pause", "POST resume", "POST trigger", "POST backfill"}
+    assert set(door.asked) == {
+        "PUT",
+        "DELETE",
+        "POST pause",
+        "POST resume",
+        "POST trigger",
+        "POST backfill",
+    }
     assert len(actor.lives) == door.asked.count("DELETE") > 10
     asked = list(zip(door.asked, door.asked[1:], strict=False))
     assert ("POST trigger", "DELETE") in asked
@@ -225,7 +252,7 @@ def test_schedules_are_triggered_backfilled_and_deleted_in_any_order() -> None:
     assert {one.due_at for one in actor.wanted} == {T}
 
 
-# --- terminations ----------------------------------------------------------------------------------------------------
+# --- terminations ---------------------------------------------------------------------------------
 
 
 class Terminated(Rows):
@@ -238,7 +265,10 @@ class Terminated(Rows):
     def cli_list(self, which: str) -> list[Any]:
         kinds = {"GraphWorkflow": "graph/g", "CrawlManagerWorkflow": "manager/stream/chaos"}
         assert all(f"'{kind}'" in which for kind in kinds)
-        return [{"execution": {"workflowId": one}, "type": {"name": kind}} for kind, one in kinds.items()]
+        return [
+            {"execution": {"workflowId": one}, "type": {"name": kind}}
+            for kind, one in kinds.items()
+        ]
 
     def talk(self, call: Any) -> list[Any]:
         self.gone.append("terminated")
@@ -262,15 +292,22 @@ def test_what_nobody_carries_within_a_minute_is_told(
     assert all("nothing carries what it carried" in text for text in striker.wrong)
 
 
-def test_a_row_of_due_times_settles_one_by_one_and_what_stands_still_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each waits for the verdict before it; a minute for each is no standstill, and two minutes for one are."""
+def test_a_row_of_due_times_settles_one_by_one_and_what_stands_still_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each waits for the verdict before it; a minute for each is no standstill, and two minutes for
+    one are.
+    """
     rows, now = Rows(), [0.0]
     rows.db.execute("UPDATE schedule_due SET decision = 'queued', target_id = NULL")
 
     def sleep(seconds: float) -> None:
         now[0] += 20.0
         if now[0] in begins:
-            rows.db.execute("UPDATE schedule_due SET target_id = 3 WHERE due_id = ?", (begins.index(now[0]) + 1,))
+            rows.db.execute(
+                "UPDATE schedule_due SET target_id = 3 WHERE due_id = ?",
+                (begins.index(now[0]) + 1,),
+            )
 
     monkeypatch.setattr(doors.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(doors.time, "sleep", sleep)

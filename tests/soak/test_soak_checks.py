@@ -22,25 +22,79 @@ T = 1_000_000.0
 NO_STOP = Stops(may=False, must=False)
 
 
-def process(index: int = 0, attempt: int = 1, *, begin: float = T + 2, last: float = T + 5, **more: Any) -> Process:
+def process(
+    index: int = 0, attempt: int = 1, *, begin: float = T + 2, last: float = T + 5, **more: Any
+) -> Process:
     end = more.pop("end", {"at": last, "code": 0, "reason": "finished", "pages": 7})
-    base: dict[str, Any] = {"run_id": 1, "task_id": 10 * attempt + index, "pid": 100 + index, "start": 1, "runner": 99}
-    base |= {"args": {"how": "finished", "seconds": "3"}, "lost": None, "signals": [], "begin": begin, "last": last}
+    base: dict[str, Any] = {
+        "run_id": 1,
+        "task_id": 10 * attempt + index,
+        "pid": 100 + index,
+        "start": 1,
+        "runner": 99,
+    }
+    base |= {
+        "args": {"how": "finished", "seconds": "3"},
+        "lost": None,
+        "signals": [],
+        "begin": begin,
+        "last": last,
+    }
     return Process(index=index, attempt=attempt, end=end, **{**base, **more})
 
 
-def moved(task: int | None, before: str | None, after: str, at: float, **more: Any) -> dict[str, Any]:
-    row: dict[str, Any] = {"seq": int(at * 10), "task_id": task, "attempt": 1, "from_status": before}
-    row |= {"to_status": after, "cluster_time": None, "committed_at": at, "lag_ms": None, "source": "look"}
+def moved(
+    task: int | None, before: str | None, after: str, at: float, **more: Any
+) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "seq": int(at * 10),
+        "task_id": task,
+        "attempt": 1,
+        "from_status": before,
+    }
+    row |= {
+        "to_status": after,
+        "cluster_time": None,
+        "committed_at": at,
+        "lag_ms": None,
+        "source": "look",
+    }
     return row | more
 
 
 def honest() -> Case:
     """One run of one task that finished, as it should be on record."""
-    run = {"run_id": 1, "status": "COMPLETED", "outcome": "finished", "attempt": 1, "items": 7, "stage": "completion"}
-    task: dict[str, Any] = {"task_id": 10, "task_index": 0, "attempt": 1, "superseded_by": None, "status": "SUCCEEDED"}
-    task |= {"outcome": "finished", "cause": "", "cluster_uid": "u", "exit_code": 0, "exit_signal": None, "pages": 7}
-    task |= {"items": 7, "started_at": T + 2, "ended_at": T + 5.1, "run_attempt": 1, "retry": 0, "retry_note": None}
+    run = {
+        "run_id": 1,
+        "status": "COMPLETED",
+        "outcome": "finished",
+        "attempt": 1,
+        "items": 7,
+        "stage": "completion",
+    }
+    task: dict[str, Any] = {
+        "task_id": 10,
+        "task_index": 0,
+        "attempt": 1,
+        "superseded_by": None,
+        "status": "SUCCEEDED",
+    }
+    task |= {
+        "outcome": "finished",
+        "cause": "",
+        "cluster_uid": "u",
+        "exit_code": 0,
+        "exit_signal": None,
+        "pages": 7,
+    }
+    task |= {
+        "items": 7,
+        "started_at": T + 2,
+        "ended_at": T + 5.1,
+        "run_attempt": 1,
+        "retry": 0,
+        "retry_note": None,
+    }
     transitions = [
         moved(None, None, "INITIALIZING", T),
         moved(10, "QUEUED", "PENDING", T + 1),
@@ -49,7 +103,9 @@ def honest() -> Case:
         moved(10, "RUNNING", "SUCCEEDED", T + 6, lag_ms=900, cluster_time=T + 5.1),
         moved(None, "PROCESSING", "COMPLETED", T + 6.5, lag_ms=1400, cluster_time=T + 5.1),
     ]
-    book = Book(run, [task], transitions, [], [], [], [], [], shown={**run, "tasks": {"SUCCEEDED": 1}})
+    book = Book(
+        run, [task], transitions, [], [], [], [], [], shown={**run, "tasks": {"SUCCEEDED": 1}}
+    )
     return Case(1, book, [process()], Deeds(), {"limits": {}})
 
 
@@ -111,12 +167,20 @@ def a_verdict_over_other_tasks(case: Case) -> None:
 
 
 def a_correction_that_nobody_caused(case: Case) -> None:
-    row = {"kind": "killed", "task_id": 10, "lag_ms": 10, "created_at": T + 6, "believed": "RUNNING"}
+    row = {
+        "kind": "killed",
+        "task_id": 10,
+        "lag_ms": 10,
+        "created_at": T + 6,
+        "believed": "RUNNING",
+    }
     case.book.corrections.append(row)
 
 
 def an_end_that_was_none(case: Case) -> None:
-    case.book.corrections.append({"kind": "still_alive", "task_id": 10, "lag_ms": 10, "created_at": T + 6})
+    case.book.corrections.append(
+        {"kind": "still_alive", "task_id": 10, "lag_ms": 10, "created_at": T + 6}
+    )
 
 
 def a_stop_that_was_forgotten(case: Case) -> None:
@@ -129,7 +193,9 @@ def a_stop_that_nobody_asked_for(case: Case) -> None:
 
 def one_request_twice(case: Case) -> None:
     case.deeds.asked(Ask(3, 1, "stop", T + 3, T + 3.1, "ok", "202 …", key="s", way="gateway"))
-    case.book.cancellations += [{"request_id": "s", "attempt": n, "acted_at": "then"} for n in (1, 2)]
+    case.book.cancellations += [
+        {"request_id": "s", "attempt": n, "acted_at": "then"} for n in (1, 2)
+    ]
 
 
 def a_task_too_many(case: Case) -> None:
@@ -147,12 +213,18 @@ def dated_before_its_end(case: Case) -> None:
 def tried_again(case: Case) -> None:
     """The truth: the first try was interrupted, and the second one finished."""
     case.processes.append(process(attempt=2, begin=T + 8, last=T + 11))
-    case.processes[0] = process(signals=[T + 4], end={"at": T + 5, "code": 143, "reason": None, "pages": 7})
+    case.processes[0] = process(
+        signals=[T + 4], end={"at": T + 5, "code": 143, "reason": None, "pages": 7}
+    )
     first = case.book.tasks[0]
     case.book.tasks.append({**first, "task_id": 20, "attempt": 2, "retry": 1, "ended_at": T + 11.1})
     first |= {"status": "FAILED", "outcome": "interrupted", "exit_code": 143, "superseded_by": 20}
     case.book.transitions[4]["to_status"] = "FAILED"
-    later = [("QUEUED", "PENDING", 7.5), ("PENDING", "RUNNING", 9.0), ("RUNNING", "SUCCEEDED", 12.0)]
+    later = [
+        ("QUEUED", "PENDING", 7.5),
+        ("PENDING", "RUNNING", 9.0),
+        ("RUNNING", "SUCCEEDED", 12.0),
+    ]
     moves = [moved(20, *move, T + at, lag_ms=900) for *move, at in later]
     case.book.transitions[5:] = [moved(20, None, "QUEUED", T + 7, source="retry"), *moves]
     case.book.transitions.append(moved(None, "PROCESSING", "COMPLETED", T + 12.5))
@@ -218,7 +290,9 @@ LIES = [
 ]
 
 
-@pytest.mark.parametrize(("lie", "found"), [pytest.param(*case, id=case[0].__name__) for case in LIES])
+@pytest.mark.parametrize(
+    ("lie", "found"), [pytest.param(*case, id=case[0].__name__) for case in LIES]
+)
 def test_every_lie_is_found(lie: Callable[[Case], None], found: str) -> None:
     case = honest()
     lie(case)
@@ -229,13 +303,17 @@ def test_what_happens_at_the_same_time_may_come_first_or_last() -> None:
     kill = Kill((1, 0, 1), "crawler", T + 4)
     killed = process(end=None)
     assert allowed(killed, [kill], NO_STOP) == {("FAILED", "failed")}
-    assert allowed(killed, [], NO_STOP) == set(), "what died by itself without a word is explained by nothing"
+    assert allowed(killed, [], NO_STOP) == set(), (
+        "what died by itself without a word is explained by nothing"
+    )
     lost = [kill, Kill((1, 0, 1), "supervisor", T + 4)]
     assert allowed(killed, lost, NO_STOP) == {("FAILED", "failed"), ("LOST", "lost")}
     surely, perhaps = Stops(may=True, must=True), Stops(may=True, must=False)
     assert {status for status, _ in allowed(killed, [kill], surely)} == {"CANCELLED"}
     assert {status for status, _ in allowed(killed, [kill], perhaps)} == {"CANCELLED", "FAILED"}
-    assert allowed(process(), [], surely) == {("SUCCEEDED", "finished")}, "a stop that comes too late"
+    assert allowed(process(), [], surely) == {("SUCCEEDED", "finished")}, (
+        "a stop that comes too late"
+    )
     forced = Stops(may=True, must=True, force=True)
     assert {status for status, _ in allowed(process(), [], forced)} == {"SUCCEEDED", "CANCELLED"}
     told = process(end={"at": T + 5, "code": 0, "reason": "closespider_x", "pages": 7})
@@ -248,9 +326,13 @@ def test_a_crawler_that_needs_too_much_memory_ends_of_it() -> None:
     assert allowed(starving, [], NO_STOP, starves=True) == {OOM}
     assert allowed(starving, [], NO_STOP) == set(), "it had enough"
     assert allowed(process(end=None), [], NO_STOP, starves=True) == set(), "it had not begun to eat"
-    assert allowed(process(hungry=T + 4), [], NO_STOP, starves=True) == {OOM}, "nobody noticed what it took"
+    assert allowed(process(hungry=T + 4), [], NO_STOP, starves=True) == {OOM}, (
+        "nobody noticed what it took"
+    )
     watcher = Kill((1, 0, 1), "supervisor", T + 4)
-    assert ("SUCCEEDED", "finished") in allowed(process(hungry=T + 4), [watcher], NO_STOP, starves=True)
+    assert ("SUCCEEDED", "finished") in allowed(
+        process(hungry=T + 4), [watcher], NO_STOP, starves=True
+    )
 
 
 @pytest.mark.parametrize(
@@ -268,7 +350,14 @@ def test_memory_grows_after_ends_for_lack_of_it_and_up_to_the_most(
     memory: list[str | None], outcome: str, lie: bool
 ) -> None:
     rows = [
-        {"task_id": n, "task_index": 0, "attempt": n, "retry": n - 1, "memory": has, "outcome": outcome}
+        {
+            "task_id": n,
+            "task_index": 0,
+            "attempt": n,
+            "retry": n - 1,
+            "memory": has,
+            "outcome": outcome,
+        }
         | {"superseded_by": n + 1 if n < 3 else None}
         for n, has in enumerate(memory, 1)
     ]
@@ -283,7 +372,9 @@ def test_an_end_for_lack_of_memory_is_tried_again_where_the_policy_says_so() -> 
     assert not list(tries(case.book.tasks, over=True, hungry=True))
 
 
-@pytest.mark.parametrize(("former", "later", "link", "lie"), [(1, 2, 20, False), (2, 1, 20, True), (1, 2, None, True)])
+@pytest.mark.parametrize(
+    ("former", "later", "link", "lie"), [(1, 2, 20, False), (2, 1, 20, True), (1, 2, None, True)]
+)
 def test_a_task_that_outlives_a_takeover_is_tried_again_in_the_new_attempt(
     former: int, later: int, link: int | None, lie: bool
 ) -> None:
@@ -307,7 +398,9 @@ def test_a_plan_without_lost_disks_is_the_same_otherwise() -> None:
     kept = without_lost_disks(plan)
     assert "folder" in str(plan)
     assert "folder" not in str(kept)
-    assert [step.number for step in kept.steps] == [step.number for step in plan.steps if step.kind != "hide"]
+    assert [step.number for step in kept.steps] == [
+        step.number for step in plan.steps if step.kind != "hide"
+    ]
 
 
 def test_a_seed_is_a_plan() -> None:
@@ -317,13 +410,18 @@ def test_a_seed_is_a_plan() -> None:
     assert max(step.run or 0 for step in steps) == sum(step.kind == "start" for step in steps) <= 50
 
 
-# --- managers --------------------------------------------------------------------------------------------------------
+# --- managers -------------------------------------------------------------------------------------
 
 
 def stream(*numbers: int, at_once: int = 2, pause_s: float = 4.0) -> list[Process]:
     """Crawls of these jobs of a manager, so many at once, one after the other."""
     return [
-        process(index, begin=T + index // at_once * pause_s, last=T + index // at_once * pause_s + 3, args=args)
+        process(
+            index,
+            begin=T + index // at_once * pause_s,
+            last=T + index // at_once * pause_s + 3,
+            args=args,
+        )
         for index, args in enumerate({"number": str(number)} for number in numbers)
     ]
 
@@ -374,7 +472,9 @@ class Rows:
             """
         )
         jobs = [{"number": "0"}, {"number": "1"}]
-        self.plan = Plan(1, 1, 10, 1, [Step(1, 0.0, "manage", None, {"manager": 1, "jobs": jobs, "cap": 1})])
+        self.plan = Plan(
+            1, 1, 10, 1, [Step(1, 0.0, "manage", None, {"manager": 1, "jobs": jobs, "cap": 1})]
+        )
         self.deeds = Deeds(asks=[Ask(1, 0, "manage", T, T + 1, "ok", manager=1)] * 2)
         self.processes = [process(run_id=1), process(run_id=2, begin=T + 5, last=T + 8)]
 
@@ -382,7 +482,9 @@ class Rows:
         return self.db.execute(sql, values).fetchall()
 
     def violations(self) -> str:
-        return "\n".join(check_managers(cast(SoakWorld, self), self.plan, self.deeds, self.processes))
+        return "\n".join(
+            check_managers(cast(SoakWorld, self), self.plan, self.deeds, self.processes)
+        )
 
 
 def test_honest_rows_of_a_manager_pass() -> None:

@@ -1,4 +1,6 @@
-"""The judge of random graphs itself: graphs that were played honestly pass, and every lie about one is found."""
+"""The judge of random graphs itself: graphs that were played honestly pass, and every lie about one
+is found.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,12 @@ from typing import Any
 
 import pytest
 
-from crawler_lifecycle.features.graphs.domain.spec import GraphOptions, GraphSpec, StepKind, StepSpec
+from crawler_lifecycle.features.graphs.domain.spec import (
+    GraphOptions,
+    GraphSpec,
+    StepKind,
+    StepSpec,
+)
 from crawler_lifecycle.graphs.testing import Memory, in_memory
 from tools.soak import graph_steps
 from tools.soak.graph_book import Asked, Execution, GraphCase, read_ledger
@@ -40,14 +47,18 @@ def ledger(tmp_path_factory: pytest.TempPathFactory) -> Any:
         patch.setitem(sys.modules, MODULE, steps)
         spec.loader.exec_module(steps)
         steps.LEDGER = file
-        steps.behaviour = lambda graph, path: replace(graph_steps.behaviour(graph, path), seconds=0.0)
+        steps.behaviour = lambda graph, path: replace(
+            graph_steps.behaviour(graph, path), seconds=0.0
+        )
         yield file
 
 
 def played(plan: GraphPlan, file: Path) -> GraphCase:
     """This graph in memory, as its rows, the gateway and the ledgers would tell it."""
     asked: list[Asked] = []
-    with in_memory(crawls=lambda job: "finished" if job.get("args", GOOD)["how"] == "finished" else "failed") as memory:
+    with in_memory(
+        crawls=lambda job: "finished" if job.get("args", GOOD)["how"] == "finished" else "failed"
+    ) as memory:
         memory.send(plan.key, plan.spec, name=None, tags=[])
         appends = [command for command in plan.commands if command.what == "append"]
         for command in (*appends, *(command for command in plan.later if command.what == "retry")):
@@ -56,13 +67,17 @@ def played(plan: GraphPlan, file: Path) -> GraphCase:
             else:
                 memory.wait(plan.key, None)
                 memory.retry(plan.key, None, cascade=True, fresh=command.fresh)
-            asked.append(Asked(plan.key, replace(command, paths=None), graph_steps.time.time(), 0.0, "ok"))
+            asked.append(
+                Asked(plan.key, replace(command, paths=None), graph_steps.time.time(), 0.0, "ok")
+            )
         memory.wait(plan.key, None)
     asked = [replace(one, at=one.sent + 1e-6) for one in asked]
     return _case(plan, memory, read_ledger(file).get(plan.key, []), asked)
 
 
-def _case(plan: GraphPlan, memory: Memory, executions: list[Execution], asked: list[Asked]) -> GraphCase:
+def _case(
+    plan: GraphPlan, memory: Memory, executions: list[Execution], asked: list[Asked]
+) -> GraphCase:
     graph = memory._graphs[plan.key]
     last = {one.path: one for one in executions}
     end = max((one.end or 0.0 for one in executions), default=1.0)
@@ -70,26 +85,54 @@ def _case(plan: GraphPlan, memory: Memory, executions: list[Execution], asked: l
     first = min((e.begin for e in executions), default=1.0) - 1.0
     for row in graph.rows:
         step, one = row.step, last.get(row.path)
-        columns = ("number", "path", "kind", "state", "attempt", "tries", "outcome", "reason", "run_id", "ending")
-        times = {"started_at": one.begin, "ended_at": one.end} if one else {"started_at": 0.0, "ended_at": 0.0}
+        columns = (
+            "number",
+            "path",
+            "kind",
+            "state",
+            "attempt",
+            "tries",
+            "outcome",
+            "reason",
+            "run_id",
+            "ending",
+        )
+        times = (
+            {"started_at": one.begin, "ended_at": one.end}
+            if one
+            else {"started_at": 0.0, "ended_at": 0.0}
+        )
         rows[row.path] = {name: getattr(step, name) for name in columns} | times
         if row.kind is StepKind.CRAWL and step.run_id is not None:
             good = step.state == "completed"
-            runs[step.run_id] = {"run_id": step.run_id, "status": "COMPLETED" if good else "FAILED", "outcome": ""}
+            runs[step.run_id] = {
+                "run_id": step.run_id,
+                "status": "COMPLETED" if good else "FAILED",
+                "outcome": "",
+            }
             processes.append(crawled(step.run_id, first, 0 if good else 1))
         if row.kind is StepKind.MANAGER and step.run_id is not None:
             its = [crawled(1000 + n, first, 0, number=str(n)) for n in range(jobs_of(row.spec))]
             ended = [{"run_id": one.run_id, "status": "COMPLETED"} for one in its]
-            managers[step.run_id] = {"status": "COMPLETED", "outcome": "finished", "runs": ended, "processes": its}
+            managers[step.run_id] = {
+                "status": "COMPLETED",
+                "outcome": "finished",
+                "runs": ended,
+                "processes": its,
+            }
     recorded = {path: digest(value) for path, value in memory.recorded(plan.key, None).items()}
     row = {"state": graph.state(), "attempt": 1, "ended_at": end}
     shown, events = memory.status(plan.key) or {}, [("graphs/1-u/1/graph.ended", 1)]
-    return GraphCase(plan, row, rows, shown, recorded, executions, asked, (), runs, processes, managers, events)  # type: ignore[arg-type]
+    return GraphCase(
+        plan, row, rows, shown, recorded, executions, asked, (), runs, processes, managers, events
+    )  # type: ignore[arg-type]
 
 
 def crawled(run_id: int, at: float, code: int, **args: str) -> Process:
     """A crawler that took no time."""
-    return Process(run_id, 0, 1, 1, 10, 1, 9, args, at, at, {"at": at, "code": code, "pages": 1}, None, [])
+    return Process(
+        run_id, 0, 1, 1, 10, 1, 9, args, at, at, {"at": at, "code": code, "pages": 1}, None, []
+    )
 
 
 @pytest.mark.parametrize("number", range(GRAPHS))
@@ -102,11 +145,17 @@ def test_graphs_that_were_played_honestly_pass(number: int, ledger: Path) -> Non
 def test_a_seed_is_a_plan() -> None:
     assert write_plans(3, 5) == write_plans(3, 5) != write_plans(4, 5)
     plans = write_plans(3, 40)
-    assert {c.what for p in plans for c in p.commands} == {"cancel", "retry", "append", "stop", "force-stop"}
+    assert {c.what for p in plans for c in p.commands} == {
+        "cancel",
+        "retry",
+        "append",
+        "stop",
+        "force-stop",
+    }
     assert max(len(plan.spec.steps) for plan in plans) > 200
 
 
-# --- lies ------------------------------------------------------------------------------------------------------------
+# --- lies -----------------------------------------------------------------------------------------
 
 
 def function(path: str, *deps: str, style: str = "cascade", **more: Any) -> StepSpec:
@@ -116,8 +165,8 @@ def function(path: str, *deps: str, style: str = "cascade", **more: Any) -> Step
 
 @pytest.fixture(scope="module")
 def honest(ledger: Path) -> GraphCase:
-    """A crawl and a function, a fan-out over what they gave, and a function of that, which fails once; a manager, and
-    a function behind that."""
+    """A crawl and a function, a fan-out over what they gave, and a function of that, which fails
+    once; a manager, and a function behind that."""
     needs: dict[str, Any] = {"resources": ({"db": "2/3"},)}
     stream = {"plan": f"{MODULE}:Stream", "options": {"argv": ["--jobs", "3", "--seconds", "1"]}}
     steps = [
@@ -133,7 +182,11 @@ def honest(ledger: Path) -> GraphCase:
     fails = {"last": 1}
     keys = (f"honest-{n}" for n in range(10_000))
     paths = [one.path for one in steps if one.kind is StepKind.FUNCTION]
-    key = next(k for k in keys if all(graph_steps.behaviour(k, p).failures == fails.get(p, 0) for p in paths))
+    key = next(
+        k
+        for k in keys
+        if all(graph_steps.behaviour(k, p).failures == fails.get(p, 0) for p in paths)
+    )
     case = played(GraphPlan(key, GraphSpec(steps, GraphOptions(pools={"db": "1"}))), ledger)
     assert case.graph["state"] == "completed"
     assert list(check(case)) == []
@@ -165,7 +218,9 @@ def an_input_of_another(case: GraphCase) -> None:
 
 
 def an_input_too_little(case: GraphCase) -> None:
-    of(case, "fan/0").given = {name: one for name, one in of(case, "fan/0").given.items() if name != "first"}
+    of(case, "fan/0").given = {
+        name: one for name, one in of(case, "fan/0").given.items() if name != "first"
+    }
 
 
 def begins_too_early(case: GraphCase) -> None:
@@ -356,8 +411,14 @@ LIES: list[tuple[Callable[[GraphCase], None], str]] = [
     (a_second_run, "2 runs of 1 crawls"),
     (a_crawl_that_failed, "its last process is"),
     (a_crawl_after_its_success, "succeeded and was executed again"),
-    (two_at_once_in_a_graph_of_one, "executed at one time in fan, which has 1 places: fan/0, fan/1"),
-    (two_at_once_in_a_graph_of_one, "held more db at one time than the 1 that there are: fan/0, fan/1"),
+    (
+        two_at_once_in_a_graph_of_one,
+        "executed at one time in fan, which has 1 places: fan/0, fan/1",
+    ),
+    (
+        two_at_once_in_a_graph_of_one,
+        "held more db at one time than the 1 that there are: fan/0, fan/1",
+    ),
     (a_manager_that_is_open, "the manager of stream is PROCESSING"),
     (a_manager_that_failed, "stream is completed, its manager is FAILED"),
     (a_manager_of_somebody_else, "has the manager 77, which does not belong to it"),
@@ -379,7 +440,9 @@ def test_every_lie_is_found(lie: Callable[[GraphCase], None], told: str, honest:
     assert told in "\n".join(check(replace(case)))
 
 
-def killed(case: GraphCase, what: str, *, hosts: frozenset[int] = frozenset(), whom: str = "") -> GraphCase:
+def killed(
+    case: GraphCase, what: str, *, hosts: frozenset[int] = frozenset(), whom: str = ""
+) -> GraphCase:
     """The case with a first attempt of ``first`` that was killed, and a strike at that moment."""
     found = deepcopy(case)
     one = of(found, "first")
@@ -402,7 +465,9 @@ def test_a_strike_explains_only_what_it_met(honest: GraphCase) -> None:
     assert [what for _, what in lost(met)] == ["host killed"]
     assert again_for_nothing(killed(honest, "host killed", hosts=frozenset([pid + 1])))
     assert not again_for_nothing(killed(honest, "temporal killed"))
-    assert not again_for_nothing(killed(honest, "workflow terminated", whom=f"graph/{honest.plan.key}"))
+    assert not again_for_nothing(
+        killed(honest, "workflow terminated", whom=f"graph/{honest.plan.key}")
+    )
     assert again_for_nothing(killed(honest, "workflow terminated", whom="graph/another"))
     assert again_for_nothing(killed(honest, "gateway killed"))
     assert again_for_nothing(killed(honest, "database killed"))
@@ -410,12 +475,21 @@ def test_a_strike_explains_only_what_it_met(honest: GraphCase) -> None:
 
 @pytest.fixture(scope="module")
 def retried(ledger: Path) -> GraphCase:
-    """``late`` is executed for the first time by a retry, behind ``last``, which did not mind that it had failed."""
-    late, last = function("late", "fails"), function("last", "late", ignore_cancelled=True, ignore_discarded=True)
+    """``late`` is executed for the first time by a retry, behind ``last``, which did not mind that
+    it had failed.
+    """
+    late, last = (
+        function("late", "fails"),
+        function("last", "late", ignore_cancelled=True, ignore_discarded=True),
+    )
     spec, fails = GraphSpec([function("fails"), late, last], GraphOptions()), {"fails": 1}
     keys = (f"retried-{n}" for n in range(10_000))
     paths = [one.path for one in spec.steps]
-    key = next(k for k in keys if all(graph_steps.behaviour(k, p).failures == fails.get(p, 0) for p in paths))
+    key = next(
+        k
+        for k in keys
+        if all(graph_steps.behaviour(k, p).failures == fails.get(p, 0) for p in paths)
+    )
     case = played(GraphPlan(key, spec, later=[Command(0.0, "retry")]), ledger)
     assert [one.path for one in case.executions] == ["fails", "last", "fails", "late"]
     return case
@@ -442,4 +516,6 @@ def test_a_cancelled_step_needs_somebody_who_asked(honest: GraphCase) -> None:
     is_cancelled_by_nobody(case)
     asked = Asked(case.plan.key, Command(0.0, "cancel", ("last",)), 1.0, 2.0, "unknown")
     assert "nobody cancelled it" not in "\n".join(check(replace(case, asked=[asked])))
-    assert "nobody cancelled it" in "\n".join(check(replace(case, asked=[replace(asked, answer="no")])))
+    assert "nobody cancelled it" in "\n".join(
+        check(replace(case, asked=[replace(asked, answer="no")]))
+    )

@@ -29,10 +29,16 @@ def test_level_days_pass() -> None:
     [
         (lived()[:STEADY], "days prove nothing"),
         (lived(replace(LEVEL, removed=NOTHING)), "all tables: "),
-        (lived(replace(LEVEL, removed=ROWS | {"task_log": EACH // 4})), "task_log: 200 rows came in 5 days, and 80"),
+        (
+            lived(replace(LEVEL, removed=ROWS | {"task_log": EACH // 4})),
+            "task_log: 200 rows came in 5 days, and 80",
+        ),
         (lived(replace(LEVEL, left=dict.fromkeys(GOES, 5 * EACH))), "rows were left after day"),
         (lived(replace(LEVEL, grown=ROWS | {"graph_step": 0}))[2:], "graph_step"),
-        ([replace(one, grown=ROWS | {"schedule_due": 1}) for one in lived()], "schedule_due got 5 rows: the load"),
+        (
+            [replace(one, grown=ROWS | {"schedule_due": 1}) for one in lived()],
+            "schedule_due got 5 rows: the load",
+        ),
     ],
 )
 def test_each_lie_is_named(days: list[Day], said: str) -> None:

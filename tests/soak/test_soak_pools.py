@@ -1,4 +1,6 @@
-"""The judge of pools itself: a soak in which all was right passes, and every lie about it is found."""
+"""The judge of pools itself: a soak in which all was right passes, and every lie about it is
+found.
+"""
 
 from __future__ import annotations
 
@@ -11,25 +13,38 @@ from tools.soak.pool_judge import Case, Crawl, Fault, Order, Pool, judge, late, 
 
 POOLS = {"capped": Pool(max=1), "heavy": Pool(weight=2), "light": Pool(), "kept": Pool(reserved=1)}
 SLOTS, SECONDS, TASKS = 5, 10.0, 20
-#: Run, pool, priority, tasks, slots of the pool, first begin: what executes in ten steps of ten seconds.
-PLAYED = [(1, "capped", 10, [0]), (2, "heavy", 20, [1, 2]), (3, "light", 10, [3]), (4, "kept", 10, [4])]
+#: Run, pool, priority, tasks, slots of the pool, first begin: what executes in ten steps of ten
+#: seconds.
+PLAYED = [
+    (1, "capped", 10, [0]),
+    (2, "heavy", 20, [1, 2]),
+    (3, "light", 10, [3]),
+    (4, "kept", 10, [4]),
+]
 
 
 def honest() -> Case:
-    """A minute and a half in which each pool has its share of five slots, and an urgent run that overtakes."""
+    """A minute and a half in which each pool has its share of five slots, and an urgent run that
+    overtakes.
+    """
     orders = {run: Order(run, pool, 3, tasks, 0.0) for run, pool, tasks, _ in PLAYED}
     crawls = [
         Crawl(run, index, 1, at := SECONDS * (index // len(slots)) + 1.0, at + SECONDS - 1.0)
         for run, _, tasks, slots in PLAYED
         for index in range(tasks)
     ]
-    # The urgent one takes a slot of the pool as soon as it is there; who would have had it comes when all others end.
-    crawls = [replace(c, begin=101.0, end=110.0) if (c.run, c.index) == (2, 9) else c for c in crawls]
+    # The urgent one takes a slot of the pool as soon as it is there; who would have had it comes
+    # when all others end.
+    crawls = [
+        replace(c, begin=101.0, end=110.0) if (c.run, c.index) == (2, 9) else c for c in crawls
+    ]
     orders[5] = Order(5, "heavy", 1, 1, 39.0)
     crawls.append(Crawl(5, 0, 1, 41.0, 50.0))
     rows = [(*crawl.name, "SUCCEEDED") for crawl in crawls]
     faults = [Fault("worker killed", 60.0, 62.0, "process 7 died")]
-    return Case(POOLS, SLOTS, orders, crawls, faults, (1.0, 60.0), (1.0, 90.0), rows, ["worker killed"])
+    return Case(
+        POOLS, SLOTS, orders, crawls, faults, (1.0, 60.0), (1.0, 90.0), rows, ["worker killed"]
+    )
 
 
 def lied(**changes: object) -> Case:
@@ -68,7 +83,10 @@ LIES: dict[str, tuple[Callable[[], Case], str]] = {
         ),
         "caps: all pools but kept: 5 at once, and 4 may",
     ),
-    "order": (lambda: urgent(19.0, 43.0), "of priority 3 in light began at 00:00:41.000, and run 5 of priority 1"),
+    "order": (
+        lambda: urgent(19.0, 43.0),
+        "of priority 3 in light began at 00:00:41.000, and run 5 of priority 1",
+    ),
     "nobody overtook": (
         lambda: replace(
             lied(orders={run: one for run, one in honest().orders.items() if run != 5}),
@@ -81,9 +99,14 @@ LIES: dict[str, tuple[Callable[[], Case], str]] = {
         lambda: crawl(honest(), 4, 9, begin=130.0, end=131.0),
         "reserve: a task below it waited for 28.0 s without a fault",
     ),
-    "share": (lambda: lied(pools=POOLS | {"heavy": Pool(weight=1)}), "shares: in a calm window pool heavy is +"),
+    "share": (
+        lambda: lied(pools=POOLS | {"heavy": Pool(weight=1)}),
+        "shares: in a calm window pool heavy is +",
+    ),
     "nobody waited": (
-        lambda: lied(orders={run: replace(one, at=one.run * 1e3) for run, one in honest().orders.items()}),
+        lambda: lied(
+            orders={run: replace(one, at=one.run * 1e3) for run, one in honest().orders.items()}
+        ),
         "of a calm window: it proves nothing",
     ),
     "twice": (
@@ -98,7 +121,10 @@ LIES: dict[str, tuple[Callable[[], Case], str]] = {
         lambda: lied(crawls=honest().crawls[:-1]),
         "is on record as SUCCEEDED, and never executed",
     ),
-    "lost": (lambda: lied(rows=[row for row in honest().rows if row[:2] != (3, 4)]), "task 4 of run 3 has 0 good ends"),
+    "lost": (
+        lambda: lied(rows=[row for row in honest().rows if row[:2] != (3, 4)]),
+        "task 4 of run 3 has 0 good ends",
+    ),
     "stuck": (lambda: crawl(honest(), 2, 19, end=None), "once: (2, 19, 1) has no end"),
     "of nobody": (
         lambda: lied(rows=[*honest().rows, (9, 0, 1, "SUCCEEDED")]),

@@ -24,7 +24,9 @@ def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def current_url(empty_url: str) -> str:
-    """The URL of a database of its own with the schema of this build, for tests that change more than rows."""
+    """The URL of a database of its own with the schema of this build, for tests that change more
+    than rows.
+    """
     return make_tables(empty_url)
 
 

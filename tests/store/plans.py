@@ -17,7 +17,9 @@ PAGE = 1000
 MANY = 10**9
 """Rows where nobody knows how many."""
 OFTEN = 10
-"""Times that a statement of one method is explained: in a loop it is sent a thousand times, and planned alike."""
+"""Times that a statement of one method is explained: in a loop it is sent a thousand times, and
+planned alike.
+"""
 SMALL = ("outbox_counter", "pool_gate", "alembic_version")
 """Tables of one row."""
 
@@ -46,11 +48,18 @@ class Plans:
 
     @contextmanager
     def watching(self, engine: sa.Engine) -> Iterator[None]:
-        """Explain every statement just before it is sent, in its own transaction and with its own parameters; at most
-        ``OFTEN`` times for each method."""
+        """Explain every statement just before it is sent, in its own transaction and with its own
+        parameters; at most ``OFTEN`` times for each method."""
         explain = _of_sqlite if engine.dialect.name == "sqlite" else _of_mysql
 
-        def note(conn: sa.Connection, _cursor: object, statement: str, parameters: Any, _: object, many: bool) -> None:
+        def note(
+            conn: sa.Connection,
+            _cursor: object,
+            statement: str,
+            parameters: Any,
+            _: object,
+            many: bool,
+        ) -> None:
             if statement.startswith(("BEGIN", "PRAGMA", "DESCRIBE")):
                 return
             self.statements.add(statement)
@@ -74,7 +83,11 @@ def _of_mysql(conn: sa.Connection, statement: str, parameters: Any) -> tuple[lis
     with conn.connection.cursor() as cursor:
         cursor.execute(f"EXPLAIN FORMAT=JSON {statement}", parameters)
         text = cursor.fetchone()[0]
-    faults = [Fault(kind, table, rows, statement) for kind, table, rows in _walk(json.loads(text)) if rows > PAGE]
+    faults = [
+        Fault(kind, table, rows, statement)
+        for kind, table, rows in _walk(json.loads(text))
+        if rows > PAGE
+    ]
     return faults, set(_KEY.findall(text))
 
 
@@ -86,40 +99,64 @@ _ROWS = "rows_examined_per_scan"
 
 
 def _walk(node: object, around: str | None = None) -> Iterator[tuple[str, str, int]]:
-    """Full scans with the rows that are expected, and sorts and temporary tables with the rows that go into them."""
+    """Full scans with the rows that are expected, and sorts and temporary tables with the rows that
+    go into them.
+    """
     if isinstance(node, list):
         for one in node:
             yield from _walk(one, around)
     if not isinstance(node, dict):
         return
-    # MySQL says so beside the tables, MariaDB puts them inside. A subquery's own result is none: it ends with its page.
+    # MySQL says so beside the tables, MariaDB puts them inside. A subquery's own result is none: it
+    # ends with its page.
     if "query_block" not in node:
-        around = "temporary" if node.get("using_temporary_table") else "sort" if node.get("using_filesort") else around
+        around = (
+            "temporary"
+            if node.get("using_temporary_table")
+            else "sort"
+            if node.get("using_filesort")
+            else around
+        )
     for name, value in node.items():
         if name == "table" and isinstance(value, dict):
-            table, rows = str(value.get("table_name", "?")), int(value.get(_ROWS) or value.get("rows") or 0)
+            table, rows = (
+                str(value.get("table_name", "?")),
+                int(value.get(_ROWS) or value.get("rows") or 0),
+            )
             if value.get("access_type") in ("ALL", "index"):
                 yield "scan", table, rows
             if around is not None:
                 yield around, table, rows
             yield from _walk({k: v for k, v in value.items() if isinstance(v, dict | list)})
         elif name in ("filesort", "read_sorted_file", "temporary_table"):
-            # MariaDB answers an ORDER BY of a GROUP BY out of the temporary table; the sort is the smaller part.
+            # MariaDB answers an ORDER BY of a GROUP BY out of the temporary table; the sort is the
+            # smaller part.
             yield from _walk(value, "temporary" if name == "temporary_table" else "sort")
         else:
             yield from _walk(value, around)
 
 
-def _of_sqlite(conn: sa.Connection, statement: str, parameters: Any) -> tuple[list[Fault], set[str]]:
-    """SQLite tells no numbers, so every scan counts as one of very many rows; what is sorted is seen on the others."""
+def _of_sqlite(
+    conn: sa.Connection, statement: str, parameters: Any
+) -> tuple[list[Fault], set[str]]:
+    """SQLite tells no numbers, so every scan counts as one of very many rows; what is sorted is
+    seen on the others.
+    """
     if statement.startswith("INSERT") and "SELECT" not in statement:
         return [], set()
     cursor = conn.connection.cursor()
     try:
-        told = [row[3] for row in cursor.execute(f"EXPLAIN QUERY PLAN {statement}", parameters).fetchall()]
+        told = [
+            row[3]
+            for row in cursor.execute(f"EXPLAIN QUERY PLAN {statement}", parameters).fetchall()
+        ]
     finally:
         cursor.close()
     # Names that begin with "page" are of subqueries that end with their page.
-    scanned = [words[1] for words in map(str.split, told) if words[0] == "SCAN" and not words[1].startswith("page")]
+    scanned = [
+        words[1]
+        for words in map(str.split, told)
+        if words[0] == "SCAN" and not words[1].startswith("page")
+    ]
     indexes = {name for line in told for name in re.findall(r"INDEX (\w+)", line)}
     return [Fault("scan", table, MANY, statement) for table in scanned], indexes

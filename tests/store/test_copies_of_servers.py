@@ -30,7 +30,9 @@ def test_the_printed_commands_copy_a_server_and_put_the_copy_back(tmp_path: Path
         words = ("db", "backup", str(tmp_path / "copy.sql"), "--url", url)
         said = in_process.crawlctl(*words, env=os.environ, folder=tmp_path)
         assert said.returncode == 2
-        dump, put_back = (line.partition(": ")[2].strip() for line in said.stderr.splitlines() if "--host" in line)
+        dump, put_back = (
+            line.partition(": ")[2].strip() for line in said.stderr.splitlines() if "--host" in line
+        )
         play(dump.replace("mysqldump", "mariadb-dump"))
         with closing(open_store(url)) as store, store.database.writing() as connection:
             connection.exec_driver_sql("DELETE FROM run_tag")
@@ -41,5 +43,10 @@ def test_the_printed_commands_copy_a_server_and_put_the_copy_back(tmp_path: Path
 
 
 def play(command: str) -> None:
-    done = subprocess.run(["sh", "-c", command.replace("--password ", "")], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        ["sh", "-c", command.replace("--password ", "")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,6 @@
-"""A SQLite file that is damaged is told in one way by all readers; what was deleted is not in the files any more."""
+"""A SQLite file that is damaged is told in one way by all readers; what was deleted is not in the
+files any more.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ def with_a_damaged_schema(file: Path) -> None:
     with closing(sqlite_files.connect(file, isolation_level=None)) as database:
         database.execute("PRAGMA writable_schema = ON")
         damage = b"CREATE TABLE a \xd1\xd1"
-        database.execute("UPDATE sqlite_schema SET sql = CAST(? AS TEXT) WHERE name = 'run_history'", (damage,))
+        database.execute(
+            "UPDATE sqlite_schema SET sql = CAST(? AS TEXT) WHERE name = 'run_history'", (damage,)
+        )
 
 
 @pytest.mark.parametrize("damage", [no_database, damaged, with_a_damaged_schema])
@@ -62,10 +66,13 @@ def test_all_readers_tell_damage_alike(file: Path, damage: Callable[[Path], None
     assert sqlite_files.damage(file)
     for read in READERS:
         with pytest.raises(
-            StoreDamaged, match="The database file is damaged; put back a whole copy: crawlctl db restore"
+            StoreDamaged,
+            match="The database file is damaged; put back a whole copy: crawlctl db restore",
         ) as told:
             read(f"sqlite:///{file}")
-        assert not isinstance(told.value, StoreRefused), "what is damaged is waited for; no run fails for it"
+        assert not isinstance(told.value, StoreRefused), (
+            "what is damaged is waited for; no run fails for it"
+        )
 
 
 @pytest.fixture
@@ -80,7 +87,9 @@ def with_the_word(file: Path) -> list[str]:
 
 
 def test_a_deleted_word_is_in_no_file_of_the_database(world: World, file: Path) -> None:
-    """Neither in pages that are free again, nor in the write-ahead log, although nothing else is written."""
+    """Neither in pages that are free again, nor in the write-ahead log, although nothing else is
+    written.
+    """
     fences = [planted(world, f"r{number}") for number in range(5)]
     world.store.database.empty_log()
     planted(world, "last")

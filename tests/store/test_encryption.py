@@ -1,4 +1,6 @@
-"""The database by TLS: an address with ``ssl_ca`` takes the server of this authority alone, under its own name."""
+"""The database by TLS: an address with ``ssl_ca`` takes the server of this authority alone, under
+its own name.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,14 @@ pytestmark = pytest.mark.servers
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
-    """The address of a database of ``localhost``, with the tables, and the certificate of its server."""
+    """The address of a database of ``localhost``, with the tables, and the certificate of its
+    server.
+    """
     file = certificate(tmp_path_factory.mktemp("tls") / "server.pem", "localhost")
-    with running_mariadb(f"--ssl-cert={file}", f"--ssl-key={file}") as started, started.database() as url:
+    with (
+        running_mariadb(f"--ssl-cert={file}", f"--ssl-key={file}") as started,
+        started.database() as url,
+    ):
         address = url.replace("127.0.0.1", "localhost")
         upgrade(f"{address}?ssl_ca={file}")
         yield address, file
@@ -31,7 +38,11 @@ def test_the_server_of_the_authority_is_taken(server: tuple[str, Path]) -> None:
     address, file = server
     store = open_store(f"{address}?ssl_ca={file}")
     with store.database.engine.connect() as connection:
-        assert connection.execute(sa.text("SHOW STATUS LIKE 'Ssl_version'")).one()[1].startswith("TLSv1.")
+        assert (
+            connection.execute(sa.text("SHOW STATUS LIKE 'Ssl_version'"))
+            .one()[1]
+            .startswith("TLSv1.")
+        )
     store.close()
 
 

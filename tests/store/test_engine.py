@@ -45,7 +45,9 @@ SECRET = "s3cr@t:/x"
     ],
 )
 def test_a_url_that_cannot_be_used(url: str) -> None:
-    with pytest.raises(InvalidRequest, match=r"LIFECYCLE_DATABASE__URL: .*; give sqlite:") as caught:
+    with pytest.raises(
+        InvalidRequest, match=r"LIFECYCLE_DATABASE__URL: .*; give sqlite:"
+    ) as caught:
         open_store(url)
     assert SECRET not in str(caught.value)
     assert "s3cr" not in str(caught.value)
@@ -59,7 +61,9 @@ def test_masked() -> None:
     assert masked("sqlite:////tmp/x.db") == "sqlite:////tmp/x.db"
 
 
-@pytest.mark.parametrize("url", ["mysql://h/d", "mariadb://h/d", "mysql+pymysql://h/d", "mariadb+pymysql://h/d"])
+@pytest.mark.parametrize(
+    "url", ["mysql://h/d", "mariadb://h/d", "mysql+pymysql://h/d", "mariadb+pymysql://h/d"]
+)
 def test_one_driver_for_mysql_and_mariadb(url: str) -> None:
     assert parse_url(url).drivername == "mysql+pymysql"
 
@@ -81,14 +85,18 @@ def test_a_server_that_never_greets(monkeypatch: pytest.MonkeyPatch) -> None:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         engine = open_engine(
-            parse_url(f"mysql://root@127.0.0.1:{silent.getsockname()[1]}/d"), pool_size=1, answer_timeout_s=1
+            parse_url(f"mysql://root@127.0.0.1:{silent.getsockname()[1]}/d"),
+            pool_size=1,
+            answer_timeout_s=1,
         )
         sa.event.listen(engine, "do_connect", lambda *args: given.append(args[3]))
         database = Database(engine)
         with pytest.raises(StoreUnavailable), database.reading() as connection:
             connection.execute(sa.text("SELECT 1"))
         limits = ("connect_timeout", "read_timeout", "write_timeout")
-        assert [[options[name] for name in limits] for options in given] == [[1, 1, 1]], "it is given up, and once"
+        assert [[options[name] for name in limits] for options in given] == [[1, 1, 1]], (
+            "it is given up, and once"
+        )
         database.close()
 
 
@@ -99,7 +107,9 @@ def test_times_are_aware_and_keep_microseconds() -> None:
     stored = kind.process_bind_param(moment, dialect)
     assert stored == datetime(2026, 3, 1, 12, 0, 0, 123456)
     assert kind.process_result_value(stored, dialect) == moment.astimezone(UTC)
-    assert kind.process_bind_param(None, dialect) is kind.process_result_value(None, dialect) is None
+    assert (
+        kind.process_bind_param(None, dialect) is kind.process_result_value(None, dialect) is None
+    )
     with pytest.raises(ValueError, match="has no time zone"):
         kind.process_bind_param(datetime(2026, 3, 1), dialect)
 
@@ -110,7 +120,7 @@ def test_texts_are_made_storable() -> None:
     assert Words(4).process_bind_param("abcd", sa.create_engine("sqlite://").dialect) == "abcd"
 
 
-# --- SQLite -----------------------------------------------------------------------------------------------------
+# --- SQLite ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -127,10 +137,23 @@ def test_sqlite_is_set_up(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> N
     with database.reading() as connection:
         found = {
             name: connection.exec_driver_sql(f"PRAGMA {name}").scalar()
-            for name in ("journal_mode", "synchronous", "foreign_keys", "busy_timeout", "secure_delete")
+            for name in (
+                "journal_mode",
+                "synchronous",
+                "foreign_keys",
+                "busy_timeout",
+                "secure_delete",
+            )
         }
-    assert found.pop("secure_delete") == 1, "what was deleted is overwritten, whatever the build of SQLite"
-    assert found == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "busy_timeout": 10_000}
+    assert found.pop("secure_delete") == 1, (
+        "what was deleted is overwritten, whatever the build of SQLite"
+    )
+    assert found == {
+        "journal_mode": "wal",
+        "synchronous": 2,
+        "foreign_keys": 1,
+        "busy_timeout": 10_000,
+    }
     database.close()
 
 
@@ -182,7 +205,7 @@ def test_sqlite_with_eight_writers(sqlite_url: str, monkeypatch: pytest.MonkeyPa
         assert [e.seq for e in store.events.events_after(0)] == list(range(1, 161))
 
 
-# --- servers ----------------------------------------------------------------------------------------------------
+# --- servers --------------------------------------------------------------------------------------
 
 
 def test_a_connection_is_set_up(server: SqlServer) -> None:
@@ -241,7 +264,9 @@ def test_a_server_that_became_read_only(server: SqlServer) -> None:
     store.close()
 
 
-def test_deadlocks_and_lock_waits_are_told_as_not_now(server: SqlServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deadlocks_and_lock_waits_are_told_as_not_now(
+    server: SqlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(engine_module, "LOCK_WAIT_S", 1)
     with closing(open_store(without_rows(server), pool_size=2)) as store:
         row, _ = store.initiation.reserve_run(RunRequest(crawler="a"), "r1")
@@ -252,7 +277,9 @@ def test_deadlocks_and_lock_waits_are_told_as_not_now(server: SqlServer, monkeyp
         store.initiation.set_property(row.run_id, 1, "a", "b")
 
 
-def test_a_frozen_writer_holds_its_locks_for_seconds_only(mariadb: MariaDb, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_frozen_writer_holds_its_locks_for_seconds_only(
+    mariadb: MariaDb, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It may be frozen for an hour, and everybody counts events in the same row."""
     monkeypatch.setattr(engine_module, "IDLE_WRITE_S", 1)
     with closing(open_store(without_rows(mariadb), pool_size=2)) as store:
@@ -271,7 +298,10 @@ def test_a_frozen_writer_holds_its_locks_for_seconds_only(mariadb: MariaDb, monk
 
 def test_a_folder_that_is_missing_is_named_with_the_setting_that_says_where(tmp_path: Path) -> None:
     engine = open_engine(parse_url(f"sqlite:///{tmp_path / 'gone' / 'lifecycle.db'}"), pool_size=1)
-    with pytest.raises(StoreUnavailable, match="LIFECYCLE_DATABASE__URL"), engine_module.translated():
+    with (
+        pytest.raises(StoreUnavailable, match="LIFECYCLE_DATABASE__URL"),
+        engine_module.translated(),
+    ):
         engine.connect()
     engine.dispose()
 
@@ -286,4 +316,6 @@ def test_the_schema_of_tests_is_written_over_no_database_that_is_there(tmp_path:
         assert store.runs.get_run(row.run_id) is not None
     finally:
         store.close()
-    assert [file.name for file in tmp_path.iterdir() if file.suffix not in (".db-wal", ".db-shm")] == ["state.db"]
+    assert [
+        file.name for file in tmp_path.iterdir() if file.suffix not in (".db-wal", ".db-shm")
+    ] == ["state.db"]

@@ -1,4 +1,6 @@
-"""A database that dies, hangs, deadlocks, fills up or is written by others: nothing is half done, and it goes on."""
+"""A database that dies, hangs, deadlocks, fills up or is written by others: nothing is half done,
+and it goes on.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +31,19 @@ from tests.support.disks import small_disk
 from tests.support.servers import EXPLAINED, running_server
 from tests.support.sql_server import SqlServer
 
-# --- the server dies ----------------------------------------------------------------------------------------------
+# --- the server dies ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", EXPLAINED[1:])
 def test_a_server_that_is_killed_and_comes_back(kind: str) -> None:
-    """What was answered before is there after, what failed can be done again, and the store needs no restart."""
+    """What was answered before is there after, what failed can be done again, and the store needs
+    no restart.
+    """
     # Every commit reaches the kernel, as it reaches the disk of a real server.
-    with running_server(kind, "--innodb-flush-log-at-trx-commit=2") as server, server.database() as url:
+    with (
+        running_server(kind, "--innodb-flush-log-at-trx-commit=2") as server,
+        server.database() as url,
+    ):
         make_tables(url)
         store = open_store(url)
         world = World(store, Clock())
@@ -64,12 +71,14 @@ def test_a_server_that_is_killed_and_comes_back(kind: str) -> None:
         server.restart()
         assert [key for key in answered if store.events.find_event(key) is None] == []
         numbers = [event.seq for event in store.events.events_after(0, limit=10_000)]
-        assert numbers == list(range(1, len(numbers) + 1)), "no number is missing and none is there twice"
+        assert numbers == list(range(1, len(numbers) + 1)), (
+            "no number is missing and none is there twice"
+        )
         assert world.finish(fence).outcome == "finished"
         store.close()
 
 
-# --- the connection is a black hole -----------------------------------------------------------------------------
+# --- the connection is a black hole ---------------------------------------------------------------
 
 
 @dataclass
@@ -109,7 +118,8 @@ class Proxy:
 
 
 def test_a_server_that_no_longer_answers_is_given_up(server: SqlServer) -> None:
-    # A database of its own: engines of the shared one share a dialect, and tell no listener of a connection.
+    # A database of its own: engines of the shared one share a dialect, and tell no listener of a
+    # connection.
     with closing(Proxy(server.port)) as proxy, server.database() as url:
         through = parse_url(make_tables(url)).set(port=proxy.port)
         engine = open_engine(through, pool_size=1, answer_timeout_s=60)
@@ -125,7 +135,8 @@ def test_a_server_that_no_longer_answers_is_given_up(server: SqlServer) -> None:
         with engine.connect() as connection:
             raw: Any = connection.connection.driver_connection
             raw._read_timeout = 1
-        # Only what meets the black hole is in a hurry: the connection that is there, and the one that shall replace it.
+        # Only what meets the black hole is in a hurry: the connection that is there, and the one
+        # that shall replace it.
         limits.append(1)
         proxy.passes.clear()
         with pytest.raises(StoreUnavailable):
@@ -145,7 +156,8 @@ def test_connections_that_the_server_closed_for_being_idle(server: SqlServer) ->
             number = connection.exec_driver_sql("SELECT CONNECTION_ID()").scalar_one()
         raw = store.database.engine.raw_connection()
         with raw.cursor() as cursor:
-            cursor.execute("SET SESSION wait_timeout = 1")  # of this connection only: the next one may take its time
+            # Of this connection only: the next one may take its time.
+            cursor.execute("SET SESSION wait_timeout = 1")
         raw.close()
         ours = f"SELECT COUNT(*) FROM information_schema.processlist WHERE id = {number}"
         wait_until(lambda: server.execute(ours) == ((0,),))
@@ -153,13 +165,16 @@ def test_connections_that_the_server_closed_for_being_idle(server: SqlServer) ->
         assert world.row(fence).waiting_for == "quota"
 
 
-# --- deadlocks ----------------------------------------------------------------------------------------------------
+# --- deadlocks ------------------------------------------------------------------------------------
 
 
 def test_the_victim_of_a_deadlock_is_told_not_now_and_its_retry_works(
     server: SqlServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another program takes the same locks in the other order. It has written more, so we are the victim."""
+    """Another program takes the same locks in the other order.
+
+    It has written more, so we are the victim.
+    """
     wait_patiently(monkeypatch)
     url = without_rows(server)
     with closing(open_store(url)) as store:
@@ -178,7 +193,9 @@ def test_the_victim_of_a_deadlock_is_told_not_now_and_its_retry_works(
             cursor.execute("BEGIN")
             cursor.execute("UPDATE outbox_counter SET seq = seq + 0")
             rows = ", ".join(f"({fence.run_id}, 1, 'n{n}', 'x')" for n in range(500))
-            cursor.execute(f"INSERT INTO history_property (run_id, attempt, name, value) VALUES {rows}")
+            cursor.execute(
+                f"INSERT INTO history_property (run_id, attempt, name, value) VALUES {rows}"
+            )
             teller = threading.Thread(target=tell)
             teller.start()
             wait_until(lambda: server.transactions("trx_state = 'LOCK WAIT'"))
@@ -192,7 +209,7 @@ def test_the_victim_of_a_deadlock_is_told_not_now_and_its_retry_works(
         assert [e.seq for e in store.events.events_after(0)] == [1, event.seq] == [1, 2]
 
 
-# --- others write -------------------------------------------------------------------------------------------------
+# --- others write ---------------------------------------------------------------------------------
 
 
 def test_a_status_that_another_program_wrote_is_never_overwritten_blindly(store: Store) -> None:
@@ -212,7 +229,9 @@ def test_a_status_that_another_program_wrote_is_never_overwritten_blindly(store:
 
 
 def test_what_is_told_of_a_change_is_what_is_changed(server: SqlServer) -> None:
-    """A transition is written before its status changes, so no other program may come between the two."""
+    """A transition is written before its status changes, so no other program may come between the
+    two.
+    """
     url = without_rows(server)
     with closing(open_store(url, clock=Clock())) as store:
         world = World(store, Clock())
@@ -258,14 +277,16 @@ def test_the_end_counts_what_was_committed_while_it_waited(store: Store) -> None
         time.sleep(0.3)
         columns = "run_id, attempt, run_attempt, task_index, status, status_since, args, ever_seen"
         values = f"{fence.run_id}, 1, 1, 1, 'QUEUED', '2026-01-01 00:00:00', '{{}}', 0"
-        connection.execute(sa.text(f"INSERT INTO task_history ({columns}) VALUES ({values})".replace(":", r"\:")))
+        connection.execute(
+            sa.text(f"INSERT INTO task_history ({columns}) VALUES ({values})".replace(":", r"\:"))
+        )
         assert answers == []
     ender.join()
     assert isinstance(answers[0], NotInThisState)
     assert not world.status(fence).terminal
 
 
-# --- no room ------------------------------------------------------------------------------------------------------
+# --- no room --------------------------------------------------------------------------------------
 
 
 def test_sqlite_on_a_disk_that_is_full_and_has_room_again(tmp_path: Path) -> None:
@@ -279,7 +300,11 @@ def test_sqlite_on_a_disk_that_is_full_and_has_room_again(tmp_path: Path) -> Non
         with suppress(OSError), ballast.open("wb", buffering=0) as file:
             while True:
                 file.write(b"x" * 4096)
-        before = (store.runs.get_run(fence.run_id), store.tasks.list_tasks(fence.run_id), store.events.events_after(0))
+        before = (
+            store.runs.get_run(fence.run_id),
+            store.tasks.list_tasks(fence.run_id),
+            store.events.events_after(0),
+        )
 
         def fill() -> None:
             for n in range(1000):

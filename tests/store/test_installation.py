@@ -1,4 +1,6 @@
-"""The database by hand, as docs/deployment.md says, word by word: its users are made before their tables are."""
+"""The database by hand, as docs/deployment.md says, word by word: its users are made before their
+tables are.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ def installed(server: SqlServer) -> Iterator[SqlServer]:
             server.execute(f"DROP USER IF EXISTS {user}@'127.0.0.1'")
 
 
-def test_owner_and_services_have_what_they_need_and_no_more(installed: SqlServer, tmp_path: Path) -> None:
+def test_owner_and_services_have_what_they_need_and_no_more(
+    installed: SqlServer, tmp_path: Path
+) -> None:
     typed = block("deployment.md", SECTION, "bash")
     addresses = [shlex.split(line)[-1] for line in typed]
 
@@ -61,7 +65,15 @@ def test_owner_and_services_have_what_they_need_and_no_more(installed: SqlServer
         assert done.returncode == 0, (words, done.stderr)
     password = re.findall(r"services:([^@]+)@", addresses[1])[0]
     services = pymysql.connect(
-        host="127.0.0.1", port=installed.port, user="services", password=password, database="lifecycle"
+        host="127.0.0.1",
+        port=installed.port,
+        user="services",
+        password=password,
+        database="lifecycle",
     )
-    with services, services.cursor() as cursor, pytest.raises(pymysql.err.MySQLError, match="denied"):
+    with (
+        services,
+        services.cursor() as cursor,
+        pytest.raises(pymysql.err.MySQLError, match="denied"),
+    ):
         cursor.execute("CREATE TABLE mine (id INT)")

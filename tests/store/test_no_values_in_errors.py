@@ -1,4 +1,6 @@
-"""Whatever statement the database refuses, and however: no value of a row gets into the error, its trace or a log."""
+"""Whatever statement the database refuses, and however: no value of a row gets into the error, its
+trace or a log.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,12 @@ from temporalio.api.failure.v1 import Failure
 from temporalio.converter import PayloadConverter
 
 from crawler_lifecycle.domain.audits.audit import AuditFinding, FindingKind
-from crawler_lifecycle.domain.errors import LifecycleError, RowUnreadable, StoreRefused, StoreUnavailable
+from crawler_lifecycle.domain.errors import (
+    LifecycleError,
+    RowUnreadable,
+    StoreRefused,
+    StoreUnavailable,
+)
 from crawler_lifecycle.domain.pools import Pool, Pools
 from crawler_lifecycle.domain.retries import NextTry
 from crawler_lifecycle.domain.run import ExportResult, RunStatus
@@ -51,7 +58,9 @@ _TABLE = re.compile(r"\(\w[\w ]*? (\w+)\)")
 class Refusing:
     """A port each of whose statements that write is refused once, before the call goes through."""
 
-    def __init__(self, port: Any, store: Store, caplog: pytest.LogCaptureFixture, refused: set[str]) -> None:
+    def __init__(
+        self, port: Any, store: Store, caplog: pytest.LogCaptureFixture, refused: set[str]
+    ) -> None:
         self._port, self._caplog, self._refused = port, caplog, refused
         self._at = self._seen = 0
         sa.event.listen(store.database.engine, "before_cursor_execute", self._broken, retval=True)
@@ -62,7 +71,8 @@ class Refusing:
         if _WRITES.match(statement):
             self._seen += 1
             if self._seen == self._at:
-                # MariaDB's error quotes the statement from here on, with the values that the driver wrote into it.
+                # MariaDB's error quotes the statement from here on, with the values that the driver
+                # wrote into it.
                 return f"!{statement}", parameters
         return statement, parameters
 
@@ -94,7 +104,13 @@ class Refusing:
         failure = Failure()
         RedactingFailureConverter().to_failure(error, PayloadConverter.default, failure)
         logging.getLogger("tests").error("it failed", exc_info=error)
-        told = [text, repr(error), "".join(traceback.format_exception(error)), str(failure), self._caplog.text]
+        told = [
+            text,
+            repr(error),
+            "".join(traceback.format_exception(error)),
+            str(failure),
+            self._caplog.text,
+        ]
         told.append(repr([record.__dict__ for record in self._caplog.records]))
         assert [one for one in told if MARKER in one] == []
 
@@ -114,7 +130,9 @@ def world(store_url: str, caplog: pytest.LogCaptureFixture, refused: set[str]) -
 
 
 @pytest.mark.parametrize("store_url", EXPLAINED, indirect=True)
-def test_no_value_of_a_row_is_in_the_error_of_any_statement_that_writes_one(world: World, refused: set[str]) -> None:
+def test_no_value_of_a_row_is_in_the_error_of_any_statement_that_writes_one(
+    world: World, refused: set[str]
+) -> None:
     store, clock = world.store, world.clock
     marked = dict.fromkeys(("flow_id", "parent", "requested_by"), MARKER)
     texts = {"args": {MARKER: MARKER}, "settings": {MARKER: MARKER}, "tags": [MARKER]}
@@ -123,11 +141,16 @@ def test_no_value_of_a_row_is_in_the_error_of_any_statement_that_writes_one(worl
     store.additions.add_tasks(fence.run_id, f"{MARKER}-more", [{MARKER: MARKER}], fence)
     until = clock.now + timedelta(seconds=25)
     offered, _ = store.deployment.offer_tasks(fence, 10, None, until, MARKER)
-    answers = [DeployedTask(t.index, "created", f"{MARKER}-{t.index}", f"{MARKER}-{t.index}", MARKER) for t in offered]
+    answers = [
+        DeployedTask(t.index, "created", f"{MARKER}-{t.index}", f"{MARKER}-{t.index}", MARKER)
+        for t in offered
+    ]
     store.deployment.record_deployed(fence, MARKER, answers, clock.now, until, offered)
     store.deployment.note_waiting(fence, MARKER)
     tasks = store.looks.found_state(fence).tasks
-    running = [seen(t, Phase.EXECUTING, clock.now, uid=t.uid, node=MARKER, reason=MARKER) for t in tasks]
+    running = [
+        seen(t, Phase.EXECUTING, clock.now, uid=t.uid, node=MARKER, reason=MARKER) for t in tasks
+    ]
     world.look(fence, running)
     store.deployment.mark_started(fence, clock.now, clock.now)
     store.looks.record_look_error(fence, MARKER)
@@ -137,8 +160,13 @@ def test_no_value_of_a_row_is_in_the_error_of_any_statement_that_writes_one(worl
     store.stops.mark_stopping(fence, [task.task_id for task in tasks])
     store.stops.acted_on_stop(fence, clock.now)
     end = End(1, 9, MARKER, MARKER, clock.now, MARKER, disruption=MARKER)
-    world.stage(fence, [seen(t, Phase.ENDED, clock.now, uid=t.uid, counters=Counters(1), end=end) for t in tasks])
-    store.looks.save_details(fence, [Details(task.task_id, MARKER, statistics={MARKER: 1}) for task in tasks])
+    world.stage(
+        fence,
+        [seen(t, Phase.ENDED, clock.now, uid=t.uid, counters=Counters(1), end=end) for t in tasks],
+    )
+    store.looks.save_details(
+        fence, [Details(task.task_id, MARKER, statistics={MARKER: 1}) for task in tasks]
+    )
     store.looks.apply_details(fence)
     store.looks.apply_findings(fence, "look")
     world.end(fence)
@@ -147,20 +175,30 @@ def test_no_value_of_a_row_is_in_the_error_of_any_statement_that_writes_one(worl
     store.exports.begin_export(fence)
     store.exports.record_export(fence, "failed", None, MARKER)
     store.exports.record_export(fence, "done", ExportResult(MARKER, 1, 1, "0" * 64), None)
-    store.findings.note_findings([AuditFinding(MARKER, FindingKind.ORPHAN, MARKER, evidence={MARKER: MARKER})])
+    store.findings.note_findings(
+        [AuditFinding(MARKER, FindingKind.ORPHAN, MARKER, evidence={MARKER: MARKER})]
+    )
     world.resume(fence)
     again = world.executing(f"{MARKER}-2", 1)
     world.see_ends(again, [0])
     store.retries.retry_ended(again, lambda end, used: NextTry(0, "1Gi"), 3, remember=True)
     marked_job = job(1, spider=MARKER, tags=[MARKER])
     managed = Managed.begun(world, NewManager(MARKER, MARKER, MARKER, {MARKER: MARKER}))
-    store.managers.add_page(managed.fence, Page([SourceItem(1, marked_job), SourceItem(2, None, MARKER)], 2))
+    store.managers.add_page(
+        managed.fence, Page([SourceItem(1, marked_job), SourceItem(2, None, MARKER)], 2)
+    )
     store.managers.add_jobs(managed.id, [job(2, spider=MARKER)], MARKER)
-    managed.commit(added=[AddedJob(-1, job(3, spider=MARKER), retry_of=MARKER)], close_reason=MARKER, state={MARKER: 1})
+    managed.commit(
+        added=[AddedJob(-1, job(3, spider=MARKER), retry_of=MARKER)],
+        close_reason=MARKER,
+        state={MARKER: 1},
+    )
     store.managers.keep_output(managed.id, MARKER)
     store.managers.record_manager_stop(managed.id, stop)
     store.managers.end_manager(managed.fence, RunStatus.FAILED, MARKER, MARKER)
-    spec = GraphSpec([StepSpec(MARKER, StepKind.FUNCTION, {"call": "a:b", "args": {MARKER: 1}}, graft=True)])
+    spec = GraphSpec(
+        [StepSpec(MARKER, StepKind.FUNCTION, {"call": "a:b", "args": {MARKER: 1}}, graft=True)]
+    )
     graphed = Graphed.made(world, spec.steps, MARKER, context={MARKER: MARKER})
     [work] = graphed.work(graphed.advance().batches[0].number)
     graphed.begin(work)
@@ -174,7 +212,9 @@ def test_no_value_of_a_row_is_in_the_error_of_any_statement_that_writes_one(worl
     store.graphs.keep_output(graphed.id, MARKER)
     store.graphs.record_graph_stop(graphed.id, stop)
     store.graphs.end_graph(graphed.fence, MARKER)
-    store.plans.register_plans(MARKER, [PlanRow(MARKER, MARKER, MARKER, MARKER, MARKER, error=MARKER)])
+    store.plans.register_plans(
+        MARKER, [PlanRow(MARKER, MARKER, MARKER, MARKER, MARKER, error=MARKER)]
+    )
     nightly = ScheduleSpec(run={"crawler": MARKER}, every_s=60)
     schedule, _ = store.schedules.put("nightly", nightly.document(), MARKER)
     store.schedules.told_schedule(schedule.schedule_id, 1, trouble=MARKER, ended_at=None)
@@ -183,16 +223,25 @@ def test_no_value_of_a_row_is_in_the_error_of_any_statement_that_writes_one(worl
     [line] = store.schedules.ask_due("nightly", [clock.now - timedelta(days=1)], MARKER, MARKER)
     store.schedules.due_failed(line.due_id, MARKER)
     store.schedules.pause("nightly", MARKER)
-    told = WebhookSpec(url=f"https://example.com/{MARKER}", secrets=["env:CRAWL_HOOK"], crawlers=[MARKER])
+    told = WebhookSpec(
+        url=f"https://example.com/{MARKER}", secrets=["env:CRAWL_HOOK"], crawlers=[MARKER]
+    )
     hook, _ = store.webhooks.put("shop", told.document(), MARKER)
     store.webhooks.follow_webhook("shop", MARKER)
     event = store.webhooks.test_webhook("shop", MARKER)
-    store.webhooks.note_tries(hook.webhook_id, MARKER, [DeliveryAttempt(event.seq, MARKER)], event.seq, settled=False)
+    store.webhooks.note_tries(
+        hook.webhook_id, MARKER, [DeliveryAttempt(event.seq, MARKER)], event.seq, settled=False
+    )
     store.webhooks.pause("shop", MARKER)
-    store.access.record_access([AccessRow(clock.now, MARKER, MARKER, MARKER, MARKER, 200, MARKER, subject=MARKER)])
+    store.access.record_access(
+        [AccessRow(clock.now, MARKER, MARKER, MARKER, MARKER, 200, MARKER, subject=MARKER)]
+    )
     store.tokens.create_token(MARKER, "read", MARKER, "0" * 64, None, MARKER)
     store.notes.leave_note("login", MARKER, MARKER, clock.now)
-    written = {table.name for table in metadata.sorted_tables} - {"schema_compatibility", "audit_report"}
+    written = {table.name for table in metadata.sorted_tables} - {
+        "schema_compatibility",
+        "audit_report",
+    }
     assert written - refused == set(), "each of these is written by some call above"
 
 
@@ -213,7 +262,10 @@ MYSQL = [
 @pytest.mark.parametrize(("kind", "code", "text"), MYSQL)
 def test_what_a_driver_quotes_stays_with_it(kind: type[Exception], code: int, text: str) -> None:
     error = DBAPIError.instance(
-        f"INSERT INTO `task_log` VALUES ('{MARKER}')", {"x": MARKER}, kind(code, text), pymysql.err.Error
+        f"INSERT INTO `task_log` VALUES ('{MARKER}')",
+        {"x": MARKER},
+        kind(code, text),
+        pymysql.err.Error,
     )
     told = spoken(error)  # type: ignore[arg-type]
     assert isinstance(told, StoreRefused)
@@ -233,7 +285,9 @@ def test_what_a_driver_quotes_stays_with_it(kind: type[Exception], code: int, te
     ],
 )
 def test_what_a_database_says_of_itself_is_told(code: int, text: str) -> None:
-    error = DBAPIError.instance("SELECT 1", {}, pymysql.err.OperationalError(code, text), pymysql.err.Error)
+    error = DBAPIError.instance(
+        "SELECT 1", {}, pymysql.err.OperationalError(code, text), pymysql.err.Error
+    )
     told = spoken(error)  # type: ignore[arg-type]
     assert not isinstance(told, StoreRefused)
     assert text in str(told)

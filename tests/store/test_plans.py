@@ -1,7 +1,9 @@
-"""Every statement of the store is explained among thousands of runs: none may read or sort them all.
+"""Every statement of the store is explained among thousands of runs: none may read or sort them
+all.
 
-The statements are not listed here. Every method of the port is called in the lives below, and whatever it sends is
-explained just before it is sent; a method that no life calls fails a test of its own.
+The statements are not listed here. Every method of the port is called in the lives below, and
+whatever it sends is explained just before it is sent; a method that no life calls fails a test of
+its own.
 """
 
 from __future__ import annotations
@@ -16,7 +18,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from crawler_lifecycle.domain.audits.audit import AuditFinding, AuditReport, ClusterTask, FindingKind
+from crawler_lifecycle.domain.audits.audit import (
+    AuditFinding,
+    AuditReport,
+    ClusterTask,
+    FindingKind,
+)
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.audits.overdue import overdue_before
 from crawler_lifecycle.domain.bounds import ID_MAX, MOST
@@ -51,7 +58,17 @@ from crawler_lifecycle.store.tables import metadata
 from tests.contracts.store.graphing import KEY, Graphed, announced, crawl, group, step
 from tests.contracts.store.managing import NEW, NEXT, Managed, job, page
 from tests.contracts.store.test_overdue import executing
-from tests.contracts.store.world import OTHER, OWNER, START, Clock, World, bad_end, closed, request, seen
+from tests.contracts.store.world import (
+    OTHER,
+    OWNER,
+    START,
+    Clock,
+    World,
+    bad_end,
+    closed,
+    request,
+    seen,
+)
 from tests.store.plans import Plans
 from tests.support.databases import make_tables, wait_patiently
 from tests.support.filling import (
@@ -72,99 +89,219 @@ from tests.support.filling import (
 from tests.support.servers import EXPLAINED, empty_database
 from tests.support.store_ports import behind, methods
 
-pytestmark = pytest.mark.timeout(1800)  # the module's databases are filled in the time of its first test
+# The module's databases are filled in the time of its first test.
+pytestmark = pytest.mark.timeout(1800)
 
 
 @dataclass(frozen=True)
 class Size:
-    """How many ended runs there are, with how many tasks each, and how many tasks the live one has."""
+    """How many ended runs there are, with how many tasks each, and how many tasks the live one
+    has.
+    """
 
     runs: int
     each: int
     large: int
 
 
-#: The servers choose by how many rows there are. SQLite chooses by how many it expects for a key, tells no numbers, and
-#: a scan of it counts as one of very many rows: a sixth of them shows the same.
+#: The servers choose by how many rows there are. SQLite chooses by how many it expects for a key,
+#: tells no numbers, and a scan of it counts as one of very many rows: a sixth of them shows the
+#: same.
 SIZES = {"sqlite": Size(2_000, 5, 1_000)}
 SERVERS_SIZE = Size(12_000, 5, 6_000)
 
 #: (method, what, table) -> why it may.
 MAY = {
-    ("list_runs", "scan", "run_history"): "the newest runs are read in the order of the key, until a page is full",
+    (
+        "list_runs",
+        "scan",
+        "run_history",
+    ): "the newest runs are read in the order of the key, until a page is full",
     (
         "search_runs",
         "scan",
         "run_history",
     ): "the newest 2,000 are read in the order of the key, and SQLite reads an index",
     ("search_runs", "scan", "run_tag"): "SQLite finds the different values by reading an index",
-    ("count_found", "scan", "run_history"): "the newest runs are counted in the order of the key, at most 10,001",
+    (
+        "count_found",
+        "scan",
+        "run_history",
+    ): "the newest runs are counted in the order of the key, at most 10,001",
     **{
-        ("known_values", "scan", name): "SQLite finds the different values by reading an index, once in ten seconds"
+        (
+            "known_values",
+            "scan",
+            name,
+        ): "SQLite finds the different values by reading an index, once in ten seconds"
         for name in ("run_history", "run_tag")
     },
-    ("list_runs attention tags", "temporary", "later"): "MariaDB makes it or not, by its estimate, for one page",
-    ("runs_between", "temporary", "run_history"): "the runs of an hour are counted by their end, for all who look",
-    ("ends_of", "temporary", "run_history"): "the failed runs of a crawler are counted by outcome, for people",
+    (
+        "list_runs attention tags",
+        "temporary",
+        "later",
+    ): "MariaDB makes it or not, by its estimate, for one page",
+    (
+        "runs_between",
+        "temporary",
+        "run_history",
+    ): "the runs of an hour are counted by their end, for all who look",
+    (
+        "ends_of",
+        "temporary",
+        "run_history",
+    ): "the failed runs of a crawler are counted by outcome, for people",
     ("live_now", "scan", "each"): "a bounded number of live runs is counted, for all who look",
     ("live_now", "temporary", "each"): "a bounded number of live runs is counted, for all who look",
     **{
-        ("count_due", what, name): "at most 1,441 firings of one day are counted by their result, for people"
+        (
+            "count_due",
+            what,
+            name,
+        ): "at most 1,441 firings of one day are counted by their result, for people"
         for what in ("scan", "temporary")
         for name in ("each_due", "<derived2>")  # the name that MariaDB gives it
     },
-    ("latest_due", "scan", "schedule"): "all schedules, of which there are thousands, and one due time of each",
+    (
+        "latest_due",
+        "scan",
+        "schedule",
+    ): "all schedules, of which there are thousands, and one due time of each",
     **{
-        (method, "scan", table): "the newest are read in the order of the key, and SQLite reads an index of names"
+        (
+            method,
+            "scan",
+            table,
+        ): "the newest are read in the order of the key, and SQLite reads an index of names"
         for method in ("newest", "search", "count_listed")
         for table in ("manager", "graph")
     },
-    ("count_schedules", "scan", "schedule"): "all schedules, of which there are thousands, and no due times",
+    (
+        "count_schedules",
+        "scan",
+        "schedule",
+    ): "all schedules, of which there are thousands, and no due times",
     ("list_plans", "scan", "plan"): "all classes that may be started, of which there are dozens",
-    ("register_plans", "scan", "plan"): "all classes that may be started, of which there are dozens",
-    ("list_access", "scan", "access_log"): "the newest rows are read in the order of an index, until a page is full",
+    (
+        "register_plans",
+        "scan",
+        "plan",
+    ): "all classes that may be started, of which there are dozens",
+    (
+        "list_access",
+        "scan",
+        "access_log",
+    ): "the newest rows are read in the order of an index, until a page is full",
     **{
-        (method, "scan", "access_token"): "all tokens, of which there are a thousand at most, and those of before"
+        (
+            method,
+            "scan",
+            "access_token",
+        ): "all tokens, of which there are a thousand at most, and those of before"
         for method in ("create_token", "list_tokens")
     },
     ("put", "scan", "webhook"): "all webhooks, of which there are a thousand at most",
     ("put", "scan", "schedule"): "all schedules, of which there are thousands, and no due times",
     ("last_audit", "scan", "audit_report"): "the newest report is read in the order of the key",
-    ("record_audit", "scan", "audit_report"): "the oldest reports are read in the order of the key, 100 of them",
-    ("found_state", "sort", "task_history"): "a look compares all unsettled tasks of its run, and needs them all",
-    ("record_look", "sort", "task_history"): "a look compares all unsettled tasks of its run, and needs them all",
+    (
+        "record_audit",
+        "scan",
+        "audit_report",
+    ): "the oldest reports are read in the order of the key, 100 of them",
+    (
+        "found_state",
+        "sort",
+        "task_history",
+    ): "a look compares all unsettled tasks of its run, and needs them all",
+    (
+        "record_look",
+        "sort",
+        "task_history",
+    ): "a look compares all unsettled tasks of its run, and needs them all",
     ("record_at_once", "sort", "task_history"): "the same, if it is no look at a few of them",
-    ("cancel_queued", "sort", "task_history"): "all queued tasks of the run are cancelled, and read for that",
-    ("count_tasks", "temporary", "task_history"): "the few statuses of one run are counted out of the index alone",
-    ("tasks_of_runs", "temporary", "task_history"): "the few statuses of the runs on one page, out of the index alone",
-    ("places", "temporary", "task_history"): "a run has one place, or two after a namespace was made anew",
-    ("resumption", "temporary", "task_history"): "the few notes of one resumed run are counted, for one screen",
-    ("ended_groups", "temporary", "task_history"): "once at the end of a run, into as many groups as it has outcomes",
-    ("end_run", "temporary", "task_history"): "once at the end of a run, into as many groups as it has outcomes",
+    (
+        "cancel_queued",
+        "sort",
+        "task_history",
+    ): "all queued tasks of the run are cancelled, and read for that",
+    (
+        "count_tasks",
+        "temporary",
+        "task_history",
+    ): "the few statuses of one run are counted out of the index alone",
+    (
+        "tasks_of_runs",
+        "temporary",
+        "task_history",
+    ): "the few statuses of the runs on one page, out of the index alone",
+    (
+        "places",
+        "temporary",
+        "task_history",
+    ): "a run has one place, or two after a namespace was made anew",
+    (
+        "resumption",
+        "temporary",
+        "task_history",
+    ): "the few notes of one resumed run are counted, for one screen",
+    (
+        "ended_groups",
+        "temporary",
+        "task_history",
+    ): "once at the end of a run, into as many groups as it has outcomes",
+    (
+        "end_run",
+        "temporary",
+        "task_history",
+    ): "once at the end of a run, into as many groups as it has outcomes",
     **{
-        (method, "temporary", "graph_step"): "steps of one graph are counted by state, out of the index alone"
+        (
+            method,
+            "temporary",
+            "graph_step",
+        ): "steps of one graph are counted by state, out of the index alone"
         for method in ("make_graph", "claim_graph", "get_graph", "find_graph", "newest")
     },
     **{
-        (method, "scan", "head"): "the first waiting runs of each pool, at most as many as there are places to give"
+        (
+            method,
+            "scan",
+            "head",
+        ): "the first waiting runs of each pool, at most as many as there are places to give"
         for method in ("offer_tasks", "record_deployed", "call")
     },
     ("in_line", "scan", "head"): "at most a thousand runs that come first are counted, for people",
     ("adopt", "scan", "pool_ticket"): "once a minute",
     ("call", "scan", "pool_ticket"): "one row shows that somebody waits",
     ("list_pools", "scan", "pool_ticket"): "all waiting runs are counted, for people",
-    ("list_pools", "temporary", "pool_ticket"): "the waiting runs of one project are counted by pool, for people",
+    (
+        "list_pools",
+        "temporary",
+        "pool_ticket",
+    ): "the waiting runs of one project are counted by pool, for people",
     **{
-        (method, "scan", "counted"): "as many rows as the quota allows are read out of an index, and counted"
+        (
+            method,
+            "scan",
+            "counted",
+        ): "as many rows as the quota allows are read out of an index, and counted"
         for method in ("reserve_run", "create_run", "add_tasks", "quotas_of")
     },
     **{("ping", "scan", name): "the schema itself: one row for each column" for name in ("m", "c")},
     ("ping", "scan", "schema_compatibility"): "it has one row",
     **{
-        (method, "sort", "task_history"): "the one task of a run that is tried again first, for the text about its wait"
+        (
+            method,
+            "sort",
+            "task_history",
+        ): "the one task of a run that is tried again first, for the text about its wait"
         for method in ("record_deployed", "retry_ended")
     },
-    ("requeue_ended", "temporary", "task_history"): "once in an attempt; a table is copied from itself through another",
+    (
+        "requeue_ended",
+        "temporary",
+        "task_history",
+    ): "once in an attempt; a table is copied from itself through another",
 }
 
 
@@ -219,11 +356,14 @@ def _fill(url: str, size: Size) -> Filled:
     make_tables(url)
     clock = Clock()
     room = dict.fromkeys(MOST, ID_MAX)
-    named = {f"pool-{n}": Pool(max=50) for n in range(POOLS)} | {"large": Pool(queue="q")}  # which waits for nobody
+    # Which waits for nobody.
+    named = {f"pool-{n}": Pool(max=50) for n in range(POOLS)} | {"large": Pool(queue="q")}
     pools = Pools(named, slots=100_000)
     most = {"starts_per_hour": 500, "live_tasks": 100_000, "waiting_tasks": 100_000}
     quotas = dict.fromkeys(("token:ci", "pool:default", "pool:pool-3", "project:default"), most)
-    store = open_store(url, clock=clock, told=lambda news: None, most=room, pools=pools, quotas=quotas)
+    store = open_store(
+        url, clock=clock, told=lambda news: None, most=room, pools=pools, quotas=quotas
+    )
     with store.database.writer.begin() as connection:
         first = fill_runs(connection, size.runs)
         fill_tasks(connection, first, size.runs, size.each)
@@ -239,7 +379,9 @@ def _fill(url: str, size: Size) -> Filled:
     handle = store.initiation.claim_run(RunRequest(run_id=row.run_id), OWNER, closed)
     with store.database.writer.begin() as connection:
         analyze(connection, list(metadata.tables))
-    return Filled(store, clock, Fence(handle.run_id, handle.attempt, OWNER.first_run_id, handle.run_uid), size)
+    return Filled(
+        store, clock, Fence(handle.run_id, handle.attempt, OWNER.first_run_id, handle.run_uid), size
+    )
 
 
 @pytest.fixture(scope="module", params=EXPLAINED)
@@ -285,7 +427,9 @@ def large_life(store: Store, filled: Filled) -> None:
     assert len(world.deploy(fence, limit=500)) == 500
     store.additions.add_tasks(fence.run_id, "more", [{"a": "1"}] * 500)
     store.additions.add_tasks(fence.run_id, "more", [{"a": "1"}] * 500)
-    tasks = [task for task in store.looks.found_state(fence).tasks if task.status is TaskStatus.PENDING]
+    tasks = [
+        task for task in store.looks.found_state(fence).tasks if task.status is TaskStatus.PENDING
+    ]
     world.stage(fence, [seen(t, Phase.EXECUTING, now, changed_at=now, uid=t.uid) for t in tasks])
     store.looks.staged(fence)
     store.live_counters.record_counts(
@@ -305,11 +449,18 @@ def large_life(store: Store, filled: Filled) -> None:
     memory = ["512Mi", None] * 300
     for left in (100, 0):
         done = store.retries.retry_ended(
-            fence, lambda end, used: NextTry(60, memory.pop()) if used < 550 else "used up", 3, remember=True
+            fence,
+            lambda end, used: NextTry(60, memory.pop()) if used < 550 else "used up",
+            3,
+            remember=True,
         )
         assert (done.left, done.resting.tasks) == (left, 550 - left // 2)
-    ended = [index for index, status in world.statuses(fence).items() if status is TaskStatus.FAILED]
-    store.retries.take_up(fence, [ClusterTask(fence.run_id, index, 9, executing=True) for index in ended])
+    ended = [
+        index for index, status in world.statuses(fence).items() if status is TaskStatus.FAILED
+    ]
+    store.retries.take_up(
+        fence, [ClusterTask(fence.run_id, index, 9, executing=True) for index in ended]
+    )
     assert store.tasks.count_tasks(fence.run_id).active == len(ended) == 50
     store.retries.resting(fence.run_id)
     store.retries.memory_of("default", "services")
@@ -350,7 +501,9 @@ def short_lives(world: World) -> None:
     with suppress(NotInThisState):
         world.end(fence)
     world.brings(
-        "fields", Coverage(5, {"a": 1.0}), expected=ExpectedCoverage({"a": 1.0}, numbers={"items": {"drop": 0.5}})
+        "fields",
+        Coverage(5, {"a": 1.0}),
+        expected=ExpectedCoverage({"a": 1.0}, numbers={"items": {"drop": 0.5}}),
     )
     store.initiation.resume_run(RunRequest(run_id=fence.run_id), "w2", fence.attempt)
     store.initiation.claim_run(RunRequest(run_id=fence.run_id), OTHER, closed)
@@ -361,7 +514,10 @@ def short_lives(world: World) -> None:
 def adopted(store: Store, filled: Filled) -> None:
     """A run that no row knows, twice, and once more with a task that its row does not know."""
     run, owner = RunRef(store.run_numbers.newest_run_id() + 2, "ad" * 16), OTHER
-    tasks = [TaskRecord(index, 1, 10**9 + index, "services", {}, {}, f"c-{index}", f"u-{index}") for index in range(3)]
+    tasks = [
+        TaskRecord(index, 1, 10**9 + index, "services", {}, {}, f"c-{index}", f"u-{index}")
+        for index in range(3)
+    ]
     lost = LostRun(run, 1, "lost", request(tags=["a"]), True, owner, tasks[:2], "local", 4)
     for one in (lost, lost, replace(lost, tasks=tasks)):
         store.adoption.adopt_run(one)
@@ -401,7 +557,9 @@ def readers(store: Store, filled: Filled) -> None:
     store.runs.recent_runs([f"crawler-{n}" for n in range(50)], 20)
     overviews(store, filled)
     store.tasks.list_tasks(run_id)
-    store.tasks.list_tasks(run_id, after_task_id=filled.size.runs * filled.size.each + 500, superseded=True)
+    store.tasks.list_tasks(
+        run_id, after_task_id=filled.size.runs * filled.size.each + 500, superseded=True
+    )
     store.tasks.task_page(run_id, [TaskStatus.SUCCEEDED, TaskStatus.CANCELLED], after_index=500)
     store.tasks.count_tasks(run_id)
     store.tasks.tasks_of_runs([run_id, *range(1, 500)])
@@ -447,16 +605,28 @@ def readers(store: Store, filled: Filled) -> None:
     store.health.ping()
     store.health.projects()
     # SQLite plans without looking at the values, so alike for both.
-    for project in ("default",) if filled.store.database.engine.dialect.name == "sqlite" else ("default", "nobody"):
+    for project in (
+        ("default",)
+        if filled.store.database.engine.dialect.name == "sqlite"
+        else ("default", "nobody")
+    ):
         with limited(project):
             of_one_project(store, filled)
 
 
 def searching(store: Store, filled: Filled) -> None:
-    """A search that goes on among older runs, and lists in another order. How many runs are read is known before."""
+    """A search that goes on among older runs, and lists in another order.
+
+    How many runs are read is known before.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(search, "WINDOW", 20)
-        for wanted in ({}, {"status": ["FAILED", "COMPLETED"]}, {"crawler": "crawler-7"}, {"tags": [COMMON_TAG]}):
+        for wanted in (
+            {},
+            {"status": ["FAILED", "COMPLETED"]},
+            {"crawler": "crawler-7"},
+            {"tags": [COMMON_TAG]},
+        ):
             for text in ("rare", "crawler-1", "flow-2", "7"):
                 store.runs.search_runs(text, **wanted)  # type: ignore[arg-type]
             store.runs.search_runs(None, "-took", **wanted)  # type: ignore[arg-type]
@@ -488,7 +658,10 @@ def overviews(store: Store, filled: Filled) -> None:
 
 
 def of_one_project(store: Store, filled: Filled) -> None:
-    """What a caller of one project asks for. All rows are of the first one, as where nobody speaks of projects."""
+    """What a caller of one project asks for.
+
+    All rows are of the first one, as where nobody speaks of projects.
+    """
     run_id = filled.large.run_id
     for wanted in FILTERS:
         store.runs.list_runs(**wanted)
@@ -539,7 +712,9 @@ def managing(world: World, size: Size) -> None:
     managers.known_identities(managed.id, [job(n).identity for n in range(300, 900)])
     [first, *_] = runs = managed.begin()
     managed.pick(2)
-    managers.job_started(managed.fence, managers.starting_jobs(managed.fence)[0].item_id, None, "no")
+    managers.job_started(
+        managed.fence, managers.starting_jobs(managed.fence)[0].item_id, None, "no"
+    )
     for fence in runs:
         world.finish(fence)
     managed.handle()
@@ -561,7 +736,9 @@ def managing(world: World, size: Size) -> None:
     managers.job_metadata(managed.id, f"manager/{managed.id}/501")
     for after in (None, "live:7", f"ended:{START.isoformat()}:7"):
         managers.owned_jobs(managed.id, ["running", "finished"], after=after)
-        managers.owned_jobs(managed.id, ["pending", "finished"], spider="services", project_id="7", after=after)
+        managers.owned_jobs(
+            managed.id, ["pending", "finished"], spider="services", project_id="7", after=after
+        )
     managers.note_error(managed.fence, "odd")
     managers.note_try(managed.fence)
     managers.live_managers()
@@ -585,20 +762,36 @@ def managing(world: World, size: Size) -> None:
 
 
 def webhooks(world: World) -> None:
-    """A webhook that is told thousands of events, among others; and what happens to a run that no status tells."""
+    """A webhook that is told thousands of events, among others; and what happens to a run that no
+    status tells.
+    """
     store, clock = world.store.webhooks, world.clock
-    spec = WebhookSpec("https://hooks.example.com/", ["env:CRAWL_HOOK"], tags=["large"], crawlers=["services"])
+    spec = WebhookSpec(
+        "https://hooks.example.com/", ["env:CRAWL_HOOK"], tags=["large"], crawlers=["services"]
+    )
     for n in range(40):
         store.put(f"w{n}", spec.document(), "ann")
-    row, _ = store.put("w7", WebhookSpec("https://hooks.example.com/", ["env:CRAWL_HOOK"]).document(), "ann")
+    row, _ = store.put(
+        "w7", WebhookSpec("https://hooks.example.com/", ["env:CRAWL_HOOK"]).document(), "ann"
+    )
     store.follow_webhook("w7", "f")
     told = [event.seq for event in world.store.events.events_after(0, 500)]
     for part in range(0, len(told), 100):
-        tried = [DeliveryAttempt(seq, None if seq % 3 else "503") for seq in told[part : part + 100]]
+        tried = [
+            DeliveryAttempt(seq, None if seq % 3 else "503") for seq in told[part : part + 100]
+        ]
         store.note_tries(row.webhook_id, "f", tried, 0, settled=False)
-    store.note_tries(row.webhook_id, "f", [DeliveryAttempt(told[0]), DeliveryAttempt(told[1])], told[1], settled=True)
+    store.note_tries(
+        row.webhook_id,
+        "f",
+        [DeliveryAttempt(told[0]), DeliveryAttempt(told[1])],
+        told[1],
+        settled=True,
+    )
     store.waiting_events(row.webhook_id, "f", spec, 0, 100)
-    store.waiting_events(row.webhook_id, "f", WebhookSpec("https://a.example/", ["env:CRAWL_HOOK"]), told[-1], 100)
+    store.waiting_events(
+        row.webhook_id, "f", WebhookSpec("https://a.example/", ["env:CRAWL_HOOK"]), told[-1], 100
+    )
     store.list_webhook_deliveries(row.webhook_id)
     store.list_webhook_deliveries(row.webhook_id, before_seq=told[50], status="failed")
     store.page(10)
@@ -610,7 +803,11 @@ def webhooks(world: World) -> None:
     store.delete("w7")
     fence = executing(world, "stale")
     clock.forward(91)
-    stale = [run for run in world.store.overdue.overdue_runs(overdue_before(clock.now)) if run.run_id == fence.run_id]
+    stale = [
+        run
+        for run in world.store.overdue.overdue_runs(overdue_before(clock.now))
+        if run.run_id == fence.run_id
+    ]
     world.store.troubles.note_stale(stale[0])
     world.store.troubles.note_blocked("crawl/services/stale", None, "a bug", clock.now)
 
@@ -618,7 +815,12 @@ def webhooks(world: World) -> None:
 def schedules(world: World) -> None:
     """A schedule of 3,000 due times, from its making to its deletion, among others."""
     store, clock = world.store.schedules, world.clock
-    definition = {"run": {"crawler": "services"}, "every_s": 60, "overlap": "queue", "pause_after_failures": 3}
+    definition = {
+        "run": {"crawler": "services"},
+        "every_s": 60,
+        "overlap": "queue",
+        "pause_after_failures": 3,
+    }
     clock.forward(-3000 * 60)
     for n in range(200):
         store.put(f"s{n}", definition, "ann")
@@ -633,7 +835,9 @@ def schedules(world: World) -> None:
         store.due_begun(line.due_id, TargetRef(TargetKind.RUN, 1 + n))
     store.decide_due("s7", clock.now)
     store.asked_due("s7", "key")
-    [asked, *_] = store.ask_due("s7", past[:3], "ann", "backfilled", seen=clock.now + timedelta(days=1))
+    [asked, *_] = store.ask_due(
+        "s7", past[:3], "ann", "backfilled", seen=clock.now + timedelta(days=1)
+    )
     store.get_due(asked.due_id)
     store.previous_target(asked.due_id)
     store.give_way(asked.due_id)
@@ -653,7 +857,9 @@ def schedules(world: World) -> None:
 
 
 def graphs(world: World, size: Size) -> None:
-    """A graph of half as many functions and some crawls, from its pages to its end and once more."""
+    """A graph of half as many functions and some crawls, from its pages to its end and once
+    more.
+    """
     store = world.store.graphs
     steps = [step(f"f{n}", max_attempts=3) for n in range(size.large // 2)]
     fan = [group("fan"), *(step(f"fan/{n}") for n in range(size.large // 10))]
@@ -720,7 +926,10 @@ def access(store: Store, filled: Filled) -> None:
     at = filled.clock.now
     kinds = {"run": "7", "manager": "7", "graph": "g7", "schedule": "nightly", "webhook": "portal"}
     store.access.record_access(
-        [AccessRow(at, "a", "*", "o", None, 200, "done", kind=kind, subject=key) for kind, key in kinds.items()]
+        [
+            AccessRow(at, "a", "*", "o", None, 200, "done", kind=kind, subject=key)
+            for kind, key in kinds.items()
+        ]
     )
     middle = FILLED_FROM + timedelta(minutes=filled.size.runs // 2)
     for wanted in (
@@ -756,11 +965,15 @@ def audits(store: Store, filled: Filled) -> None:
     store.overdue.overdue_runs(START + timedelta(days=1))
     store.overdue.overdue_runs(START + timedelta(days=1), (START, 7))
     store.overdue.overdue_looks(START + timedelta(days=1))
-    store.tasks.recorded_tasks([(run_id, index, 1) for index in range(500)] + [(n, 0, 1) for n in range(1, 200)])
+    store.tasks.recorded_tasks(
+        [(run_id, index, 1) for index in range(500)] + [(n, 0, 1) for n in range(1, 200)]
+    )
     store.audits.unproved_ends([run.run_id for run in page] + [run_id], since)
     store.audits.existing_runs(range(1, 500))
     store.audits.open_managers(0, 200)
-    store.audits.existing_parents([f"{kind}/m{n}/f" for kind in ("manager", "graph") for n in range(20)])
+    store.audits.existing_parents(
+        [f"{kind}/m{n}/f" for kind in ("manager", "graph") for n in range(20)]
+    )
     store.audits.open_graphs(0, 200)
     store.audits.steps_without_runs(range(1, 200))
     store.run_numbers.begin_run_ids_above(store.run_numbers.newest_run_id() + 1)
@@ -779,7 +992,9 @@ def audits(store: Store, filled: Filled) -> None:
 
 
 def clearing(store: Store, filled: Filled) -> None:
-    """Everything that the clearing of storage asks and keeps: of a page of runs, and of one that is old."""
+    """Everything that the clearing of storage asks and keeps: of a page of runs, and of one that is
+    old.
+    """
     page = store.file_retention.kept_runs(range(1, 501))
     old = next(run for run in page if run.ended_at is not None)
     row = store.runs.get_run(old.run_id)
@@ -787,7 +1002,11 @@ def clearing(store: Store, filled: Filled) -> None:
     store.exports.record_export(fence, "exported", None, None)
     store.exports.begin_export(fence)
     before = filled.clock.forward(86_400)
-    assert store.file_retention.give_up_files(old.run_id, before, lambda: None) == (RetentionState.OLD, old.attempt, 1)
+    assert store.file_retention.give_up_files(old.run_id, before, lambda: None) == (
+        RetentionState.OLD,
+        old.attempt,
+        1,
+    )
     store.file_retention.note_files_removed(old.run_id, old.attempt)
     assert store.file_retention.give_up_files(old.run_id, before, lambda: None) == (
         RetentionState.REMOVED,
@@ -795,7 +1014,9 @@ def clearing(store: Store, filled: Filled) -> None:
         0,
     )
     store.deletion.ask_deletion(old.run_id, "ada")
-    assert [one.run_id for one in store.deletion.open_deletions(filled.clock.forward(60))] == [old.run_id]
+    assert [one.run_id for one in store.deletion.open_deletions(filled.clock.forward(60))] == [
+        old.run_id
+    ]
     store.deletion.delete_texts(RunRef(old.run_id, old.run_uid), lambda: None)
     store.deletion.forget_former()
     store.deletion.note_deletion(RunRef(old.run_id, old.run_uid), {}, {}, ended=True)
@@ -823,7 +1044,10 @@ FILTERS: list[dict[str, Any]] = [
     {"created_from": FILLED_FROM + timedelta(days=10)},
     {"created_from": START + timedelta(days=365)},
     {"created_until": FILLED_FROM + timedelta(days=1)},
-    {"created_from": FILLED_FROM + timedelta(days=3), "created_until": FILLED_FROM + timedelta(days=4)},
+    {
+        "created_from": FILLED_FROM + timedelta(days=3),
+        "created_until": FILLED_FROM + timedelta(days=4),
+    },
     {"crawler": "crawler-7", "status": ["FAILED"]},
     {"crawler": "crawler-7", "status": LIVE},
     {"crawler": "crawler-7", "outcome": "memory_exceeded"},
@@ -851,7 +1075,10 @@ FILTERS: list[dict[str, Any]] = [
 SLOW = (
     sa.select(run_history.c.run_id).where(run_history.c.cause == "x"),
     sa.select(task_history.c.task_id).where(task_history.c.node == "x").limit(1),
-    sa.select(outbox_event.c.seq).where(outbox_event.c.run_id > 7).order_by(outbox_event.c.created_at).limit(1),
+    sa.select(outbox_event.c.seq)
+    .where(outbox_event.c.run_id > 7)
+    .order_by(outbox_event.c.created_at)
+    .limit(1),
 )
 
 
@@ -886,11 +1113,15 @@ def test_a_statement_that_rewrites_the_ledger_is_seen(statement: str) -> None:
 def test_every_statement_stays_fast_and_the_ledger_is_only_ever_appended_to(
     explained: tuple[Plans, set[str]], subtests: pytest.Subtests
 ) -> None:
-    """One test, because to fill a database takes a minute: of several, each process would fill its own."""
+    """One test, because to fill a database takes a minute: of several, each process would fill its
+    own.
+    """
     plans, called = explained
     with subtests.test("nothing reads or sorts everything"):
         unexpected = [
-            f"{key}: {fault}" for key, fault in plans.faults.items() if key not in MAY and key[0] != "control"
+            f"{key}: {fault}"
+            for key, fault in plans.faults.items()
+            if key not in MAY and key[0] != "control"
         ]
         assert not unexpected, "\n".join(unexpected)
         assert len(plans.statements) > 100
@@ -901,11 +1132,18 @@ def test_every_statement_stays_fast_and_the_ledger_is_only_ever_appended_to(
         if any("%(" in statement for statement in plans.statements):
             assert ("sort", "outbox_event") in seen
     with subtests.test("every index serves a statement"):
-        indexes = {one.name for table in metadata.tables.values() for one in table.indexes if not one.unique}
+        indexes = {
+            one.name
+            for table in metadata.tables.values()
+            for one in table.indexes
+            if not one.unique
+        }
         assert indexes - plans.indexes <= OTHERWISE.get(plans.database, set())
     with subtests.test("every method of the port was explained"):
         assert methods().keys() - called == set()
     with subtests.test("the ledger is only ever appended to"):
         assert [statement for statement in plans.statements if rewrites(statement)] == []
         for table in LEDGER:
-            assert any(re.match(rf"INSERT INTO {table}\b", statement) for statement in plans.statements), table
+            assert any(
+                re.match(rf"INSERT INTO {table}\b", statement) for statement in plans.statements
+            ), table

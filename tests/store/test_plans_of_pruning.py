@@ -1,4 +1,6 @@
-"""Every statement of ``crawlctl db prune`` is explained among many rows: each reads a chunk, none reads a table."""
+"""Every statement of ``crawlctl db prune`` is explained among many rows: each reads a chunk, none
+reads a table.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,10 @@ class Explained:
 
 def _fill(url: str) -> None:
     make_tables(url)
-    with closing(Database(open_engine(parse_url(url), pool_size=1))) as database, database.writing() as conn:
+    with (
+        closing(Database(open_engine(parse_url(url), pool_size=1))) as database,
+        database.writing() as conn,
+    ):
         first = fill_runs(conn, RUNS)
         fill_tasks(conn, first, RUNS, EACH)
         fill_records(conn, first, RUNS)
@@ -60,7 +65,9 @@ def _fill(url: str) -> None:
         finding = "'x', 0, '{}', " + "'SUCCEEDED'"
         columns = "run_id, task_id, believed, terminal, evidence, status"
         conn.execute(
-            sa.text(f"INSERT INTO task_finding ({columns}) SELECT run_id, task_id, {finding} FROM task_history")
+            sa.text(
+                f"INSERT INTO task_finding ({columns}) SELECT run_id, task_id, {finding} FROM task_history"
+            )
         )
         fill_findings(conn)
         fill_graphs(conn)
@@ -95,7 +102,9 @@ def _explain_table(pruner: Pruner, table: str, done: Explained) -> None:
 
 
 @pytest.fixture(scope="module", params=EXPLAINED)
-def explained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Explained]:
+def explained(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Explained]:
     with empty_database(request.param, tmp_path_factory.mktemp("pruning") / "state.db") as url:
         yield _explain(url)
 
@@ -105,13 +114,18 @@ def test_pruning_goes_chunk_by_chunk_and_reads_or_sorts_no_whole_table(
 ) -> None:
     """One test, so that one process fills one database."""
     with subtests.test("nothing reads or sorts everything"):
-        # MySQL reads a table whose rows go by the third at once, whatever index a DELETE names: then it is small.
-        faults = {key: fault for key, fault in explained.plans.faults.items() if fault.rows > SMALL_TABLE}
+        # MySQL reads a table whose rows go by the third at once, whatever index a DELETE names:
+        # then it is small.
+        faults = {
+            key: fault for key, fault in explained.plans.faults.items() if fault.rows > SMALL_TABLE
+        }
         assert [f"{key}: {fault}" for key, fault in faults.items() if key[0] != "control"] == []
         assert len(explained.plans.statements) > 15
     with subtests.test("what reads everything is seen"):
         assert ("control", "scan", "task_log") in explained.plans.faults
-    with subtests.test("half of it went, so that the plans are of a pruning that had something to do"):
+    with subtests.test(
+        "half of it went, so that the plans are of a pruning that had something to do"
+    ):
         half = RUNS // 2
         unsent = explained.stays["outbox_event", Stays.UNSENT]
         assert unsent == half // 4

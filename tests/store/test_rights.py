@@ -1,4 +1,6 @@
-"""The database user of workers and gateways: reading and writing rows is enough, and more it cannot do."""
+"""The database user of workers and gateways: reading and writing rows is enough, and more it cannot
+do.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,10 @@ def url_of(server: SqlServer, name: str) -> str:
 
 @contextmanager
 def database(server: SqlServer, name: str) -> Iterator[str]:
-    """A database of this name. Not one called ``test_…``: in those MariaDB lets everybody do everything."""
+    """A database of this name.
+
+    Not one called ``test_…``: in those MariaDB lets everybody do everything.
+    """
     server.execute(f"CREATE DATABASE {name}")
     try:
         yield url_of(server, name)
@@ -71,12 +76,16 @@ def test_a_whole_life_needs_no_more(limited: str) -> None:
         world = World(store, clock)
         fence = world.executing(tasks=3)
         assert store.run_numbers.begin_run_ids_above(fence.run_id + 40)
-        assert [task.index for task in store.additions.add_tasks(fence.run_id, "more", [{"part": "9"}])] == [3]
+        assert [
+            task.index for task in store.additions.add_tasks(fence.run_id, "more", [{"part": "9"}])
+        ] == [3]
         world.deploy(fence)
         clock.forward(60)
         ended = world.finish(fence, failed=[1])
         assert ended.status is RunStatus.FAILED
-        store.exports.record_export(fence, "exported", ExportResult("file:///x", 1, 1, "0" * 64), None)
+        store.exports.record_export(
+            fence, "exported", ExportResult("file:///x", 1, 1, "0" * 64), None
+        )
         event = store.events.events_after(0)[-1]
         store.events.record_delivery(event.seq, "bus", None)
         again = world.resume(fence)
@@ -92,7 +101,10 @@ def test_a_whole_life_needs_no_more(limited: str) -> None:
         assert world.finish(again).attempt == 2
         about = Correction(CorrectionKind.STILL_ALIVE, "FAILED", "RUNNING", tasks[0].task_id)
         assert len(store.corrections.record_corrections(fence.run_id, [about])) == 1
-        assert {row.kind for row in store.corrections.list_corrections(fence.run_id)} == {"killed", "still_alive"}
+        assert {row.kind for row in store.corrections.list_corrections(fence.run_id)} == {
+            "killed",
+            "still_alive",
+        }
         assert [row["acted_at"] for row in store.runs.cancellations(fence.run_id)] != [None]
         assert store.runs.list_runs(crawler="services")
         assert store.runs.transitions(fence.run_id)
@@ -148,7 +160,11 @@ def test_more_is_refused(limited: str, server: SqlServer) -> None:
 def allowed(limited: str, server: SqlServer, statements: Iterable[str]) -> list[str]:
     """Those that the user's rights do not forbid."""
     connection = pymysql.connect(
-        host="127.0.0.1", port=server.port, user="services", password=PASSWORD, database=limited.rpartition("/")[2]
+        host="127.0.0.1",
+        port=server.port,
+        user="services",
+        password=PASSWORD,
+        database=limited.rpartition("/")[2],
     )
     with connection, connection.cursor() as cursor:
         return [statement for statement in statements if not denied(cursor, statement)]
@@ -156,15 +172,28 @@ def allowed(limited: str, server: SqlServer, statements: Iterable[str]) -> list[
 
 def test_every_table_is_granted_or_kept_on_purpose() -> None:
     granted = {
-        name for line in grants() for name in re.findall(r"GRANT UPDATE(?:, DELETE)? ON lifecycle\.(\w+) ", line)
+        name
+        for line in grants()
+        for name in re.findall(r"GRANT UPDATE(?:, DELETE)? ON lifecycle\.(\w+) ", line)
     }
-    kept = {"status_transition", "correction", "cancellation_log", "access_log", "schema_compatibility"}
+    kept = {
+        "status_transition",
+        "correction",
+        "cancellation_log",
+        "access_log",
+        "schema_compatibility",
+    }
     assert granted == set(metadata.tables) - kept
 
 
-def test_an_upgrade_without_the_right_says_so_and_not_the_password(limited: str, server: SqlServer) -> None:
+def test_an_upgrade_without_the_right_says_so_and_not_the_password(
+    limited: str, server: SqlServer
+) -> None:
     assert limited
-    with database(server, "rights_empty") as url, pytest.raises(Exception, match="denied") as caught:
+    with (
+        database(server, "rights_empty") as url,
+        pytest.raises(Exception, match="denied") as caught,
+    ):
         upgrade(url)
     assert PASSWORD not in str(caught.value)
 

@@ -1,4 +1,6 @@
-"""The rights that ``crawlctl db prune`` needs: no more than the services', and those that docs/security.md names."""
+"""The rights that ``crawlctl db prune`` needs: no more than the services', and those that
+docs/security.md names.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def address(server: SqlServer) -> Iterator[str]:
             # Two modules of tests share the server, and one of them has a user of this name, too.
             server.execute(f"CREATE USER {user}_p@'127.0.0.1'")
             for grant in grants(user):
-                own = grant.replace("lifecycle.", f"{SHARED}.").replace(f"{user}@'%'", f"{user}_p@'127.0.0.1'")
+                own = grant.replace("lifecycle.", f"{SHARED}.").replace(
+                    f"{user}@'%'", f"{user}_p@'127.0.0.1'"
+                )
                 server.execute(own)
         yield f"mysql+pymysql://USER_p@127.0.0.1:{server.port}/{SHARED}"
     finally:
@@ -83,7 +87,9 @@ def _leave(store: Store, clock: Clock, name: str) -> None:
     schedule, _ = store.schedules.put(name, spec.document(), None)
     due = store.schedules.decide_due(name, clock.now, schedule.revision)
     store.schedules.due_begun(due.due_id, TargetRef(TargetKind.RUN, fence.run_id))
-    store.findings.note_findings([AuditFinding(name, FindingKind.STILL_ALIVE, "it executes", fence.run_id)])
+    store.findings.note_findings(
+        [AuditFinding(name, FindingKind.STILL_ALIVE, "it executes", fence.run_id)]
+    )
     store.findings.note_repair(name, "ended")
     store.access.record_access([AccessRow(clock.now, "ann", "*", "stopRun", None, 200, "done")])
     clock.forward(100 * 86_400)
@@ -108,9 +114,19 @@ def test_a_pruning_needs_no_more(address: str, server: SqlServer, user: str) -> 
         before = clock.now - timedelta(days=90)
         for table in pruner.tables:
             chunk = pruner.look(table, before)
-            removed |= {touched for touched, rows in pruner.remove(table, chunk.goes, before).items() if rows}
+            removed |= {
+                touched
+                for touched, rows in pruner.remove(table, chunk.goes, before).items()
+                if rows
+            }
         assert removed == set(GOES)
-        assert sum(sum(pruner.remove(t, pruner.look(t, before).goes, before).values()) for t in pruner.tables) == 0
+        assert (
+            sum(
+                sum(pruner.remove(t, pruner.look(t, before).goes, before).values())
+                for t in pruner.tables
+            )
+            == 0
+        )
 
 
 MORE = (
@@ -127,11 +143,17 @@ MORE = (
 
 def test_more_it_cannot(address: str, server: SqlServer) -> None:
     assert address
-    connection = pymysql.connect(host="127.0.0.1", port=server.port, user="pruning_p", database=SHARED)
+    connection = pymysql.connect(
+        host="127.0.0.1", port=server.port, user="pruning_p", database=SHARED
+    )
     with connection, connection.cursor() as cursor:
         assert [statement for statement in MORE if not denied(cursor, statement)] == []
 
 
 def test_the_page_names_the_tables_that_rows_leave() -> None:
-    named = {name for grant in grants("pruning") for name in re.findall(r"GRANT DELETE ON lifecycle\.(\w+) ", grant)}
+    named = {
+        name
+        for grant in grants("pruning")
+        for name in re.findall(r"GRANT DELETE ON lifecycle\.(\w+) ", grant)
+    }
     assert named == set(GOES)

@@ -1,4 +1,6 @@
-"""A newer build changes the schema while this one works: it goes on where the database allows it, or says why not."""
+"""A newer build changes the schema while this one works: it goes on where the database allows it,
+or says why not.
+"""
 
 from __future__ import annotations
 
@@ -34,37 +36,51 @@ FEWER_ON_MYSQL = pytest.mark.parametrize("empty_url", EXPLAINED, indirect=True)
 
 @pytest.fixture
 def newer_build(empty_url: str) -> Newer:
-    """``crawlctl db upgrade`` of a build that knows schema 0999, and says which builds that still serves."""
+    """``crawlctl db upgrade`` of a build that knows schema 0999, and says which builds that still
+    serves.
+    """
     return functools.partial(upgrade_by_a_newer_build, empty_url)
 
 
 def works_from(url: str) -> str | None:
     engine = open_engine(parse_url(url), pool_size=1)
     with engine.connect() as connection:
-        found: str | None = connection.scalar(sa.text("SELECT works_from FROM schema_compatibility WHERE id = 1"))
+        found: str | None = connection.scalar(
+            sa.text("SELECT works_from FROM schema_compatibility WHERE id = 1")
+        )
     engine.dispose()
     return found
 
 
-def test_this_build_goes_on_where_a_newer_schema_allows_it(current_url: str, newer_build: Newer) -> None:
+def test_this_build_goes_on_where_a_newer_schema_allows_it(
+    current_url: str, newer_build: Newer
+) -> None:
     store = open_store(current_url)
     store.health.ping()
     newer_build("0001")
     store.health.ping()  # the process of before, with its open connections
-    run = store.initiation.create_run(RunRequest(crawler="books"), "r1", Owner("crawl/books/r1", "chain"))
+    run = store.initiation.create_run(
+        RunRequest(crawler="books"), "r1", Owner("crawl/books/r1", "chain")
+    )
     fence = Fence(run.run_id, 1, "chain", run.run_uid)
     store.deployment.refuse_queued(fence, "no such image")
-    store.completion.end_run(fence, lambda groups, stop: Verdict(RunStatus.FAILED, "failed", "no such image"))
+    store.completion.end_run(
+        fence, lambda groups, stop: Verdict(RunStatus.FAILED, "failed", "no such image")
+    )
     assert [row.status for row in store.runs.list_runs(limit=5)] == [RunStatus.FAILED]
     store.close()
     found = read_schema(current_url)
     assert (found.version, found.works_from, found.problem) == ("0999", "0001", None)
-    assert str(found) == f"0999, which is newer than this build's {head_version()} and works with it"
+    assert (
+        str(found) == f"0999, which is newer than this build's {head_version()} and works with it"
+    )
     assert diagnose(current_url).schema == found
 
 
 @FEWER_ON_MYSQL
-def test_an_upgrade_by_the_older_build_changes_nothing(current_url: str, newer_build: Newer) -> None:
+def test_an_upgrade_by_the_older_build_changes_nothing(
+    current_url: str, newer_build: Newer
+) -> None:
     """A deployment that was rolled back runs its upgrade first, as every deployment does."""
     newer_build("0001")
     upgrade(current_url)
@@ -72,7 +88,9 @@ def test_an_upgrade_by_the_older_build_changes_nothing(current_url: str, newer_b
 
 
 @FEWER_ON_MYSQL
-def test_a_build_that_is_too_old_refuses_with_the_cure(current_url: str, newer_build: Newer) -> None:
+def test_a_build_that_is_too_old_refuses_with_the_cure(
+    current_url: str, newer_build: Newer
+) -> None:
     newer_build("0999")
     store = open_store(current_url)
     words = rf"0999.*this build \(schema {head_version()}\).*schema 0999 or later.*newer version made it; run that"
@@ -91,8 +109,12 @@ def test_a_later_migration_that_only_adds_keeps_what_a_stricter_one_said(empty_u
 
 
 @FEWER_ON_MYSQL
-@pytest.mark.parametrize("row", ["DELETE FROM schema_compatibility", "DROP TABLE schema_compatibility"])
-def test_a_newer_schema_that_does_not_tell_is_refused(current_url: str, newer_build: Newer, row: str) -> None:
+@pytest.mark.parametrize(
+    "row", ["DELETE FROM schema_compatibility", "DROP TABLE schema_compatibility"]
+)
+def test_a_newer_schema_that_does_not_tell_is_refused(
+    current_url: str, newer_build: Newer, row: str
+) -> None:
     newer_build("0001")
     engine = open_engine(parse_url(current_url), pool_size=1)
     with engine.begin() as connection:
@@ -109,7 +131,9 @@ def test_every_migration_says_which_builds_it_serves() -> None:
     assert files
     for file in files:
         told = re.search(r'^WORKS_FROM = "(\d+)"$', file.read_text(), re.MULTILINE)
-        assert told is not None, f"{file.name}: WORKS_FROM is missing; say which older builds still work on it"
+        assert told is not None, (
+            f"{file.name}: WORKS_FROM is missing; say which older builds still work on it"
+        )
         assert told[1] in schema.known_versions()
 
 
@@ -119,6 +143,8 @@ def test_the_whole_contract_of_the_store_holds_on_the_newer_schema() -> None:
     """This build, a deployment later: every test of the store once more, on every database."""
     words = ["-q", "-p", "tests.support.future_schema", "-p", "no:cacheprovider", "-m", "not slow"]
     command = [sys.executable, "-m", "pytest", *words, "tests/contracts/store"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=3500, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=3500, check=False
+    )
     assert done.returncode == 0, done.stdout[-3000:]
     assert re.search(r"[1-9]\d\d+ passed", done.stdout), done.stdout[-300:]

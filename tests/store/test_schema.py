@@ -27,15 +27,20 @@ from crawler_lifecycle.store.diagnosis import sqlite_file
 from crawler_lifecycle.store.engine import Database, open_engine, parse_url
 from crawler_lifecycle.store.migrations import ddl
 from crawler_lifecycle.store.migrations import schema_version as schema
-from crawler_lifecycle.store.migrations.schema_version import head_version, read_schema, recreate, upgrade
+from crawler_lifecycle.store.migrations.schema_version import (
+    head_version,
+    read_schema,
+    recreate,
+    upgrade,
+)
 from crawler_lifecycle.store.runs.tables import task_log
 from crawler_lifecycle.store.store import open_store
 from crawler_lifecycle.store.tables import metadata
 from tests.support.servers import EXPLAINED
 from tools.schema import fingerprint, statements
 
-#: For what the store decides by what it reads in the tables: on MySQL, where an upgrade takes three times as much, it
-#: sends what it sends to MariaDB. What migrations make is looked at on both.
+#: For what the store decides by what it reads in the tables: on MySQL, where an upgrade takes three
+#: times as much, it sends what it sends to MariaDB. What migrations make is looked at on both.
 FEWER_ON_MYSQL = pytest.mark.parametrize("empty_url", EXPLAINED, indirect=True)
 
 
@@ -75,7 +80,10 @@ def _described(url: str) -> dict[str, Any]:
                 },
                 "key": inspected.get_pk_constraint(table)["constrained_columns"],
                 **{
-                    kind: sorted(str(sorted(one.items(), key=str)) for one in getattr(inspected, f"get_{kind}")(table))
+                    kind: sorted(
+                        str(sorted(one.items(), key=str))
+                        for one in getattr(inspected, f"get_{kind}")(table)
+                    )
                     for kind in ("indexes", "unique_constraints", "foreign_keys")
                 },
                 # A column that was added later has a constraint of its own on SQLite.
@@ -109,13 +117,17 @@ def test_tables_change_by_a_migration_only() -> None:
     cure = "the tables changed: write a migration, and put `python -m tools.schema` into its FINGERPRINT"
     assert fingerprint() == schema.head_fingerprint(), cure
     for script in Path(schema.__file__).parent.glob("versions/*.py"):
-        assert "store.tables" not in script.read_text(), f"{script.name}: write out what this version makes"
+        assert "store.tables" not in script.read_text(), (
+            f"{script.name}: write out what this version makes"
+        )
 
 
 def test_services_read_migrations_as_alembic_does() -> None:
     scripts = ScriptDirectory(str(Path(schema.__file__).parent)).walk_revisions()
     told = [(one.revision, one.module.WORKS_FROM, one.module.FINGERPRINT) for one in scripts][::-1]
-    assert [(each["revision"], each["WORKS_FROM"], each["FINGERPRINT"]) for each in schema._migrations()] == told
+    assert [
+        (each["revision"], each["WORKS_FROM"], each["FINGERPRINT"]) for each in schema._migrations()
+    ] == told
     assert [each[0] for each in told] == list(schema.known_versions())
 
 
@@ -141,7 +153,10 @@ FROZEN = {
 
 def test_a_migration_that_landed_never_changes() -> None:
     folder = Path(schema.__file__).parent / "versions"
-    found = {file.name: hashlib.sha256(file.read_bytes()).hexdigest()[:16] for file in folder.glob("0*.*")}
+    found = {
+        file.name: hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+        for file in folder.glob("0*.*")
+    }
     assert found == FROZEN
 
 
@@ -149,18 +164,31 @@ OLDER = ["DROP TABLE crawler_memory", "ALTER TABLE task_history RENAME COLUMN re
 
 
 @FEWER_ON_MYSQL
-def test_a_database_from_before_the_first_schema_is_named_with_what_it_lacks(current_url: str) -> None:
-    """Whichever version it says, and when it says none; it stays as it is until somebody has it made anew."""
+def test_a_database_from_before_the_first_schema_is_named_with_what_it_lacks(
+    current_url: str,
+) -> None:
+    """Whichever version it says, and when it says none; it stays as it is until somebody has it
+    made anew.
+    """
     write(current_url, *OLDER)
     for version in ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "none"):
         write(current_url, f"UPDATE alembic_version SET version_num = '{version}'")
         if version == "none":
             write(current_url, "DROP TABLE alembic_version")
-        lacks = "task_history.retry_note" if version == "none" else "table crawler_memory, task_history.retry_note"
+        lacks = (
+            "task_history.retry_note"
+            if version == "none"
+            else "table crawler_memory, task_history.retry_note"
+        )
         problem = read_schema(current_url).problem or ""
         assert problem.startswith(f"The database has schema version {version}, but lacks {lacks}")
-        assert problem.endswith("crawlctl db upgrade --recreate, which DELETES all that the database records")
-        with closing(open_store(current_url)) as store, pytest.raises(StoreUnavailable, match=re.escape(problem)):
+        assert problem.endswith(
+            "crawlctl db upgrade --recreate, which DELETES all that the database records"
+        )
+        with (
+            closing(open_store(current_url)) as store,
+            pytest.raises(StoreUnavailable, match=re.escape(problem)),
+        ):
             store.health.ping()
         with pytest.raises(NotInThisState, match=re.escape(problem)):
             upgrade(current_url)
@@ -190,17 +218,36 @@ DAY = "2026-11-27 10:00:00.000000"
 
 def insert_run(url: str, run_id: int = 1, **more: Any) -> None:
     """Write a run of an older build, with these columns."""
-    row: dict[str, Any] = {"run_id": run_id, "run_uid": f"u{run_id}", "request_id": f"r{run_id}", "request_hash": "h"}
-    row |= {"crawler": "services", "pool": "default", "trigger": "api", "status": "PROCESSING", "stage": "completion"}
+    row: dict[str, Any] = {
+        "run_id": run_id,
+        "run_uid": f"u{run_id}",
+        "request_id": f"r{run_id}",
+        "request_hash": "h",
+    }
+    row |= {
+        "crawler": "services",
+        "pool": "default",
+        "trigger": "api",
+        "status": "PROCESSING",
+        "stage": "completion",
+    }
     row |= {"attempt": 1, "requeued_attempt": 1, "request": '{"crawler": "services"}'}
-    row |= dict.fromkeys(("claim_resumed", "claim_rerun", "claim_repair", "multi", "stop_force", "stop_escalated"), 0)
+    row |= dict.fromkeys(
+        ("claim_resumed", "claim_rerun", "claim_repair", "multi", "stop_force", "stop_escalated"), 0
+    )
     row |= dict.fromkeys(("created_at", "updated_at", "ended_at"), DAY)
     insert(url, "run_history", row | more)
 
 
 def insert_task(url: str, task_id: int = 1, **more: Any) -> None:
     """Write a task of the run 1, as an older build did."""
-    row: dict[str, Any] = {"task_id": task_id, "run_id": 1, "attempt": 1, "run_attempt": 1, "task_index": task_id}
+    row: dict[str, Any] = {
+        "task_id": task_id,
+        "run_id": 1,
+        "attempt": 1,
+        "run_attempt": 1,
+        "task_index": task_id,
+    }
     row |= {"status": "RUNNING", "args": "{}", "ever_seen": 1, "status_since": DAY, "ended_at": DAY}
     insert(url, "task_history", row | more)
 
@@ -214,8 +261,12 @@ def insert(url: str, table: str, row: dict[str, Any]) -> None:
     engine.dispose()
 
 
-def test_each_schema_since_the_first_goes_up_with_its_records_and_comes_down(empty_url: str) -> None:
-    """It also goes on where an upgrade was cut off between a change and its version, as MySQL leaves it."""
+def test_each_schema_since_the_first_goes_up_with_its_records_and_comes_down(
+    empty_url: str,
+) -> None:
+    """It also goes on where an upgrade was cut off between a change and its version, as MySQL
+    leaves it.
+    """
     migrate(empty_url, "0001")
     insert_run(empty_url)
     insert_task(empty_url)
@@ -230,7 +281,11 @@ def test_each_schema_since_the_first_goes_up_with_its_records_and_comes_down(emp
         with closing(open_store(empty_url)) as store:
             store.health.ping()
             [run] = store.runs.list_runs(tags=["a"])
-            assert (run.run_id, run.run_uid, run.created_at.isoformat()) == (1, "u1", "2026-11-27T10:00:00+00:00")
+            assert (run.run_id, run.run_uid, run.created_at.isoformat()) == (
+                1,
+                "u1",
+                "2026-11-27T10:00:00+00:00",
+            )
             assert [task.task_id for task in store.tasks.list_tasks(1)] == [1]
     migrate(empty_url, "base")
     engine = engine_of(empty_url)
@@ -244,7 +299,8 @@ def test_a_build_with_another_migration_of_the_same_number_is_told_apart(current
     write(current_url, "UPDATE schema_compatibility SET fingerprint = 'another'")
     for use in (upgrade, lambda url: open_store(url).health.ping()):
         with pytest.raises(
-            (NotInThisState, StoreUnavailable), match=r"another migration of this number made it; .* --recreate"
+            (NotInThisState, StoreUnavailable),
+            match=r"another migration of this number made it; .* --recreate",
         ):
             use(current_url)
 
@@ -254,7 +310,19 @@ def test_a_database_with_records_that_can_be_used_is_not_created_anew(current_ur
     """Whichever version it says, and when it says none."""
     with closing(open_store(current_url)) as store:
         store.initiation.create_run(RunRequest(crawler="services"), "r", Owner("w", "1"))
-        for version in ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0999", None):
+        for version in (
+            "0001",
+            "0002",
+            "0003",
+            "0004",
+            "0005",
+            "0006",
+            "0007",
+            "0008",
+            "0009",
+            "0999",
+            None,
+        ):
             changed = f"UPDATE alembic_version SET version_num = '{version}'"
             write(current_url, changed if version else "DELETE FROM alembic_version")
             with pytest.raises(NotInThisState, match="--recreate would delete all records"):
@@ -263,7 +331,12 @@ def test_a_database_with_records_that_can_be_used_is_not_created_anew(current_ur
 
 
 def test_an_upgrade_that_was_cut_off_goes_on(current_url: str) -> None:
-    write(current_url, "DELETE FROM alembic_version", "DROP TABLE outbox_delivery", "DELETE FROM outbox_counter")
+    write(
+        current_url,
+        "DELETE FROM alembic_version",
+        "DROP TABLE outbox_delivery",
+        "DELETE FROM outbox_counter",
+    )
     upgrade(current_url)
     with closing(open_store(current_url)) as store:
         store.health.ping()
@@ -289,7 +362,9 @@ def test_a_version_that_was_lost_has_one_cure_that_keeps_every_row(current_url: 
 
 
 @FEWER_ON_MYSQL
-def test_an_upgrade_of_what_is_there_writes_nothing(current_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_upgrade_of_what_is_there_writes_nothing(
+    current_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     statements: list[str] = []
 
     def heard(*args: object) -> None:
@@ -326,7 +401,8 @@ def test_logs_are_read_after_an_upgrade_and_by_the_build_before(empty_url: str) 
         engine.dispose()
 
 
-#: What builds before 0006 recorded -> who ended it. Where a crawler's own word is one of ours, the cause tells.
+#: What builds before 0006 recorded -> who ended it. Where a crawler's own word is one of ours, the
+#: cause tells.
 ENDED_BEFORE = [
     ("SUCCEEDED", "cancelled", "The crawler ended itself with 'cancelled', exit 0", "crawler"),
     ("FAILED", "cancelled", "The crawler failed with 'cancelled', exit 1", "crawler"),
@@ -353,14 +429,49 @@ def test_older_ends_tell_who_ended_them(empty_url: str, monkeypatch: pytest.Monk
     migrate(empty_url, "0005")
     runs: list[tuple[str, str | None, str, str | None, str | None, str | None]] = [
         ("FAILED", "cancelled", "Stopped by ann", DAY, None, "person"),
-        ("FAILED", "cancelled", "The crawler failed with 'cancelled', exit 1", None, None, "crawler"),
-        ("FAILED", "timed_out", "It ran longer than run_timeout_s allows, exit 13", DAY, "timed_out", "limit"),
+        (
+            "FAILED",
+            "cancelled",
+            "The crawler failed with 'cancelled', exit 1",
+            None,
+            None,
+            "crawler",
+        ),
+        (
+            "FAILED",
+            "timed_out",
+            "It ran longer than run_timeout_s allows, exit 13",
+            DAY,
+            "timed_out",
+            "limit",
+        ),
         ("FAILED", "failed", "several workflows ended. failed, exit 13", DAY, "failed", "service"),
-        ("FAILED", "partial", "1 of 3 tasks did not succeed; most: It vanished", None, None, "crawler"),
-        ("FAILED", "evicted", "2 of 2 tasks did not succeed; most: Ended from outside: drained", None, None, "cluster"),
+        (
+            "FAILED",
+            "partial",
+            "1 of 3 tasks did not succeed; most: It vanished",
+            None,
+            None,
+            "crawler",
+        ),
+        (
+            "FAILED",
+            "evicted",
+            "2 of 2 tasks did not succeed; most: Ended from outside: drained",
+            None,
+            None,
+            "cluster",
+        ),
         ("COMPLETED", "finished", "All 3 tasks succeeded", None, None, "crawler"),
         ("COMPLETED", "coverage", "price: 10 % have it", None, None, "service"),
-        ("COMPLETED", "coverage", "The crawler ended itself with 'coverage', exit 0", None, None, "crawler"),
+        (
+            "COMPLETED",
+            "coverage",
+            "The crawler ended itself with 'coverage', exit 0",
+            None,
+            None,
+            "crawler",
+        ),
         ("PROCESSING", None, "", None, None, None),
     ]
     for n, (status, outcome, cause, stop_at, limit, _) in enumerate(runs, 1):
@@ -371,9 +482,17 @@ def test_older_ends_tell_who_ended_them(empty_url: str, monkeypatch: pytest.Monk
     upgrade(empty_url)
     engine = engine_of(empty_url)
     with engine.connect() as connection:
-        found = connection.execute(sa.text("SELECT ended_by FROM run_history ORDER BY run_id")).scalars().all()
+        found = (
+            connection.execute(sa.text("SELECT ended_by FROM run_history ORDER BY run_id"))
+            .scalars()
+            .all()
+        )
         assert list(found) == [run[-1] for run in runs]
-        told = connection.execute(sa.text("SELECT ended_by FROM task_history ORDER BY task_id")).scalars().all()
+        told = (
+            connection.execute(sa.text("SELECT ended_by FROM task_history ORDER BY task_id"))
+            .scalars()
+            .all()
+        )
         assert list(told) == [task[-1] for task in ENDED_BEFORE]
     engine.dispose()
 
@@ -389,7 +508,10 @@ from crawler_lifecycle.store.migrations.schema_version import upgrade
 engine.BUSY_TIMEOUT_S = 120
 upgrade(sys.argv[1])
 """
-    processes = [subprocess.Popen([sys.executable, "-c", program, empty_url], stderr=subprocess.PIPE) for _ in range(2)]
+    processes = [
+        subprocess.Popen([sys.executable, "-c", program, empty_url], stderr=subprocess.PIPE)
+        for _ in range(2)
+    ]
     for process in processes:
         _, errors = process.communicate(timeout=150)
         assert (process.returncode, errors.decode()[-2000:]) == (0, "")
@@ -417,7 +539,10 @@ def test_ping_names_versions_and_the_cure(current_url: str) -> None:
 
 @FEWER_ON_MYSQL
 def test_a_former_build_may_return_for_a_day_after_an_upgrade(empty_url: str) -> None:
-    """Until then no workflow does what it could not replay. Nothing was there before a new database."""
+    """Until then no workflow does what it could not replay.
+
+    Nothing was there before a new database.
+    """
     now = utc_now()
     migrate(empty_url, "0007")
     upgrade(empty_url)

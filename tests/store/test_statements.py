@@ -73,7 +73,15 @@ def test_a_sync_of_a_thousand_tasks(store: Store) -> None:
     assert len(sent) <= 25
     tasks = store.looks.found_state(fence).tasks
     ends = [
-        seen(t, Phase.ENDED, START, uid=t.uid, node="n", counters=Counters(t.index, 1, 0, 1), end=good_end(START))
+        seen(
+            t,
+            Phase.ENDED,
+            START,
+            uid=t.uid,
+            node="n",
+            counters=Counters(t.index, 1, 0, 1),
+            end=good_end(START),
+        )
         for t in tasks
     ]
     with counted(store) as sent:
@@ -106,7 +114,9 @@ def test_cancelling_ten_thousand_tasks(store: Store) -> None:
     assert len(sent) < 52
 
 
-def test_cancelling_is_committed_page_by_page(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cancelling_is_committed_page_by_page(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A try that is cut off leaves what it did, and the next one goes on with the rest."""
     monkeypatch.setattr(stops, "CANCEL_PAGE", 40)
     fence = large(store, 100)
@@ -149,7 +159,9 @@ def test_stopping_thousands_of_tasks(store: Store, killed: bool) -> None:
     assert store.tasks.count_tasks(fence.run_id).by_status == {"STOPPING": MANY}
     pages = 3
     took = time.monotonic() - began
-    print(f"{store.database.engine.dialect.name}: {len(sent)} statements and {took:.1f} s to mark {MANY:,} tasks")
+    print(
+        f"{store.database.engine.dialect.name}: {len(sent)} statements and {took:.1f} s to mark {MANY:,} tasks"
+    )
     assert len(sent) <= 23 * pages
     assert store.events.last_event_seq() - seq == pages
     assert store.stops.unstopped(fence, killed) == []

@@ -1,4 +1,6 @@
-"""Answers that come in a moment of the test's choice, for tasks that are cancelled in that moment."""
+"""Answers that come in a moment of the test's choice, for tasks that are cancelled in that
+moment.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,9 @@ from typing import Any
 
 
 class Answering:
-    """Calls whose answer comes when it is given; ``given`` returns when it is there and nobody has taken it yet."""
+    """Calls whose answer comes when it is given; ``given`` returns when it is there and nobody has
+    taken it yet.
+    """
 
     def __init__(self, answer: Any = None) -> None:
         self.asked, self._answer = asyncio.Event(), answer

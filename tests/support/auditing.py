@@ -16,7 +16,9 @@ from tests.support.lab import Lab
 AT_ONCE = AuditRules(grace_s=0, orphan_grace_s=0, start_grace_s=0, resend_s=0)
 
 
-async def audit(lab: Lab, repair: bool = True, unknown: str = "leave", troubles: Sequence[str] = ()) -> AuditReport:
+async def audit(
+    lab: Lab, repair: bool = True, unknown: str = "leave", troubles: Sequence[str] = ()
+) -> AuditReport:
     """One audit from its start to its report."""
     handle: WorkflowHandle[Any, AuditReport] = await lab.client.start_workflow(
         names.AUDIT_WORKFLOW,

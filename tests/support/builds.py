@@ -21,7 +21,9 @@ LANDED = (ROOT / "tests/dev/landed.txt").read_text().strip()
 
 @dataclass(frozen=True)
 class Change:
-    """Text of one file (its path below ``crawler_lifecycle/``) that another build has differently."""
+    """Text of one file (its path below ``crawler_lifecycle/``) that another build has
+    differently.
+    """
 
     file: str
     old: str
@@ -29,9 +31,13 @@ class Change:
 
 
 def build(folder: Path, *changes: Change) -> Path:
-    """A build with these changes in ``folder``; a process that starts there with ``python -m`` executes it."""
+    """A build with these changes in ``folder``; a process that starts there with ``python -m``
+    executes it.
+    """
     for package in ("crawler_lifecycle", "workers"):
-        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__")
+        )
     for change in changes:
         file = folder / "crawler_lifecycle" / change.file
         text = file.read_text()
@@ -47,11 +53,16 @@ def command(*words: str) -> Sequence[str]:
 
 def environment(env: Mapping[str, str], **more: str) -> dict[str, str]:
     """An environment that lets the working directory decide which build is executed."""
-    return {key: value for key, value in env.items() if key not in ("PYTHONPATH", "PYTHONSAFEPATH")} | more
+    return {
+        key: value for key, value in env.items() if key not in ("PYTHONPATH", "PYTHONSAFEPATH")
+    } | more
 
 
 def checked_out(commit: str, folder: Path, *paths: str) -> Path:
-    """These paths of a commit, or all of it; a shallow clone fetches it. Raises ``CalledProcessError`` without it."""
+    """These paths of a commit, or all of it; a shallow clone fetches it.
+
+    Raises ``CalledProcessError`` without it.
+    """
 
     def git(*words: str, check: bool = True) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, check=check)

@@ -9,7 +9,9 @@ T = TypeVar("T")
 
 
 def covering(among: Iterable[T], met: Callable[[T], Set[object]]) -> list[T]:
-    """Cases that together meet all that ``among`` meet, chosen one after the other: the first that adds most."""
+    """Cases that together meet all that ``among`` meet, chosen one after the other: the first that
+    adds most.
+    """
     rest = list(among)
     wanted, chosen = set[object]().union(*map(met, rest)), list[T]()
     while wanted:

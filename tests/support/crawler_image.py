@@ -1,8 +1,10 @@
-"""The image of images/crawler/Dockerfile as an OCI archive, without an engine and without a registry.
+"""The image of images/crawler/Dockerfile as an OCI archive, without an engine and without a
+registry.
 
-The Dockerfile is read and its final stage carried out, so that both cannot drift apart; an instruction that is not
-understood here is an error. In place of the base image stands the Python of this machine. In place of
-``pip install`` the very versions of the lock are taken from the environment that the tests run in.
+The Dockerfile is read and its final stage carried out, so that both cannot drift apart; an
+instruction that is not understood here is an error. In place of the base image stands the Python of
+this machine. In place of ``pip install`` the very versions of the lock are taken from the
+environment that the tests run in.
 """
 
 from __future__ import annotations
@@ -25,9 +27,12 @@ REFERENCE = "crawl.test/crawler:1"
 #: What the build stage makes, and of which lock.
 PACKAGES = "/opt/crawl-packages"
 _LOCK = FOLDER / "requirements.lock"
-#: Instructions that change nothing of what a container executes here: the base image has no pip to be removed.
+#: Instructions that change nothing of what a container executes here: the base image has no pip to
+#: be removed.
 _WITHOUT_EFFECT = ("ARG", "LABEL", "STOPSIGNAL", "CMD")
-_REMOVES_PIP = "if python -m pip --version; then python -m pip uninstall --yes pip setuptools wheel; fi"
+_REMOVES_PIP = (
+    "if python -m pip --version; then python -m pip uninstall --yes pip setuptools wheel; fi"
+)
 
 
 @dataclass
@@ -47,11 +52,17 @@ def steps(path: Path = FOLDER / "Dockerfile") -> list[tuple[str, str]]:
     """Instruction and arguments, continued lines joined, comments left out."""
     text = re.sub(r"^\s*#.*\n", "", path.read_text(), flags=re.MULTILINE)
     lines = text.replace("\\\n", " ").splitlines()
-    return [(name, rest.strip()) for name, _, rest in (line.partition(" ") for line in lines if line.strip())]
+    return [
+        (name, rest.strip())
+        for name, _, rest in (line.partition(" ") for line in lines if line.strip())
+    ]
 
 
 def recipe(found: list[tuple[str, str]] | None = None) -> Recipe:
-    """What the final stage says. Raises ``ValueError`` for an instruction that is not understood here."""
+    """What the final stage says.
+
+    Raises ``ValueError`` for an instruction that is not understood here.
+    """
     found = steps() if found is None else found
     last = max(n for n, (name, _) in enumerate(found) if name == "FROM")
     made = Recipe(base=found[last][1])
@@ -114,11 +125,15 @@ def locked(lock: Path = _LOCK) -> Iterator[tuple[str, str]]:
 
 
 def install(folder: Path, lock: Path = _LOCK) -> None:
-    """What ``pip install --target`` of the lock makes, without the scripts, which the Dockerfile removes."""
+    """What ``pip install --target`` of the lock makes, without the scripts, which the Dockerfile
+    removes.
+    """
     for name, version in locked(lock):
         found = distribution(name)
         if found.version != version:
-            raise ValueError(f"{name}: the lock says {version}, installed is {found.version}; make lock && make env")
+            raise ValueError(
+                f"{name}: the lock says {version}, installed is {found.version}; make lock && make env"
+            )
         for file in found.files or ():
             if ".." in file.parts or "__pycache__" in file.parts or file.name == "INSTALLER":
                 continue

@@ -1,4 +1,6 @@
-"""The database of tests that need just any: SQLite, or the server that ``LIFECYCLE_TEST_DATABASE`` names."""
+"""The database of tests that need just any: SQLite, or the server that ``LIFECYCLE_TEST_DATABASE``
+names.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ KINDS = ("sqlite", "mariadb", "mysql")
 
 
 def wait_patiently(patch: pytest.MonkeyPatch) -> None:
-    """Databases that are opened from now on wait for locks, connections and answers as long as a slow machine takes.
+    """Databases that are opened from now on wait for locks, connections and answers as long as a
+    slow machine takes.
 
     For tests of several writers: how long one waits in production is not what they are about.
     """
@@ -52,8 +55,8 @@ def fresh_database(folder: Path, name: str = "lab.db") -> Iterator[str]:
 
 
 def make_tables(url: str) -> str:
-    """Give an empty database the schema of this build by a copy, which takes SQLite a hundredth and a server a fifth of
-    an upgrade; its URL.
+    """Give an empty database the schema of this build by a copy, which takes SQLite a hundredth and
+    a server a fifth of an upgrade; its URL.
 
     A file that exists stays as it is: other processes may have it open.
     """
@@ -71,7 +74,8 @@ def make_tables(url: str) -> str:
     return url
 
 
-#: What makes a database as an upgrade leaves it, by the version of its server: tables, and the few rows in them.
+#: What makes a database as an upgrade leaves it, by the version of its server: tables, and the few
+#: rows in them.
 _upgraded: dict[str, list[str]] = {}
 
 
@@ -102,12 +106,14 @@ def _copied(cursor: Any) -> Iterator[str]:
             yield cursor.mogrify(f"INSERT INTO {table} VALUES ({values})", row)
 
 
-#: One for all tests of a server. In a database called ``test_…`` MariaDB lets everybody do everything.
+#: One for all tests of a server. In a database called ``test_…`` MariaDB lets everybody do
+#: everything.
 SHARED = "shared"
 
 
 def without_rows(server: SqlServer) -> str:
-    """The URL of one database for all tests of a server, with the schema of this build and no row of a test before.
+    """The URL of one database for all tests of a server, with the schema of this build and no row
+    of a test before.
 
     Making its tables again takes longer than most tests: MySQL two seconds of processor time.
     """
@@ -117,7 +123,8 @@ def without_rows(server: SqlServer) -> str:
         make_tables(url)
     with closing(server.connect(SHARED)) as connection, connection.cursor() as cursor:
         for table in reversed(metadata.sorted_tables):
-            if table.name != "schema_compatibility":  # says which builds the schema serves, like its version
+            # Says which builds the schema serves, like its version.
+            if table.name != "schema_compatibility":
                 cursor.execute(f"DELETE FROM {table.name}")
         cursor.execute("INSERT INTO outbox_counter (id, seq) VALUES (1, 0)")
         cursor.execute("INSERT INTO pool_gate (id, state) VALUES (1, '{}')")
@@ -125,7 +132,9 @@ def without_rows(server: SqlServer) -> str:
 
 
 def empty_tables(kind: str, file: Path) -> str:
-    """The URL of a database with the schema of this build: ``file`` for SQLite, or that of ``without_rows``."""
+    """The URL of a database with the schema of this build: ``file`` for SQLite, or that of
+    ``without_rows``.
+    """
     if kind == "sqlite":
         return make_tables(f"sqlite:///{file}")
     return without_rows(shared_server(kind))
@@ -140,12 +149,13 @@ def _migrated() -> bytes:
 
 
 def make_databases_cheap() -> None:
-    """Engines that are opened from now on share what is made of each statement, and SQLite does not wait for the disk;
-    connections to a server share what they encrypt with.
+    """Engines that are opened from now on share what is made of each statement, and SQLite does not
+    wait for the disk; connections to a server share what they encrypt with.
 
-    Each test has an engine of its own, which would compile every statement anew: half of such a test's time.
-    Each connection to a server would read the certificates of the machine anew, which nobody asks for here.
-    Files outlive a killed process without a flush; only one of the machine would take them.
+    Each test has an engine of its own, which would compile every statement anew: half of such a
+    test's time. Each connection to a server would read the certificates of the machine anew, which
+    nobody asks for here. Files outlive a killed process without a flush; only one of the machine
+    would take them.
     """
     make_context = Connection._create_ssl_ctx
     plain = functools.cache(lambda: make_context(None, {}))
@@ -166,7 +176,9 @@ def make_databases_cheap() -> None:
 
     engine._prepare_sqlite = hasty
     engine.create_engine = create
-    Connection._create_ssl_ctx = lambda self, options: make_context(self, options) if options else plain()
+    Connection._create_ssl_ctx = lambda self, options: (
+        make_context(self, options) if options else plain()
+    )
 
 
 def _share(made: Engine, shared: Engine) -> None:
@@ -185,7 +197,11 @@ def _on_server(host: str | None, port: int | None, isolation: Any) -> Engine:
     """Of one database alone: a dialect knows the name of its own."""
     url = URL.create("mysql+pymysql", "root", host=host, port=port, database=SHARED)
     shared = create_engine(
-        url, poolclass=NullPool, query_cache_size=5_000, isolation_level=isolation, json_serializer=json_text
+        url,
+        poolclass=NullPool,
+        query_cache_size=5_000,
+        isolation_level=isolation,
+        json_serializer=json_text,
     )
     shared.connect().close()
     return shared

@@ -14,7 +14,9 @@ import pytest
 def small_disk(folder: Path, size: str) -> Iterator[Path]:
     """A file system of its own that is full soon."""
     folder.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)], capture_output=True)
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)], capture_output=True
+    )
     if made.returncode:
         pytest.skip(f"only root can make a small disk: {made.stderr.decode().strip()}")
     try:

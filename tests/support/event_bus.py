@@ -1,4 +1,6 @@
-"""EventBridge twice: moto over HTTP, and a fake of its JSON API that drops, refuses and hangs as AWS does."""
+"""EventBridge twice: moto over HTTP, and a fake of its JSON API that drops, refuses and hangs as
+AWS does.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,12 @@ AWS_ENVIRONMENT = {
     "AWS_EC2_METADATA_DISABLED": "true",
 }
 #: What must not be set beside it.
-AWS_UNSET = ("AWS_DEFAULT_REGION", "AWS_PROFILE", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_EVENTBRIDGE")
+AWS_UNSET = (
+    "AWS_DEFAULT_REGION",
+    "AWS_PROFILE",
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT_URL_EVENTBRIDGE",
+)
 
 
 def use_aws(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,7 +51,9 @@ def use_aws(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class EventBusServer(FaultyServer):
-    """``PutEvents`` and ``DescribeEventBus``; ``details`` holds what arrived on the bus, in order."""
+    """``PutEvents`` and ``DescribeEventBus``; ``details`` holds what arrived on the bus, in
+    order.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,22 +73,32 @@ class EventBusServer(FaultyServer):
         operation = headers["x-amz-target"].removeprefix("AWSEvents.")
         self.operations.append(operation)
         request = json.loads(body)
-        return self._describe(request["Name"]) if operation == "DescribeEventBus" else self._put(request["Entries"])
+        return (
+            self._describe(request["Name"])
+            if operation == "DescribeEventBus"
+            else self._put(request["Entries"])
+        )
 
     def _describe(self, name: str) -> Answer:
         if not self.may_describe:
-            return aws_error("AccessDeniedException", f"User: arn:aws:iam::{ACCOUNT}:user/x is not authorized")
+            return aws_error(
+                "AccessDeniedException", f"User: arn:aws:iam::{ACCOUNT}:user/x is not authorized"
+            )
         if name not in self.buses:
             return aws_error("ResourceNotFoundException", f"Event bus {name} does not exist.")
         return _json({"Name": name, "Arn": BUS_ARN})
 
     def _put(self, entries: list[dict[str, Any]]) -> Answer:
         if not 1 <= len(entries) <= 10 or sum(map(entry_size, entries)) >= 256 * 1024:
-            return aws_error("ValidationException", "Total size of the entries in the request is over the limit.")
+            return aws_error(
+                "ValidationException", "Total size of the entries in the request is over the limit."
+            )
         answers = []
         for entry in entries:
             if self.failed_entry is not None:
-                answers.append(dict(zip(("ErrorCode", "ErrorMessage"), self.failed_entry, strict=True)))
+                answers.append(
+                    dict(zip(("ErrorCode", "ErrorMessage"), self.failed_entry, strict=True))
+                )
                 continue
             assert isinstance(json.loads(entry["Detail"]), dict)
             answers.append({"EventId": str(uuid.uuid4())})
@@ -91,7 +110,12 @@ class EventBusServer(FaultyServer):
 
 def entry_size(entry: dict[str, Any]) -> int:
     """The rule of "Calculating PutEvents event entry size"."""
-    texts = [entry["Source"], entry["DetailType"], entry.get("Detail", ""), *entry.get("Resources", [])]
+    texts = [
+        entry["Source"],
+        entry["DetailType"],
+        entry.get("Detail", ""),
+        *entry.get("Resources", []),
+    ]
     return (14 if "Time" in entry else 0) + sum(len(text.encode()) for text in texts)
 
 
@@ -116,7 +140,9 @@ def event_bus_server() -> Iterator[EventBusServer]:
 
 @contextmanager
 def moto_bus(host: str = "127.0.0.1") -> Iterator[tuple[str, Callable[[], list[dict[str, Any]]]]]:
-    """moto's server with the bus and a queue behind it: its address, and what arrived there so far."""
+    """moto's server with the bus and a queue behind it: its address, and what arrived there so
+    far.
+    """
     import boto3
     from moto.events.models import events_backends
     from moto.server import ThreadedMotoServer
@@ -135,9 +161,13 @@ def moto_bus(host: str = "127.0.0.1") -> Iterator[tuple[str, Callable[[], list[d
         }
         events, sqs = boto3.client("events", **common), boto3.client("sqs", **common)
         queue = sqs.create_queue(QueueName="arrived")["QueueUrl"]
-        arn = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+        arn = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["QueueArn"])["Attributes"][
+            "QueueArn"
+        ]
         events.create_event_bus(Name=BUS)
-        pattern = json.dumps({"source": ["crawler-lifecycle"], "detail": {"type": [{"prefix": "run."}]}})
+        pattern = json.dumps(
+            {"source": ["crawler-lifecycle"], "detail": {"type": [{"prefix": "run."}]}}
+        )
         events.put_rule(Name="all", EventBusName=BUS, EventPattern=pattern)
         events.put_targets(Rule="all", EventBusName=BUS, Targets=[{"Id": "queue", "Arn": arn}])
         arrived: list[dict[str, Any]] = []

@@ -1,7 +1,8 @@
-"""How many examples of Hypothesis a property gets: the same fixed ones every time, or many new ones in a search.
+"""How many examples of Hypothesis a property gets: the same fixed ones every time, or many new ones
+in a search.
 
-``HYPOTHESIS_PROFILE`` chooses: ``ours`` by default, ``thorough`` for all of them (``make test-all``), ``search`` as
-``python3 -m tools fuzz`` does.
+``HYPOTHESIS_PROFILE`` chooses: ``ours`` by default, ``thorough`` for all of them
+(``make test-all``), ``search`` as ``python3 -m tools fuzz`` does.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ SEARCHES_MORE = 20
 
 
 def examples(count: int) -> int:
-    """For a property that sets a number of its own: ``count``, far more in a search, a fifth in the usual play."""
+    """For a property that sets a number of its own: ``count``, far more in a search, a fifth in the
+    usual play.
+    """
     if PROFILE == "search":
         return count * SEARCHES_MORE
     return max(count // 5, min(count, 10)) if PROFILE == "ours" else count
@@ -25,9 +28,14 @@ def examples(count: int) -> int:
 
 def load_profile() -> None:
     """Make the profile that was chosen the one of every test that is read after this."""
-    # What chance finds, no change made: so nothing but a search draws at random, or keeps what it found for next time.
+    # What chance finds, no change made: so nothing but a search draws at random, or keeps what it
+    # found for next time.
     fixed = settings(
-        deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow],
+        print_blob=True,
     )
     settings.register_profile("ours", parent=fixed, max_examples=examples(100))
     settings.register_profile("thorough", parent=fixed, max_examples=300)

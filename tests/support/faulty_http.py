@@ -1,4 +1,6 @@
-"""A small HTTP server that can be told to fail, under the counterparts of Pusher and EventBridge."""
+"""A small HTTP server that can be told to fail, under the counterparts of Pusher and
+EventBridge.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,10 @@ class Answer:
 class FaultyServer:
     """Serves ``handle`` and, before it, what ``faults`` holds, in order, one for each request.
 
-    ``"hang"``: no answer until the end of the test. ``"trickle"``: an answer whose head never ends. ``"drop"``: the
-    request takes effect and the connection is closed instead of an answer. An ``Answer``: that one, with no effect.
+    ``"hang"``: no answer until the end of the test. ``"trickle"``: an answer whose head never ends.
+        ``"drop"``: the
+    request takes effect and the connection is closed instead of an answer. An ``Answer``: that one,
+    with no effect.
     """
 
     def __init__(self) -> None:
@@ -89,7 +93,8 @@ def serving(server: FaultyServer, tls: ssl.SSLContext | None = None) -> Iterator
         request_queue_size = 128  # a call that is not let in waits a second for its next try
 
         def handle_error(self, request: object, client_address: object) -> None:
-            # A client that goes away is what these tests are about; anything else is a bug of the fake.
+            # A client that goes away is what these tests are about; anything else is a bug of the
+            # fake.
             if not isinstance(sys.exception(), OSError):
                 super().handle_error(request, client_address)  # type: ignore[arg-type]
 
@@ -98,7 +103,9 @@ def serving(server: FaultyServer, tls: ssl.SSLContext | None = None) -> Iterator
     if tls is not None:
         http.socket = tls.wrap_socket(http.socket, server_side=True)
     server.url = f"http://127.0.0.1:{http.server_port}"
-    thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread = threading.Thread(
+        target=http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+    )
     thread.start()
     try:
         yield

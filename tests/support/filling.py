@@ -1,7 +1,7 @@
 """Years of runs in seconds: rows that a fleet would have left, made by the database itself.
 
-For tests and benchmarks whose question is how the store behaves among many rows; the rows hang together as far as the
-queries of the store can tell.
+For tests and benchmarks whose question is how the store behaves among many rows; the rows hang
+together as far as the queries of the store can tell.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ WORKS = 997
 FLOW_OF = 200
 """Every fourth run belongs to a flow, and a flow has so many consecutive runs at most."""
 PARENT_OF = 10_000
-"""Every fifth run has a parent, and a parent its runs among so many consecutive ones: more than a page of them."""
+"""Every fifth run has a parent, and a parent its runs among so many consecutive ones: more than a
+page of them.
+"""
 NAMES = 10
 """Names of managers, and of graphs."""
 RARE_TAG = "rare"
@@ -33,7 +35,9 @@ _DIGITS = " UNION ALL ".join(f"SELECT {n} AS d" for n in range(10))
 
 def patient_engine(url: str | sa.URL) -> sa.Engine:
     """An engine for statements that take longer than any of the service may."""
-    return open_engine(parse_url(url) if isinstance(url, str) else url, pool_size=5, answer_timeout_s=3600)
+    return open_engine(
+        parse_url(url) if isinstance(url, str) else url, pool_size=5, answer_timeout_s=3600
+    )
 
 
 def _numbers(count: int) -> str:
@@ -53,13 +57,19 @@ def _minute(connection: sa.Connection, minutes: str) -> str:
 
 
 def _name(connection: sa.Connection, prefix: str, number: str) -> str:
-    return f"'{prefix}' || ({number})" if connection.dialect.name == "sqlite" else f"CONCAT('{prefix}', {number})"
+    return (
+        f"'{prefix}' || ({number})"
+        if connection.dialect.name == "sqlite"
+        else f"CONCAT('{prefix}', {number})"
+    )
 
 
 def _insert(connection: sa.Connection, table: str, columns: dict[str, str], source: str) -> None:
     names = ", ".join(columns)
     values = ", ".join(columns.values())
-    connection.execute(sa.text(f"INSERT INTO {table} ({names}) SELECT {values} FROM {source}".replace(":", r"\:")))
+    connection.execute(
+        sa.text(f"INSERT INTO {table} ({names}) SELECT {values} FROM {source}".replace(":", r"\:"))
+    )
 
 
 def fill_line(connection: sa.Connection, runs: int) -> None:
@@ -74,7 +84,11 @@ def fill_line(connection: sa.Connection, runs: int) -> None:
 
 def fill_runs(connection: sa.Connection, count: int) -> int:
     """Insert so many ended runs, one in a hundred FAILED; the id of the first one."""
-    first = int(connection.execute(sa.text("SELECT COALESCE(MAX(run_id), 0) + 1 FROM run_history")).scalar_one())
+    first = int(
+        connection.execute(
+            sa.text("SELECT COALESCE(MAX(run_id), 0) + 1 FROM run_history")
+        ).scalar_one()
+    )
     created = _minute(connection, "n")
     failed = "n % 100 = 7"
     unique = _name(connection, "filled-", "n")
@@ -116,13 +130,18 @@ def fill_runs(connection: sa.Connection, count: int) -> int:
     _insert(
         connection,
         "run_tag",
-        {"tag": f"CASE WHEN n % 1000 = 9 THEN '{RARE_TAG}' ELSE '{COMMON_TAG}' END", "run_id": f"n + {first}"},
+        {
+            "tag": f"CASE WHEN n % 1000 = 9 THEN '{RARE_TAG}' ELSE '{COMMON_TAG}' END",
+            "run_id": f"n + {first}",
+        },
         f"{_numbers(count)} AS numbers WHERE n % 2 = 1",
     )
     return first
 
 
-def fill_tasks(connection: sa.Connection, first_run: int, runs: int, each: int, status: str = "SUCCEEDED") -> None:
+def fill_tasks(
+    connection: sa.Connection, first_run: int, runs: int, each: int, status: str = "SUCCEEDED"
+) -> None:
     """Insert so many tasks for each of ``runs`` runs from ``first_run`` on, all in one status."""
     ended = _minute(connection, "r.n") if status == "SUCCEEDED" else "NULL"
     columns = {
@@ -139,7 +158,12 @@ def fill_tasks(connection: sa.Connection, first_run: int, runs: int, each: int, 
         "ever_seen": "1",
         "ended_at": ended,
     }
-    _insert(connection, "task_history", columns, f"{_numbers(runs)} AS r CROSS JOIN {_numbers(each)} AS t")
+    _insert(
+        connection,
+        "task_history",
+        columns,
+        f"{_numbers(runs)} AS r CROSS JOIN {_numbers(each)} AS t",
+    )
 
 
 def fill_records(connection: sa.Connection, first_run: int, runs: int) -> None:
@@ -147,26 +171,62 @@ def fill_records(connection: sa.Connection, first_run: int, runs: int) -> None:
     numbers, run = f"{_numbers(runs)} AS numbers", {"run_id": f"n + {first_run}", "attempt": "1"}
     at = _minute(connection, "n")
     known = {"evidence": "'{}'", "lag_ms": "5"}
-    moved = {"from_status": "'RUNNING'", "to_status": "'SUCCEEDED'", "committed_at": at, "source": "'look'"}
+    moved = {
+        "from_status": "'RUNNING'",
+        "to_status": "'SUCCEEDED'",
+        "committed_at": at,
+        "source": "'look'",
+    }
     _insert(connection, "status_transition", {**run, **moved, **known}, numbers)
-    believed = {"kind": "'late'", "believed": "'RUNNING'", "truth": "'FAILED'", "found_by": "'look'", "created_at": at}
+    believed = {
+        "kind": "'late'",
+        "believed": "'RUNNING'",
+        "truth": "'FAILED'",
+        "found_by": "'look'",
+        "created_at": at,
+    }
     _insert(connection, "correction", {**run, **believed, **known}, numbers)
-    _insert(connection, "history_property", {**run, "name": "'workflow_id'", "value": "'x'"}, numbers)
+    _insert(
+        connection, "history_property", {**run, "name": "'workflow_id'", "value": "'x'"}, numbers
+    )
     asked = {"request_id": "'s'", "`force`": "0", "requested_at": at}
     _insert(connection, "cancellation_log", {**run, **asked}, numbers)
     _insert(connection, "export_record", {**run, "status": "'done'", "at": at}, numbers)
-    added = {"request_key": "'k'", "args_hash": "'0'", "first_index": "1", "tasks": "1", "created_at": at}
+    added = {
+        "request_key": "'k'",
+        "args_hash": "'0'",
+        "first_index": "1",
+        "tasks": "1",
+        "created_at": at,
+    }
     _insert(connection, "task_addition", {"run_id": run["run_id"], **added}, numbers)
-    task = {"task_id": "t.task_id", "run_id": "t.run_id", "attempt": "1", "task_index": "t.task_index"}
-    _insert(connection, "task_observation", task, f"task_history AS t WHERE t.run_id >= {first_run}")
-    _insert(connection, "task_log", {"task_id": "t.task_id", "log_tail": "'x'"}, "task_history AS t")
-    _insert(connection, "task_stats", {"task_id": "t.task_id", "stats": "'{\"a\": 1}'"}, "task_history AS t")
+    task = {
+        "task_id": "t.task_id",
+        "run_id": "t.run_id",
+        "attempt": "1",
+        "task_index": "t.task_index",
+    }
+    _insert(
+        connection, "task_observation", task, f"task_history AS t WHERE t.run_id >= {first_run}"
+    )
+    _insert(
+        connection, "task_log", {"task_id": "t.task_id", "log_tail": "'x'"}, "task_history AS t"
+    )
+    _insert(
+        connection,
+        "task_stats",
+        {"task_id": "t.task_id", "stats": "'{\"a\": 1}'"},
+        "task_history AS t",
+    )
     fill_events(connection, first_run, runs)
 
 
 def fill_events(connection: sa.Connection, first_run: int, runs: int) -> None:
     """The event of the end of each of these runs, and its delivery."""
-    numbers, last = f"{_numbers(runs)} AS numbers", "(SELECT COALESCE(MAX(seq), 0) FROM outbox_event)"
+    numbers, last = (
+        f"{_numbers(runs)} AS numbers",
+        "(SELECT COALESCE(MAX(seq), 0) FROM outbox_event)",
+    )
     first = int(connection.execute(sa.text(f"SELECT {last}")).scalar_one()) + 1
     columns = {
         "seq": f"n + {first}",
@@ -182,7 +242,9 @@ def fill_events(connection: sa.Connection, first_run: int, runs: int) -> None:
     _insert(connection, "outbox_event", columns, numbers)
     sent = {"seq": f"n + {first}", "sink": "'events'", "status": "'delivered'", "tries": "1"}
     _insert(connection, "outbox_delivery", sent, numbers)
-    connection.execute(sa.text("UPDATE outbox_counter SET seq = (SELECT MAX(seq) FROM outbox_event)"))
+    connection.execute(
+        sa.text("UPDATE outbox_counter SET seq = (SELECT MAX(seq) FROM outbox_event)")
+    )
 
 
 def fill_managers(connection: sa.Connection, count: int) -> None:
@@ -234,7 +296,9 @@ def fill_access(connection: sa.Connection) -> None:
 
 
 def fill_graphs(connection: sa.Connection) -> None:
-    """A graph that ended when it did for each run that there is, with a step for each task, and a draft of a page."""
+    """A graph that ended when it did for each run that there is, with a step for each task, and a
+    draft of a page.
+    """
     columns = {
         "graph_id": "run_id * 2",
         "graph_uid": "run_uid",
@@ -250,10 +314,16 @@ def fill_graphs(connection: sa.Connection) -> None:
         **dict.fromkeys(("created_at", "updated_at", "ended_at"), "ended_at"),
     }
     _insert(connection, "graph", columns, "run_history")
-    draft = {"graph_id": "run_id * 2 + 1", "graph_key": _name(connection, "d", "run_id"), "state": "'draft'"}
+    draft = {
+        "graph_id": "run_id * 2 + 1",
+        "graph_key": _name(connection, "d", "run_id"),
+        "state": "'draft'",
+    }
     _insert(connection, "graph", columns | draft, "run_history")
     step = {"graph_id": "run_id * 2", "number": "task_index"}
-    waiting = dict.fromkeys(("attempt", "tries", "snoozed", "run_attempt", "begun_attempt", "ending"), "0")
+    waiting = dict.fromkeys(
+        ("attempt", "tries", "snoozed", "run_attempt", "begun_attempt", "ending"), "0"
+    )
     named = {
         "path": "task_index",
         "path_hash": "task_index",
@@ -264,7 +334,12 @@ def fill_graphs(connection: sa.Connection) -> None:
     _insert(connection, "graph_step", {**step, **named, **waiting}, "task_history")
     _insert(connection, "graph_result", {**step, "part": "0", "data": "'x'"}, "task_history")
     _insert(connection, "graph_log", {"graph_id": "graph_id", "log_tail": "'x'"}, "graph")
-    _insert(connection, "graph_page", {"graph_id": "run_id * 2 + 1", "page": "0", "data": "'x'"}, "run_history")
+    _insert(
+        connection,
+        "graph_page",
+        {"graph_id": "run_id * 2 + 1", "page": "0", "data": "'x'"},
+        "run_history",
+    )
 
 
 def analyze(connection: sa.Connection, tables: list[str]) -> None:

@@ -1,4 +1,6 @@
-"""A small Temporal that holds schedules and fires, on a clock of the test: no server, and no workflows."""
+"""A small Temporal that holds schedules and fires, on a clock of the test: no server, and no
+workflows.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,10 @@ class Fired:
 
 
 class FiringTemporal:
-    """What the keeper asks of Temporal, in memory. It fires in UTC, by the calendars that it was given."""
+    """What the keeper asks of Temporal, in memory.
+
+    It fires in UTC, by the calendars that it was given.
+    """
 
     def __init__(self, clock: Callable[[], datetime]) -> None:
         self.clock, self.up = clock, True
@@ -63,7 +68,9 @@ class FiringTemporal:
         async def describe() -> Any:
             if id not in self.there:
                 raise RPCError("not found", RPCStatusCode.NOT_FOUND, b"")
-            return SimpleNamespace(schedule=self.there[id].schedule, info=SimpleNamespace(last_updated_at=self.clock()))
+            return SimpleNamespace(
+                schedule=self.there[id].schedule, info=SimpleNamespace(last_updated_at=self.clock())
+            )
 
         async def change(how: Any) -> None:
             self.there[id].schedule = how(None).schedule
@@ -76,14 +83,20 @@ class FiringTemporal:
     # --- what it does by itself
 
     def fire(self) -> None:
-        """Have everything up to now its turn that has had none; what is older than the window is left out."""
+        """Have everything up to now its turn that has had none; what is older than the window is
+        left out.
+        """
         for one in self.there.values():
             spec, state = one.schedule.spec, one.schedule.state
             while one.until + MINUTE <= self.clock():
                 one.until = one.until.replace(second=0, microsecond=0) + MINUTE
                 late = self.clock().replace(second=0, microsecond=0) - one.until
                 on_time = late <= one.schedule.policy.catchup_window
-                if on_time and not state.paused and any(_has(part, one.until) for part in spec.calendars):
+                if (
+                    on_time
+                    and not state.paused
+                    and any(_has(part, one.until) for part in spec.calendars)
+                ):
                     action = one.schedule.action
                     assert isinstance(action, ScheduleActionStartWorkflow)
                     self.orders.append(dataclasses.replace(action.args[0], due_at=one.until))
@@ -91,7 +104,13 @@ class FiringTemporal:
 
 def _has(calendar: ScheduleCalendarSpec, at: datetime) -> bool:
     values = (at.minute, at.hour, at.day, at.month, at.isoweekday() % 7)
-    parts = (calendar.minute, calendar.hour, calendar.day_of_month, calendar.month, calendar.day_of_week)
+    parts = (
+        calendar.minute,
+        calendar.hour,
+        calendar.day_of_month,
+        calendar.month,
+        calendar.day_of_week,
+    )
     return all(
         any(one.start <= value <= max(one.start, one.end) for one in part)
         for value, part in zip(values, parts, strict=True)

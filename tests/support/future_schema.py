@@ -1,7 +1,8 @@
-"""A schema of the future: what a newer build's ``crawlctl db upgrade`` does to a database that this build works on.
+"""A schema of the future: what a newer build's ``crawlctl db upgrade`` does to a database that this
+build works on.
 
-As a pytest plugin (``-p tests.support.future_schema``) every database that a test makes gets it, so that the suite of
-this build runs on the newer schema, as its workers would during a deployment.
+As a pytest plugin (``-p tests.support.future_schema``) every database that a test makes gets it, so
+that the suite of this build runs on the newer schema, as its workers would during a deployment.
 """
 
 from __future__ import annotations
@@ -51,14 +52,18 @@ def upgrade_by_a_newer_build(url: str, works_from: str, before: str | None = Non
     With ``before`` schema 0998 lies between, which serves builds from that one on.
     """
     steps = (
-        [(VERSION, works_from, _ADDS)] if before is None else [("0998", before, _NOTHING), (VERSION, works_from, _ADDS)]
+        [(VERSION, works_from, _ADDS)]
+        if before is None
+        else [("0998", before, _NOTHING), (VERSION, works_from, _ADDS)]
     )
     with tempfile.TemporaryDirectory() as folder:
         migrations = Path(folder, "migrations")
         shutil.copytree(MIGRATIONS, migrations, ignore=shutil.ignore_patterns("__pycache__"))
         last = head_version()
         for version, served, does in steps:
-            text = textwrap.dedent(_TEXT.format(version=version, before=last, works_from=served) + does.strip("\n"))
+            text = textwrap.dedent(
+                _TEXT.format(version=version, before=last, works_from=served) + does.strip("\n")
+            )
             (migrations / "versions" / f"{version}_future.py").write_text(text)
             last = version
         with _build_with(migrations):

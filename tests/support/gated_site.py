@@ -1,4 +1,6 @@
-"""A site whose pages answer at once until so many were asked for, and then when the test lets them."""
+"""A site whose pages answer at once until so many were asked for, and then when the test lets
+them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A folder of pages with everything in it that a crawler meets, and a server that misbehaves on purpose."""
+"""A folder of pages with everything in it that a crawler meets, and a server that misbehaves on
+purpose.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,20 @@ from pathlib import Path
 def write_pages(folder: Path) -> dict[str, str]:
     """Write a small site; its pages that can be reached: path -> title."""
     pages: dict[str, tuple[str, str]] = {
-        "/": ("Home", '<a href="chapter-1.html">1</a> <a href=chapters/>2</a> <a href="broken.html">3</a>'),
+        "/": (
+            "Home",
+            '<a href="chapter-1.html">1</a> <a href=chapters/>2</a> <a href="broken.html">3</a>',
+        ),
         "/chapter-1.html": (
             "One",
             '<a href="/">home</a> <a href="chapter-1.html#top">here</a> <a href="big.html">b</a>',
         ),
         "/chapters/": ("Two", '<a href="../chapter-1.html">1</a> <a href="a%20b.html?">space</a>'),
         "/chapters/a%20b.html": ("Space", '<a href="./">up</a> <a href="naïve.html">n</a>'),
-        "/chapters/na%C3%AFve.html": ("Naïve", '<a href="../gone.html">gone</a> <a href="../notes.txt">notes</a>'),
+        "/chapters/na%C3%AFve.html": (
+            "Naïve",
+            '<a href="../gone.html">gone</a> <a href="../notes.txt">notes</a>',
+        ),
         "/big.html": ("Big", "word " * 300_000 + '<a href="empty.html">last</a>'),
         "/framed.html": ("Framed", "<p>in a frame"),
         "/refreshed.html": ("Refreshed", "done"),
@@ -31,7 +39,10 @@ def write_pages(folder: Path) -> dict[str, str]:
         name = path.lstrip("/").replace("%20", " ").replace("%C3%AF", "ï")
         file = folder / name / "index.html" if path.endswith("/") else folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(f'<!doctype html><meta charset="utf-8"><title>{title}</title><body>{body}', encoding="utf-8")
+        file.write_text(
+            f'<!doctype html><meta charset="utf-8"><title>{title}</title><body>{body}',
+            encoding="utf-8",
+        )
     (folder / "empty.html").write_bytes(b"")
     (folder / "broken.html").write_bytes(
         b"<html><head><title>Bro\xffken</title><body><a href='latin.html'><div><p></b></div><<a href=\"http://[bad\">"
@@ -48,7 +59,9 @@ def write_pages(folder: Path) -> dict[str, str]:
 
 
 class Most:
-    """How many requests are answered, in the order in which they come; the others wait until the limit is lifted."""
+    """How many requests are answered, in the order in which they come; the others wait until the
+    limit is lifted.
+    """
 
     def __init__(self, requests: float = math.inf) -> None:
         self._most, self._come = requests, 0
@@ -98,7 +111,9 @@ class _Nasty(BaseHTTPRequestHandler):
             self._answer(302, b"")
         elif path == "/calendar":
             day = int(query or 0)
-            self._answer(200, f'<a href="?{day + 1}">next</a><a href="?{day + 2}">later</a>'.encode())
+            self._answer(
+                200, f'<a href="?{day + 1}">next</a><a href="?{day + 2}">later</a>'.encode()
+            )
         elif path == "/cut":
             self.send_response(200)
             self.send_header("Content-Length", "1000")
@@ -156,7 +171,10 @@ LOOPS = {"/self": "/self?", "/one": "/two", "/two": "/one", "/into": "/one", "/f
 
 @functools.cache
 def _giant(name: str) -> bytes:
-    """A page of some MB that costs a parser far more. It is made when it is asked for: that takes a second."""
+    """A page of some MB that costs a parser far more.
+
+    It is made when it is asked for: that takes a second.
+    """
     if name == "tags":
         return b"<a href=x>y</a>" * 700_000
     if name == "attributes":

@@ -1,4 +1,5 @@
-"""A laboratory for graphs: the real workflow, activities and store, with functions that a test writes down.
+"""A laboratory for graphs: the real workflow, activities and store, with functions that a test
+writes down.
 
 ``Scripted`` stands in for ``run_graph_batch``: it begins and records steps through the same port.
 """
@@ -26,8 +27,19 @@ from crawler_lifecycle.features.graphs.activities.batches import BatchOrder
 from crawler_lifecycle.features.graphs.domain.commands import GraphResult, GraphSnapshot
 from crawler_lifecycle.features.graphs.domain.engine import StepEnd
 from crawler_lifecycle.features.graphs.domain.pages import encode_pages, fingerprint
-from crawler_lifecycle.features.graphs.domain.spec import GraphOptions, GraphSpec, StepSpec, StepState
-from crawler_lifecycle.features.graphs.ports import ExecutionEnd, GraphRow, NewGraph, StepRow, StepWork
+from crawler_lifecycle.features.graphs.domain.spec import (
+    GraphOptions,
+    GraphSpec,
+    StepSpec,
+    StepState,
+)
+from crawler_lifecycle.features.graphs.ports import (
+    ExecutionEnd,
+    GraphRow,
+    NewGraph,
+    StepRow,
+    StepWork,
+)
 from crawler_lifecycle.temporal.interceptors import HeartbeatInterceptor
 from tests.support.lab import CRAWLERS, Lab, longer_and_longer
 from tests.support.managing import QUICK
@@ -93,14 +105,23 @@ class GraphLab:
         parent, context = fields.pop("parent", None), fields.pop("context", {})
         spec = GraphSpec(steps, GraphOptions(**fields), context)
         graphs, pages = self.lab.store.graphs, encode_pages(spec)
-        new = NewGraph(key, fingerprint(spec), len(pages), options=spec.options, parent=parent, requested_by="ada")
+        new = NewGraph(
+            key,
+            fingerprint(spec),
+            len(pages),
+            options=spec.options,
+            parent=parent,
+            requested_by="ada",
+        )
         row, _ = graphs.reserve_graph(new)
         for page, data in enumerate(pages):
             graphs.add_graph_page(row.graph_id, page, data)
         made: GraphRow = graphs.make_graph(row.graph_id)
         return made
 
-    async def start(self, steps: Sequence[StepSpec], key: str = "nightly", **fields: Any) -> WorkflowHandle[Any, Any]:
+    async def start(
+        self, steps: Sequence[StepSpec], key: str = "nightly", **fields: Any
+    ) -> WorkflowHandle[Any, Any]:
         """Make a graph and start its workflow."""
         return await self.begin(self.made(steps, key, **fields))
 
@@ -117,16 +138,24 @@ class GraphLab:
 
     async def ended(self, handle: WorkflowHandle[Any, Any]) -> GraphResult:
         """The result of the whole chain of executions."""
-        latest: WorkflowHandle[Any, Any] = self.lab.client.get_workflow_handle(handle.id, result_type=GraphResult)
+        latest: WorkflowHandle[Any, Any] = self.lab.client.get_workflow_handle(
+            handle.id, result_type=GraphResult
+        )
         result: GraphResult = await self.lab.ended(latest)
         return result
 
     async def snapshot_where(
         self, handle: WorkflowHandle[Any, Any], condition: Callable[[GraphSnapshot], Any]
     ) -> GraphSnapshot:
-        end, latest, pauses = time.monotonic() + 60, self.lab.client.get_workflow_handle(handle.id), longer_and_longer()
+        end, latest, pauses = (
+            time.monotonic() + 60,
+            self.lab.client.get_workflow_handle(handle.id),
+            longer_and_longer(),
+        )
         while True:
-            snapshot: GraphSnapshot = await latest.query(names.QUERY_STATUS, result_type=GraphSnapshot)
+            snapshot: GraphSnapshot = await latest.query(
+                names.QUERY_STATUS, result_type=GraphSnapshot
+            )
             if condition(snapshot):
                 return snapshot
             assert time.monotonic() < end, snapshot
@@ -161,7 +190,9 @@ class GraphLab:
             yield
 
 
-def graph_lab(lab: Lab, acts: Callable[[StepWork], StepState | None] = lambda work: None) -> GraphLab:
+def graph_lab(
+    lab: Lab, acts: Callable[[StepWork], StepState | None] = lambda work: None
+) -> GraphLab:
     """The laboratory, with the crawler ``quick``."""
     lab.scheduler.catalogue.crawlers = {**CRAWLERS, "quick": QUICK}
     return GraphLab(lab, Scripted(lab, acts))

@@ -1,4 +1,5 @@
-"""``crawlctl`` called in this process: one of its own takes half a second of processor before it does anything.
+"""``crawlctl`` called in this process: one of its own takes half a second of processor before it
+does anything.
 
 How the program itself begins and ends is for tests/dev/test_exit_codes.py.
 """
@@ -22,12 +23,17 @@ from crawler_lifecycle.cli import main
 def crawlctl(*words: str, env: Mapping[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
     """What it prints and its exit code, with this environment, in this folder.
 
-    Environment, folder and output are the process's own, so a thread beside the main one gets a process.
+    Environment, folder and output are the process's own, so a thread beside the main one gets a
+    process.
     """
     if threading.current_thread() is not threading.main_thread():
         command = (sys.executable, "-m", "crawler_lifecycle.cli", *words)
-        return subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=300)
-    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", newline="", write_through=True) for _ in range(2))
+        return subprocess.run(
+            command, env=env, cwd=folder, capture_output=True, text=True, timeout=300
+        )
+    out, err = (
+        io.TextIOWrapper(io.BytesIO(), "utf-8", newline="", write_through=True) for _ in range(2)
+    )
     with _environment(env), chdir(folder), redirect_stdout(out), redirect_stderr(err):
         try:
             code = main.run(words)

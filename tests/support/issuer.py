@@ -1,4 +1,6 @@
-"""A small OpenID Connect provider: it knows its people, signs tokens, and asks for PKCE as a real one does."""
+"""A small OpenID Connect provider: it knows its people, signs tokens, and asks for PKCE as a real
+one does.
+"""
 
 from __future__ import annotations
 
@@ -46,11 +48,17 @@ def jwk(algorithm: str, kid: str, **more: Any) -> dict[str, Any]:
     name = "RS256" if algorithm == "short" else algorithm
     public = private_key(algorithm, kid).public_key()
     made = jwt.get_algorithm_by_name(name).to_jwk(public, as_dict=True)
-    return {key: value for key, value in made.items() if key != "key_ops"} | {"kid": kid, "alg": name, **more}
+    return {key: value for key, value in made.items() if key != "key_ops"} | {
+        "kid": kid,
+        "alg": name,
+        **more,
+    }
 
 
 class Issuer(FaultyServer):
-    """Its address is ``url``, at the name ``localhost``: another site than a gateway at 127.0.0.1."""
+    """Its address is ``url``, at the name ``localhost``: another site than a gateway at
+    127.0.0.1.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,22 +75,42 @@ class Issuer(FaultyServer):
     def settings(self, **more: Any) -> dict[str, Any]:
         """Settings of a gateway whose people it knows."""
         roles = {"operators": {"role": "operate", "project": "*"}}
-        return {"issuer": self.issuer, "client_id": CLIENT, "client_secret": SECRET, "roles": roles, **more}
+        return {
+            "issuer": self.issuer,
+            "client_id": CLIENT,
+            "client_secret": SECRET,
+            "roles": roles,
+            **more,
+        }
 
     def claims(self, who: str, **more: Any) -> dict[str, Any]:
         now = int(time.time())
-        known = {"email": who, "email_verified": True, "sub": f"id-of-{who}", "groups": PEOPLE[who][1]}
+        known = {
+            "email": who,
+            "email_verified": True,
+            "sub": f"id-of-{who}",
+            "groups": PEOPLE[who][1],
+        }
         return {"iss": self.issuer, "aud": CLIENT, "iat": now, "exp": now + 3600, **known, **more}
 
     def token(
-        self, who: str = "ann@example.com", alg: str = "ES256", kid: str = "one", head: Any = None, **more: Any
+        self,
+        who: str = "ann@example.com",
+        alg: str = "ES256",
+        kid: str = "one",
+        head: Any = None,
+        **more: Any,
     ) -> str:
         """A signed token; claims that are ``None`` are left out."""
-        claims = {name: value for name, value in self.claims(who, **more).items() if value is not None}
+        claims = {
+            name: value for name, value in self.claims(who, **more).items() if value is not None
+        }
         return jwt.encode(claims, private_key(alg, kid), alg, headers={"kid": kid, **(head or {})})
 
     def log_in(self, address: str, email: str, password: str) -> str | None:
-        """What happens in the browser at the address of a login: where the provider leads back to, with a code."""
+        """What happens in the browser at the address of a login: where the provider leads back to,
+        with a code.
+        """
         asked = dict(parse_qsl(urlsplit(address).query))
         if PEOPLE.get(email, ("",))[0] != password:
             return None
@@ -96,7 +124,9 @@ class Issuer(FaultyServer):
         if path == "/.well-known/openid-configuration":
             ends = {"authorization_endpoint": "auth", "token_endpoint": "token", "jwks_uri": "keys"}
             found = {name: f"{self.issuer}/{end}" for name, end in ends.items()}
-            return Answer(body=json.dumps({"issuer": self.issuer, **found, **self.discovery}).encode())
+            return Answer(
+                body=json.dumps({"issuer": self.issuer, **found, **self.discovery}).encode()
+            )
         if path == "/keys":
             return Answer(body=json.dumps({"keys": self.keys}).encode())
         if path == "/auth" and method == "GET":
@@ -104,7 +134,11 @@ class Issuer(FaultyServer):
             return Answer(body=page.encode(), content_type="text/html; charset=utf-8")
         if path == "/auth":
             to = self.log_in(target, form["login"], form["password"])
-            return Answer(303, b"", headers={"Location": to}) if to else Answer(401, b"wrong", "text/plain")
+            return (
+                Answer(303, b"", headers={"Location": to})
+                if to
+                else Answer(401, b"wrong", "text/plain")
+            )
         if path == "/token":
             return self._redeem(form)
         return Answer(404)
@@ -114,13 +148,24 @@ class Issuer(FaultyServer):
             return Answer(401, b'{"error": "invalid_client"}')
         if form["grant_type"] == "password":
             known = PEOPLE.get(form["username"], ("",))[0] == form["password"]
-            kept: dict[str, str] | None = {"email": form["username"], "nonce": ""} if known else None
+            kept: dict[str, str] | None = (
+                {"email": form["username"], "nonce": ""} if known else None
+            )
         else:
             kept = self.codes.pop(form["code"], None)
-            hashed = base64.urlsafe_b64encode(hashlib.sha256(form["code_verifier"].encode()).digest()).decode()
-            fits = kept and (kept["code_challenge"], kept["redirect_uri"]) == (hashed.rstrip("="), form["redirect_uri"])
+            hashed = base64.urlsafe_b64encode(
+                hashlib.sha256(form["code_verifier"].encode()).digest()
+            ).decode()
+            fits = kept and (kept["code_challenge"], kept["redirect_uri"]) == (
+                hashed.rstrip("="),
+                form["redirect_uri"],
+            )
             kept = kept if fits else None
         if kept is None:
             return Answer(400, b'{"error": "invalid_grant", "error_description": "no such code"}')
         token = self.token(kept["email"], **{"nonce": kept["nonce"], **self.more})
-        return Answer(body=json.dumps({"id_token": token, "access_token": "x", "token_type": "Bearer"}).encode())
+        return Answer(
+            body=json.dumps(
+                {"id_token": token, "access_token": "x", "token_type": "Bearer"}
+            ).encode()
+        )

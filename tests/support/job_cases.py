@@ -1,4 +1,6 @@
-"""Deployments that between them use everything a Job can have; the goldens and the real server's dry run take them."""
+"""Deployments that between them use everything a Job can have; the goldens and the real server's
+dry run take them.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ def crawler(name: str = "shops", **more: Any) -> CrawlerDefinition:
 
 
 def deployment(crawler: str = "shops", **more: Any) -> Deployment:
-    whole = Deployment(run_ref(7), 1, crawler, {}, {}, [QueuedTask(70, 0, {})], Resources(), Limits(), FAR)
+    whole = Deployment(
+        run_ref(7), 1, crawler, {}, {}, [QueuedTask(70, 0, {})], Resources(), Limits(), FAR
+    )
     if (run_id := more.pop("run_id", None)) is not None:
         more["run"] = run_ref(run_id)
     return replace(whole, **more)
@@ -130,17 +134,34 @@ def cases() -> dict[str, Case]:
         run_as="namespace",
         sidecars=[
             Sidecar("proxy", "crawl.test/proxy:1"),
-            Sidecar("cache", DIGEST, ["cache"], ["--port", "$(PORT)"], {"PORT": "8"}, Resources("1", "256Mi")),
+            Sidecar(
+                "cache",
+                DIGEST,
+                ["cache"],
+                ["--port", "$(PORT)"],
+                {"PORT": "8"},
+                Resources("1", "256Mi"),
+            ),
         ],
         affinity={
             "podAntiAffinity": {
                 "preferredDuringSchedulingIgnoredDuringExecution": [
-                    {"weight": 1, "podAffinityTerm": {"topologyKey": "kubernetes.io/hostname", "labelSelector": {}}}
+                    {
+                        "weight": 1,
+                        "podAffinityTerm": {
+                            "topologyKey": "kubernetes.io/hostname",
+                            "labelSelector": {},
+                        },
+                    }
                 ]
             }
         },
         topology_spread=[
-            {"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "ScheduleAnyway"}
+            {
+                "maxSkew": 1,
+                "topologyKey": "topology.kubernetes.io/zone",
+                "whenUnsatisfiable": "ScheduleAnyway",
+            }
         ],
         extended_resources={"nvidia.com/gpu": 1},
         dns_policy="None",
@@ -148,7 +169,11 @@ def cases() -> dict[str, Case]:
         volumes=[PodVolume("rules", "/etc/rules", config_map="rules")],
     )
     command = {"kind": CrawlerKind.COMMAND, "command": ["python", "fetch.py", "--all", "$(PATH)"]}
-    shared = Rules(image="crawl.test/crawler@sha256:" + "ab" * 32, volume_claim="crawl-data", pull_secrets=["general"])
+    shared = Rules(
+        image="crawl.test/crawler@sha256:" + "ab" * 32,
+        volume_claim="crawl-data",
+        pull_secrets=["general"],
+    )
     return {
         "plain": Case(crawler(), deployment()),
         "everything": Case(
@@ -156,7 +181,13 @@ def cases() -> dict[str, Case]:
             replace(shared, onetime_priority_class="never"),
         ),
         "command_on_a_shared_volume": Case(
-            crawler("feeds", image=None, stop_signal="SIGINT", kubernetes=PodOptions(project="jobs"), **command),
+            crawler(
+                "feeds",
+                image=None,
+                stop_signal="SIGINT",
+                kubernetes=PodOptions(project="jobs"),
+                **command,
+            ),
             deployment("feeds", limits=Limits(run_timeout_s=60)),
             rules=shared,
         ),
@@ -178,7 +209,12 @@ def cases() -> dict[str, Case]:
             ),
         ),
         "without_runner": Case(
-            crawler("tool", image="crawl.test/tool:latest", kubernetes=PodOptions(runner=False), **command),
+            crawler(
+                "tool",
+                image="crawl.test/tool:latest",
+                kubernetes=PodOptions(runner=False),
+                **command,
+            ),
             deployment("tool"),
         ),
     }

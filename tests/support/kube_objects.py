@@ -6,14 +6,23 @@ from typing import Any
 
 
 def job(
-    name: str, labels: dict[str, str] | None = None, *, finalizers: list[str] | None = None, grace_s: int = 3
+    name: str,
+    labels: dict[str, str] | None = None,
+    *,
+    finalizers: list[str] | None = None,
+    grace_s: int = 3,
 ) -> dict[str, Any]:
-    """A Job of one pod that is never tried again; its pod has the same labels, and the finalizers."""
+    """A Job of one pod that is never tried again; its pod has the same labels, and the
+    finalizers.
+    """
     pod = {
         **{"restartPolicy": "Never", "terminationGracePeriodSeconds": grace_s},
         "containers": [{"name": "crawler", "image": "crawl.test/app:1"}],
     }
-    template = {"metadata": {"labels": dict(labels or {}), "finalizers": list(finalizers or [])}, "spec": pod}
+    template = {
+        "metadata": {"labels": dict(labels or {}), "finalizers": list(finalizers or [])},
+        "spec": pod,
+    }
     return {
         **{"apiVersion": "batch/v1", "kind": "Job"},
         "metadata": {"name": name, "labels": dict(labels or {})},
@@ -22,7 +31,8 @@ def job(
 
 
 _FILE = "/var/log/pods/crawls_crawl-7-0-1-8d6h7_2d778a3b-6693-47df-b127-f4c7474ffe7f/crawler/0.log"
-#: What a real kubelet says, with status 200, in place of a log that it does not find. The first two were recorded.
+#: What a real kubelet says, with status 200, in place of a log that it does not find. The first two
+#: were recorded.
 NO_LOGS = tuple(
     said.encode()
     for said in (

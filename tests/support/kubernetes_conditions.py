@@ -24,7 +24,9 @@ PAGES = (DOCS / "kubernetes-waits.md", DOCS / "kubernetes-ends.md")
 
 @dataclass(frozen=True)
 class Condition:
-    """One recorded condition: the objects, what the database knows, and what a person expects of it."""
+    """One recorded condition: the objects, what the database knows, and what a person expects of
+    it.
+    """
 
     name: str
     row: str
@@ -45,10 +47,18 @@ class Condition:
         """What becomes of a task that was not known to have begun, in the words of ``expected``."""
         seen = self.seen()
         believed = TaskState(
-            self.task.task_id, self.task.index, self.task.attempt, TaskStatus.QUEUED, self.now, self.task.uid, True
+            self.task.task_id,
+            self.task.index,
+            self.task.attempt,
+            TaskStatus.QUEUED,
+            self.now,
+            self.task.uid,
+            True,
         )
         how = reading(Ends("browsertrix"))
-        change = reconcile(believed, seen, self.stop, due_at=self.now + timedelta(hours=1), ends=how)
+        change = reconcile(
+            believed, seen, self.stop, due_at=self.now + timedelta(hours=1), ends=how
+        )
         ending = read_end(seen.end, self.stop, how) if seen.end is not None else None
         found = {
             "phase": str(seen.phase),
@@ -81,7 +91,9 @@ def condition_of(said: Mapping[str, Any]) -> Condition:
         if objects["events"] is None
         else [decode(Event, _bytes(event, "Event")) for event in objects["events"]],
         task=TaskRef(1, 0, task.get("attempt", 1), task.get("uid"), task.get("stopping", False)),
-        stop=StopIntent(moment(stop["requested_at"]), requested_by=stop["requested_by"]) if stop else None,
+        stop=StopIntent(moment(stop["requested_at"]), requested_by=stop["requested_by"])
+        if stop
+        else None,
         now=moment(said["now"]),
         expected=said["expected"],
     )
@@ -100,7 +112,8 @@ class Row:
 
 _COMMON = re.compile(r"Status of all: (\w+(?: `[^`]+`)?)(?:; again: (yes|no))?\.")
 _LINE = re.compile(
-    r'- ([^":(]+?)(?: \(.+?\))?(?:: "([^"]+)")?(?:: (\w+(?: `[^`]+`)?)(?:; again: (yes|no))?)?', re.ASCII
+    r'- ([^":(]+?)(?: \(.+?\))?(?:: "([^"]+)")?(?:: (\w+(?: `[^`]+`)?)(?:; again: (yes|no))?)?',
+    re.ASCII,
 )
 
 

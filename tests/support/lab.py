@@ -1,4 +1,6 @@
-"""A laboratory for the workflow: the real activities and the real store over fakes of everything outside."""
+"""A laboratory for the workflow: the real activities and the real store over fakes of everything
+outside.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,8 @@ from tests.support.receiver import ENVIRONMENT
 
 #: Far longer than anything takes that works, in seconds: a wait that reaches it has failed.
 PATIENCE_S = 150.0
-#: An end that was found late is on record as that. On a busy machine any may be: it is true, and no fault.
+#: An end that was found late is on record as that. On a busy machine any may be: it is true, and no
+#: fault.
 OF_LATENESS = ("late", "repair")
 
 NO_RETRIES = Retries(max=0)
@@ -72,11 +75,16 @@ def longer_and_longer() -> Iterator[float]:
 
 
 async def each_at_once(play: Callable[[T], Awaitable[None]], cases: Iterable[T]) -> None:
-    """Play every case, all at once: so they take a quarter less than one after the other. Tells each that fails."""
+    """Play every case, all at once: so they take a quarter less than one after the other.
+
+    Tells each that fails.
+    """
     chosen = list(cases)
     assert chosen, "nothing to play"
     failed = []
-    for case, error in zip(chosen, await asyncio.gather(*map(play, chosen), return_exceptions=True), strict=True):
+    for case, error in zip(
+        chosen, await asyncio.gather(*map(play, chosen), return_exceptions=True), strict=True
+    ):
         if error is not None:
             error.add_note(f"in the case {case!r}")
         if isinstance(error, Exception):
@@ -88,7 +96,9 @@ async def each_at_once(play: Callable[[T], Awaitable[None]], cases: Iterable[T])
 
 
 def workflow_clock() -> datetime:
-    """The moment at which the running activity was scheduled: virtual time, where the server skips time."""
+    """The moment at which the running activity was scheduled: virtual time, where the server skips
+    time.
+    """
     if activity.in_activity():
         return activity.info().current_attempt_scheduled_time
     return datetime.now(UTC)
@@ -96,7 +106,9 @@ def workflow_clock() -> datetime:
 
 @dataclass
 class DirectScheduler:
-    """The scheduler service without HTTP; ``before`` runs before each call and ``lose`` drops that many answers."""
+    """The scheduler service without HTTP; ``before`` runs before each call and ``lose`` drops that
+    many answers.
+    """
 
     cluster: FakeCluster
     catalogue: FakeCatalogue
@@ -133,7 +145,9 @@ class Outside:
     fail: dict[str, Exception] = field(default_factory=dict)
 
     def push(self, event: Event) -> None:
-        """Each event once: after a try that took too long the same one comes again, and a front end knows it."""
+        """Each event once: after a try that took too long the same one comes again, and a front end
+        knows it.
+        """
         self._maybe("push")
         if event not in self.pushed:
             self.pushed.append(event)
@@ -187,16 +201,22 @@ class Lab:
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
-        """Workers of every role that executes no users' code and delivers to no webhook, while this is open."""
+        """Workers of every role that executes no users' code and delivers to no webhook, while this
+        is open.
+        """
         async with AsyncExitStack() as stack:
-            await start_workers(stack, self, roles=[role for role in ROLES if role not in ("plans", WEBHOOKS)])
+            await start_workers(
+                stack, self, roles=[role for role in ROLES if role not in ("plans", WEBHOOKS)]
+            )
             yield
 
     @property
     def store(self) -> Any:
         return self.parts.store
 
-    async def start(self, request: object, *, id: str | None = None, **more: Any) -> WorkflowHandle[Any, RunResult]:
+    async def start(
+        self, request: object, *, id: str | None = None, **more: Any
+    ) -> WorkflowHandle[Any, RunResult]:
         """Start a run as an outside starter would: with JSON."""
         self.count += 1
         handle: WorkflowHandle[Any, RunResult] = await self.client.start_workflow(
@@ -215,7 +235,9 @@ class Lab:
         """Start a run and wait for its result."""
         return await (await self.start(request, **more)).result()
 
-    async def ended(self, handle: WorkflowHandle[Any, RunResult], seconds: float = PATIENCE_S) -> RunResult:
+    async def ended(
+        self, handle: WorkflowHandle[Any, RunResult], seconds: float = PATIENCE_S
+    ) -> RunResult:
         """The run's result; where it does not come in time, what its workflow does instead."""
         try:
             return await asyncio.wait_for(type(handle).result(handle), seconds)
@@ -226,7 +248,9 @@ class Lab:
             for e in history.events
             if e.HasField("workflow_task_failed_event_attributes")
         ]
-        last = [EventType.Name(e.event_type).removeprefix("EVENT_TYPE_") for e in history.events[-5:]]
+        last = [
+            EventType.Name(e.event_type).removeprefix("EVENT_TYPE_") for e in history.events[-5:]
+        ]
         silent = [worker.task_queue for worker in self.workers if not worker.is_running]
         text = f"its end did not come within {seconds:g} s; failures of its workflow task: {failed}; last: {last}"
         text += f"; workers that do not run: {silent}"
@@ -241,9 +265,15 @@ class Lab:
         return value
 
     async def snapshot_where(
-        self, handle: WorkflowHandle[Any, Any], condition: Callable[[RunSnapshot], Any], seconds: float = PATIENCE_S
+        self,
+        handle: WorkflowHandle[Any, Any],
+        condition: Callable[[RunSnapshot], Any],
+        seconds: float = PATIENCE_S,
     ) -> RunSnapshot:
-        """Ask the workflow until its snapshot fits. A question to which nobody answers in time is asked again."""
+        """Ask the workflow until its snapshot fits.
+
+        A question to which nobody answers in time is asked again.
+        """
         end, last, pauses = time.monotonic() + seconds, "no answer", longer_and_longer()
         while True:
             try:
@@ -264,11 +294,15 @@ class Lab:
         return {t.task_index: str(t.status) for t in self.store.tasks.list_tasks(run_id)}
 
     def corrections(self, run_id: int) -> list[CorrectionRow]:
-        """What was corrected of a run, without the ends that were found late; whether those were late is looked at."""
+        """What was corrected of a run, without the ends that were found late; whether those were
+        late is looked at.
+        """
         found: list[CorrectionRow] = self.store.corrections.list_corrections(run_id)
         late = [c for c in found if c.kind in OF_LATENESS]
         tolerance = timedelta(seconds=LATE_TOLERANCE_SECONDS)
-        assert all(c.truth_since is not None and c.created_at - c.truth_since >= tolerance for c in late), late
+        assert all(
+            c.truth_since is not None and c.created_at - c.truth_since >= tolerance for c in late
+        ), late
         return [c for c in found if c not in late]
 
     async def events(self, handle: WorkflowHandle[Any, Any]) -> list[str]:
@@ -284,7 +318,9 @@ class Lab:
         """The histories of a chain of executions, from the first on."""
         histories, run_id = [], handle.first_execution_run_id
         while run_id:
-            history = await self.client.get_workflow_handle(handle.id, run_id=run_id).fetch_history()
+            history = await self.client.get_workflow_handle(
+                handle.id, run_id=run_id
+            ).fetch_history()
             histories.append(history)
             last = history.events[-1]
             attributes = last.workflow_execution_continued_as_new_event_attributes
@@ -315,9 +351,11 @@ async def laboratory(
     pools: Pools = NO_POOLS,
     retries: Retries = NO_RETRIES,
 ) -> AsyncIterator[Lab]:
-    """A lab with its workers running; at the end every history is replayed and what is still open is terminated.
+    """A lab with its workers running; at the end every history is replayed and what is still open
+    is terminated.
 
-    ``database`` is the URL of an empty database; without it, the one that ``LIFECYCLE_TEST_DATABASE`` chooses.
+    ``database`` is the URL of an empty database; without it, the one that
+    ``LIFECYCLE_TEST_DATABASE`` chooses.
     """
     with ExitStack() as opened:
         url = database or opened.enter_context(fresh_database(folder))
@@ -341,7 +379,9 @@ async def _laboratory(
     outside, catalogue = Outside(), FakeCatalogue(CRAWLERS.values())
     scheduler = DirectScheduler(cluster, catalogue)
     directory = TemporalDirectory(asyncio.get_running_loop(), Workflows(client))
-    parts = Parts(store, cluster, cluster, catalogue, scheduler, [outside], outside, outside, directory)
+    parts = Parts(
+        store, cluster, cluster, catalogue, scheduler, [outside], outside, outside, directory
+    )
     parts.webhooks = HttpWebhooks(WebhookRules(loopback=True), environment=ENVIRONMENT)
     parts.places = []  # a test adds some
     parts.retries = retries
@@ -371,10 +411,15 @@ async def _terminate(handle: WorkflowHandle[Any, Any]) -> None:
 
 
 async def start_workers(
-    stack: AsyncExitStack, lab: Lab, *, threads: int = 8, roles: Sequence[str] = tuple(ROLES), cached: int = 1000
+    stack: AsyncExitStack,
+    lab: Lab,
+    *,
+    threads: int = 8,
+    roles: Sequence[str] = tuple(ROLES),
+    cached: int = 1000,
 ) -> None:
-    """One worker for each of these roles, as in production, in this process, with so many threads each and so many
-    workflows that they remember."""
+    """One worker for each of these roles, as in production, in this process, with so many threads
+    each and so many workflows that they remember."""
     for role in roles:
         queue = ROLES[role]
         executor = stack.enter_context(ThreadPoolExecutor(threads))
@@ -386,7 +431,8 @@ async def start_workers(
             activity_executor=executor,
             max_concurrent_activities=threads,
             max_cached_workflows=cached,
-            # Each poll is work for the server: when it begins, when it ends, and when the worker takes it back.
+            # Each poll is work for the server: when it begins, when it ends, and when the worker
+            # takes it back.
             max_concurrent_workflow_task_polls=2,
             max_concurrent_activity_task_polls=2,
         )

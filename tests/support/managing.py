@@ -1,6 +1,8 @@
-"""A laboratory for managers: the real workflow, activities and store, with a class of a user that a test writes down.
+"""A laboratory for managers: the real workflow, activities and store, with a class of a user that a
+test writes down.
 
-``Scripted`` stands in for ``run_manager_cycle``: it reads the same rows and commits the same decisions as a real class.
+``Scripted`` stands in for ``run_manager_cycle``: it reads the same rows and commits the same
+decisions as a real class.
 """
 
 from __future__ import annotations
@@ -123,17 +125,31 @@ class Scripted:
             for n, end in enumerate(facts.ended, 1)
             if end.bad and end.retryable and end.live.retry < self.retries
         ]
-        waiting = [(w.item_id, w.job, w.seq) for w in managers.waiting_jobs(facts.manager_id, JobState.QUEUED)]
+        waiting = [
+            (w.item_id, w.job, w.seq)
+            for w in managers.waiting_jobs(facts.manager_id, JobState.QUEUED)
+        ]
         waiting += [(one.ref, one.job, one.seq) for one in added]
-        waiting += [(w.item_id, w.job, w.seq) for w in managers.waiting_jobs(facts.manager_id, JobState.BUFFERED)]
-        room = 0 if facts.paused else max(min(self.window, facts.cap or self.window) - facts.live, 0)
+        waiting += [
+            (w.item_id, w.job, w.seq)
+            for w in managers.waiting_jobs(facts.manager_id, JobState.BUFFERED)
+        ]
+        room = (
+            0 if facts.paused else max(min(self.window, facts.cap or self.window) - facts.live, 0)
+        )
         picked, seq = [], facts.next_seq
         for item_id, job, own in waiting[:room]:
             picked.append(PickedJob(item_id, own or seq, job))
             seq += own is None
         over = not (waiting or facts.live or self.stays or facts.paused)
         hooked = [HookReport(end.live.item_id, end.attempt, end.bad) for end in facts.ended]
-        return Decision(hooked, added=added, picked=picked, over=over, waiting=None if picked else "nothing to pick")
+        return Decision(
+            hooked,
+            added=added,
+            picked=picked,
+            over=over,
+            waiting=None if picked else "nothing to pick",
+        )
 
 
 @dataclass
@@ -144,7 +160,9 @@ class ManagerLab:
     plan: Scripted
 
     def reserve(self, flow_id: str = "f1", *, name: str = "stream", **more: Any) -> ManagerRow:
-        row, _ = self.lab.store.managers.reserve_manager(NewManager(name, flow_id, "tests:Stream", **more))
+        row, _ = self.lab.store.managers.reserve_manager(
+            NewManager(name, flow_id, "tests:Stream", **more)
+        )
         assert isinstance(row, ManagerRow)
         return row
 
@@ -167,7 +185,9 @@ class ManagerLab:
         self, handle: WorkflowHandle[Any, Any], condition: Callable[[ManagerSnapshot], Any]
     ) -> ManagerSnapshot:
         async def ask() -> ManagerSnapshot:
-            snapshot: ManagerSnapshot = await handle.query(names.QUERY_STATUS, result_type=ManagerSnapshot)
+            snapshot: ManagerSnapshot = await handle.query(
+                names.QUERY_STATUS, result_type=ManagerSnapshot
+            )
             return snapshot
 
         end, pauses = time.monotonic() + 60, longer_and_longer()

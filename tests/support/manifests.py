@@ -1,4 +1,6 @@
-"""The files of ``deploy/``, as plain data: documents by kustomization, and what a network policy lets through."""
+"""The files of ``deploy/``, as plain data: documents by kustomization, and what a network policy
+lets through.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 
 def parsed(text: str) -> list[Document]:
     """The documents of a YAML text."""
-    # The parser in C, which takes an eighth: every test process reads all of ``deploy/`` before its first test.
+    # The parser in C, which takes an eighth: every test process reads all of ``deploy/`` before its
+    # first test.
     return [one for one in yaml.load_all(text, yaml.CSafeLoader) if one is not None]
 
 
@@ -32,7 +35,9 @@ def kustomizations() -> list[Path]:
 
 
 def resources(folder: Path) -> Iterator[Document]:
-    """What a kustomization brings along, before patches: its own resources and those of what it includes."""
+    """What a kustomization brings along, before patches: its own resources and those of what it
+    includes.
+    """
     (own,) = documents(folder / "kustomization.yaml")
     for name in [*(own.get("resources") or []), *(own.get("components") or [])]:
         place = (folder / name).resolve()
@@ -58,7 +63,7 @@ def settings_of(file: Path) -> dict[str, str]:
     return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
 
 
-# --- network policies ----------------------------------------------------------------------------------------------
+# --- network policies -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -78,15 +83,20 @@ End = Pod | str
 """A pod, or an address outside of the cluster's pods."""
 
 
-def allowed(policies: Sequence[Document], source: End, target: End, port: int, protocol: str = "TCP") -> bool:
-    """Whether these policies let a connection through, by the rules of networking.k8s.io/v1: no policy that selects an
-    end in a direction lets everything through there, and of those that do one is enough."""
+def allowed(
+    policies: Sequence[Document], source: End, target: End, port: int, protocol: str = "TCP"
+) -> bool:
+    """Whether these policies let a connection through, by the rules of networking.k8s.io/v1: no
+    policy that selects an end in a direction lets everything through there, and of those that do
+    one is enough."""
     out = not isinstance(source, Pod) or _lets(policies, source, target, "Egress", port, protocol)
     into = not isinstance(target, Pod) or _lets(policies, target, source, "Ingress", port, protocol)
     return out and into
 
 
-def _lets(policies: Sequence[Document], own: Pod, other: End, direction: str, port: int, protocol: str) -> bool:
+def _lets(
+    policies: Sequence[Document], own: Pod, other: End, direction: str, port: int, protocol: str
+) -> bool:
     chosen = [
         policy["spec"]
         for policy in policies

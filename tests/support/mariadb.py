@@ -29,6 +29,9 @@ def running_mariadb(*options: str) -> Iterator[MariaDb]:
     needs(bool(server and maker), MISSING)
     with data_folder("mariadb-") as folder:
         data = f"--datadir={folder / 'data'}"
-        install([maker, "--no-defaults", data, "--auth-root-authentication-method=normal", *as_root()], folder)
+        install(
+            [maker, "--no-defaults", data, "--auth-root-authentication-method=normal", *as_root()],
+            folder,
+        )
         with running(MariaDb, server, folder, list(options)) as started:
             yield started

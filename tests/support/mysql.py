@@ -24,14 +24,24 @@ class MySql(SqlServer):
 
 
 def _initialised(base: str) -> Path:
-    """A new server's data, made once on a machine, beside the program: making takes 4 s of processor time."""
+    """A new server's data, made once on a machine, beside the program: making takes 4 s of
+    processor time.
+    """
     made = package.folder().with_name(f"{package.folder().name}-data")
     if not made.exists():
         server = str(package.folder() / "bin" / "mysqld")
         with tempfile.TemporaryDirectory(dir=made.parent) as name:
             data = Path(name) / "data"
             install(
-                [server, "--no-defaults", "--initialize-insecure", base, f"--datadir={data}", *as_root()], Path(name)
+                [
+                    server,
+                    "--no-defaults",
+                    "--initialize-insecure",
+                    base,
+                    f"--datadir={data}",
+                    *as_root(),
+                ],
+                Path(name),
             )
             with suppress(OSError):  # another process was quicker
                 data.rename(made)
@@ -50,8 +60,11 @@ def running_mysql(*options: str) -> Iterator[MySql]:
         shutil.copytree(_initialised(base), folder / "data")
         users = folder / "users.sql"
         users.write_text(USERS)
-        # What a small server does without: another protocol, statistics of itself (0.2 GB), and a handshake of TLS with
-        # each connection, which takes both sides 20 ms; MariaDB has none either.
+        # What a small server does without: another protocol, statistics of itself (0.2 GB), and a
+        # handshake of TLS with each connection, which takes both sides 20 ms; MariaDB has none
+        # either.
         small = ["--mysqlx=OFF", "--performance-schema=OFF", "--ssl=OFF"]
-        with running(MySql, server, folder, [base, f"--init-file={users}", *small, *options]) as started:
+        with running(
+            MySql, server, folder, [base, f"--init-file={users}", *small, *options]
+        ) as started:
             yield started

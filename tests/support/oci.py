@@ -17,15 +17,25 @@ def blob(archive: tarfile.TarFile, digest: str) -> IO[bytes]:
 
 
 def manifest_of(archive: tarfile.TarFile) -> tuple[Any, str]:
-    """The manifest of the only image of the archive, and the name under which containerd will know it."""
+    """The manifest of the only image of the archive, and the name under which containerd will know
+    it.
+    """
     index = archive.extractfile("index.json")
     assert index is not None
     [entry] = json.loads(index.read())["manifests"]
-    return json.loads(blob(archive, entry["digest"]).read()), entry["annotations"]["io.containerd.image.name"]
+    return json.loads(blob(archive, entry["digest"]).read()), entry["annotations"][
+        "io.containerd.image.name"
+    ]
 
 
-def assert_as_made(archive: tarfile.TarFile, manifest: Any, made: crawler_image.Recipe | service_image.Recipe) -> None:
+def assert_as_made(
+    archive: tarfile.TarFile, manifest: Any, made: crawler_image.Recipe | service_image.Recipe
+) -> None:
     """The image has the user, the folder, the entry point and the environment of its Dockerfile."""
     config = json.loads(blob(archive, manifest["config"]["digest"]).read())["config"]
-    assert (config["User"], config["WorkingDir"], config["Entrypoint"]) == (made.user, made.workdir, made.entrypoint)
+    assert (config["User"], config["WorkingDir"], config["Entrypoint"]) == (
+        made.user,
+        made.workdir,
+        made.entrypoint,
+    )
     assert made.env.items() <= dict(pair.split("=", 1) for pair in config["Env"]).items()

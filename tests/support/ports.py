@@ -9,7 +9,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def deaf_port() -> Iterator[int]:
-    """A port that refuses connections. It is held meanwhile: one that was only given back may soon be another's."""
+    """A port that refuses connections.
+
+    It is held meanwhile: one that was only given back may soon be another's.
+    """
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         yield int(held.getsockname()[1])

@@ -1,4 +1,6 @@
-"""Pusher's HTTP API as it is documented, with its signatures and limits checked, and with faults."""
+"""Pusher's HTTP API as it is documented, with its signatures and limits checked, and with
+faults.
+"""
 
 from __future__ import annotations
 
@@ -46,17 +48,26 @@ class PusherServer(FaultyServer):
             return _error(404, "Unknown app_id")
         if method == "GET" and re.fullmatch(r"/apps/\d+/channels/[^/]+", path):
             return Answer(body=b'{"occupied":false}')
-        if (method, path) != ("POST", f"/apps/{APP_ID}/events") or headers["content-type"] != "application/json":
+        if (method, path) != ("POST", f"/apps/{APP_ID}/events") or headers[
+            "content-type"
+        ] != "application/json":
             return _error(400, "no such resource")
         return self._trigger(json.loads(body))
 
     def _trigger(self, request: dict[str, Any]) -> Answer:
         name, channels, data = request["name"], request["channels"], request["data"]
-        if not 1 <= len(channels) <= 100 or not all(_CHANNEL.fullmatch(c) for c in channels) or len(name) > 200:
+        if (
+            not 1 <= len(channels) <= 100
+            or not all(_CHANNEL.fullmatch(c) for c in channels)
+            or len(name) > 200
+        ):
             return _error(400, "invalid channels or name")
         size = len(data.encode())
         if size > self.data_max:
-            return _error(413, f"The data content of this event exceeds the allowed maximum ({self.data_max} bytes)")
+            return _error(
+                413,
+                f"The data content of this event exceeds the allowed maximum ({self.data_max} bytes)",
+            )
         self.triggered.append(Triggered(name, channels, json.loads(data), size))
         return Answer()
 
@@ -66,7 +77,9 @@ def _error(status: int, text: str) -> Answer:
 
 
 def _unsigned(method: str, path: str, query: str, body: bytes) -> str | None:
-    """What is wrong with the signature, by "Generating authentication signatures" of Pusher's reference."""
+    """What is wrong with the signature, by "Generating authentication signatures" of Pusher's
+    reference.
+    """
     params = dict(pair.split("=", 1) for pair in query.split("&") if "=" in pair)
     given = params.pop("auth_signature", "")
     if params.get("auth_key") != KEY:

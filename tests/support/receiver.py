@@ -1,4 +1,6 @@
-"""A receiver of webhooks: verifies each delivery with the public library, remembers it, and can be told to fail."""
+"""A receiver of webhooks: verifies each delivery with the public library, remembers it, and can be
+told to fail.
+"""
 
 from __future__ import annotations
 
@@ -43,4 +45,6 @@ class Receiver(FaultyServer):
 
     def seqs(self, subject: str | None = None) -> list[int]:
         """Numbers of the events that it took."""
-        return [int(str(one["sequence"])) for one in self.taken if subject in (None, one["subject"])]
+        return [
+            int(str(one["sequence"])) for one in self.taken if subject in (None, one["subject"])
+        ]

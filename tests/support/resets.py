@@ -11,9 +11,13 @@ from temporalio.client import Client
 
 
 async def reset(client: Client, workflow_id: str, task: int) -> str:
-    """Go back to before this workflow task of the last execution was completed; the id of the new execution."""
+    """Go back to before this workflow task of the last execution was completed; the id of the new
+    execution.
+    """
     events = (await client.get_workflow_handle(workflow_id).fetch_history()).events
-    done = [e.event_id for e in events if e.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED]
+    done = [
+        e.event_id for e in events if e.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
+    ]
     if not done:
         raise RuntimeError(f"{workflow_id}: no workflow task was completed yet")
     request = ResetWorkflowExecutionRequest(

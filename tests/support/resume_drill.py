@@ -1,4 +1,6 @@
-"""One line of the resume table, played in the laboratory: the former attempt, what happens meanwhile, the resume."""
+"""One line of the resume table, played in the laboratory: the former attempt, what happens
+meanwhile, the resume.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,10 @@ NO_ROOM = Behaviour(deployed="deferred", deploy_reason="no room")
 
 
 class Forward:
-    """The clock of the store, the cluster and the activities. Each workflow has a virtual time of its own; this one
-    never goes back when a later workflow begins."""
+    """The clock of the store, the cluster and the activities.
+
+    Each workflow has a virtual time of its own; this one never goes back when a later workflow
+    begins."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -52,9 +56,13 @@ class Forward:
 
 
 class Gate:
-    """Stands before a method; whoever comes through waits inside, and goes on (or fails) when it is opened."""
+    """Stands before a method; whoever comes through waits inside, and goes on (or fails) when it is
+    opened.
+    """
 
-    def __init__(self, owner: Any, method: str, *, after: bool = False, error: Exception | None = None) -> None:
+    def __init__(
+        self, owner: Any, method: str, *, after: bool = False, error: Exception | None = None
+    ) -> None:
         self._owner, self._method, self._real = owner, method, getattr(owner, method)
         self._after, self._error = after, error
         self.inside, self._open = threading.Event(), threading.Event()
@@ -78,7 +86,11 @@ class Gate:
 
 @dataclass
 class Drill:
-    """One cell. ``play`` does everything and proves the expected end; ``run`` is the number that its run will get."""
+    """One cell.
+
+    ``play`` does everything and proves the expected end; ``run`` is the number that its run will
+    get.
+    """
 
     lab: Lab
     cell: Cell
@@ -110,11 +122,13 @@ class Drill:
             for gate in self.gates:
                 gate.open()
 
-    # --- the former attempt ------------------------------------------------------------------------------------------
+    # --- the former attempt -----------------------------------------------------------------------
 
-    def behave(self, *, rest: Behaviour = STAYS, third: Behaviour = BAD, last: Behaviour = NO_ROOM) -> None:
-        """How tasks of the former attempt behave, also in a call of it that comes late; those that the resume starts
-        stay until they are ended."""
+    def behave(
+        self, *, rest: Behaviour = STAYS, third: Behaviour = BAD, last: Behaviour = NO_ROOM
+    ) -> None:
+        """How tasks of the former attempt behave, also in a call of it that comes late; those that
+        the resume starts stay until they are ended."""
         own = (GOOD, rest, third, last) if self.multi else (rest,)
 
         def behaviour(run: int, index: int, attempt: int) -> Behaviour:
@@ -124,7 +138,12 @@ class Drill:
 
     async def start(self, **more: Any) -> WorkflowHandle[Any, RunResult]:
         tasks = {"tasks": [{}] * 4} if self.multi else {}
-        request = {"crawler": "books", "poll_minutes": [0.1], "limits": {"start_check_s": 0.5}, **tasks}
+        request = {
+            "crawler": "books",
+            "poll_minutes": [0.1],
+            "limits": {"start_check_s": 0.5},
+            **tasks,
+        }
         self.former = await self.lab.start(request, **more)
         return self.former
 
@@ -145,7 +164,7 @@ class Drill:
         assert self.former is not None
         await self.former.result()
 
-    # --- the resume --------------------------------------------------------------------------------------------------
+    # --- the resume -------------------------------------------------------------------------------
 
     async def _resume(self) -> None:
         cell, lab = self.cell, self.lab
@@ -154,10 +173,12 @@ class Drill:
                 gate.open()
         rerun = {"rerun": True} if cell.left == "a completed run to execute again" else {}
         twice = cell.way == "twice at once"
-        if twice and cell.left != "a live run":  # whoever comes first may not be over before the other asks
+        # Whoever comes first may not be over before the other asks.
+        if twice and cell.left != "a live run":
             self.gates.append(Gate(lab.cluster, "look"))
         starts = [
-            lab.start({"run_id": self.run, **rerun}, id=f"resume/{lab.folder}/{self.run}/{n}") for n in range(1 + twice)
+            lab.start({"run_id": self.run, **rerun}, id=f"resume/{lab.folder}/{self.run}/{n}")
+            for n in range(1 + twice)
         ]
         handles = await asyncio.gather(*starts)
         answers = [asyncio.create_task(_answer(handle)) for handle in handles]
@@ -175,14 +196,19 @@ class Drill:
             assert not won
             await self._prove_refused()
             return
-        # Whoever was done before the other even asked leaves a completed run; until then it is live.
+        # Whoever was done before the other even asked leaves a completed run; until then it is
+        # live.
         assert len(won) == 1, found
         assert set(lost) <= {"RunIsLive", "AlreadyCompleted"}, lost
         assert len(lost) == twice
         self._prove(won[0])
 
-    async def _end_all(self, handles: list[WorkflowHandle[Any, Any]], answers: list[asyncio.Task[Any]]) -> None:
-        """End what executes, once the resume has looked and a second one was told; under a stop that does it."""
+    async def _end_all(
+        self, handles: list[WorkflowHandle[Any, Any]], answers: list[asyncio.Task[Any]]
+    ) -> None:
+        """End what executes, once the resume has looked and a second one was told; under a stop
+        that does it.
+        """
         if len(answers) > 1:
             await asyncio.wait(answers, return_when=asyncio.FIRST_COMPLETED)
             for gate in self.gates:
@@ -198,17 +224,22 @@ class Drill:
                     self.lab.cluster.end_now(run, index, attempt, FINISHED)
             await asyncio.sleep(0.02)
 
-    # --- the proof ---------------------------------------------------------------------------------------------------
+    # --- the proof --------------------------------------------------------------------------------
 
     def _objects(self) -> dict[tuple[int, int], str | None]:
         return {
-            (t.task_index, t.attempt): t.cluster_uid for t in self.lab.store.tasks.list_tasks(self.run, superseded=True)
+            (t.task_index, t.attempt): t.cluster_uid
+            for t in self.lab.store.tasks.list_tasks(self.run, superseded=True)
         }
 
     def deployed(self) -> tuple[tuple[int, ...], ...]:
         """The cluster's own ledger: under which attempts each task came to be."""
-        made = sorted((index, attempt) for run, index, attempt in self.lab.cluster.phases() if run == self.run)
-        return tuple(tuple(a for i, a in made if i == index) for index in range(len(self.cell.deployed)))
+        made = sorted(
+            (index, attempt) for run, index, attempt in self.lab.cluster.phases() if run == self.run
+        )
+        return tuple(
+            tuple(a for i, a in made if i == index) for index in range(len(self.cell.deployed))
+        )
 
     def _prove(self, result: RunResult) -> None:
         cell, store = self.cell, self.lab.store
@@ -216,7 +247,11 @@ class Drill:
         assert (result.status, result.outcome) == (cell.status, cell.outcome), result.cause
         assert self.deployed() == cell.deployed, self.deployed()
         row = store.runs.get_run(self.run)
-        assert (row.status, row.outcome, row.attempt) == (result.status, result.outcome, result.attempt)
+        assert (row.status, row.outcome, row.attempt) == (
+            result.status,
+            result.outcome,
+            result.attempt,
+        )
         rows = store.tasks.list_tasks(self.run, superseded=True)
         current = Counter(t.task_index for t in rows if t.superseded_by is None)
         assert current == Counter(range(len(cell.deployed))), "one row counts for each task"
@@ -233,11 +268,17 @@ class Drill:
         moves = self.lab.store.runs.transitions(self.run)
         ends = Counter((m.task_id, m.to_status) for m in moves if m.task_id is not None)
         assert set(ends.values()) <= {1}, "no task ended twice"
-        kinds = {c.kind for c in self.lab.store.corrections.list_corrections(self.run)} - {"late", "repair"}
+        kinds = {c.kind for c in self.lab.store.corrections.list_corrections(self.run)} - {
+            "late",
+            "repair",
+        }
         assert kinds == self.cell.corrections
 
     def _events(self) -> list[str]:
-        return [f"{e.run_id}/{e.attempt}/{e.type}" for e in self.lab.store.events.events_after(0, run_id=self.run)]
+        return [
+            f"{e.run_id}/{e.attempt}/{e.type}"
+            for e in self.lab.store.events.events_after(0, run_id=self.run)
+        ]
 
     async def _prove_refused(self) -> None:
         """Nothing was written, and a run that is live ends as it would have."""
@@ -265,7 +306,7 @@ async def _answer(handle: WorkflowHandle[Any, RunResult]) -> RunResult | str:
         return str(getattr(error.cause, "type", error.cause))
 
 
-# --- the former attempts ---------------------------------------------------------------------------------------------
+# --- the former attempts --------------------------------------------------------------------------
 
 
 async def _before_the_first_task(drill: Drill) -> None:
@@ -293,7 +334,9 @@ async def _after_the_row(drill: Drill) -> None:
 
 async def _call_never_through(drill: Drill) -> None:
     drill.behave()
-    gate = Gate(drill.lab.scheduler, "deploy", error=SchedulerUnavailable("the call never went through"))
+    gate = Gate(
+        drill.lab.scheduler, "deploy", error=SchedulerUnavailable("the call never went through")
+    )
     await drill.start()
     await drill.inside(gate)
     await drill.terminate()
@@ -302,7 +345,10 @@ async def _call_never_through(drill: Drill) -> None:
 async def _call_went_through(drill: Drill) -> None:
     drill.behave()
     gate = Gate(
-        drill.lab.scheduler, "deploy", after=True, error=SchedulerUnavailable("the answer was lost with its worker")
+        drill.lab.scheduler,
+        "deploy",
+        after=True,
+        error=SchedulerUnavailable("the answer was lost with its worker"),
     )
     await drill.start()
     await drill.inside(gate)
@@ -323,7 +369,10 @@ def _while(status: str, rest: Behaviour) -> Callable[[Drill], Awaitable[None]]:
         await drill.start()
         if status == "PENDING" and not drill.multi:
             await drill.lab.until(
-                lambda: (row := drill.lab.store.runs.get_run(drill.run)) and "slots" in (row.waiting_for or "")
+                lambda: (
+                    (row := drill.lab.store.runs.get_run(drill.run))
+                    and "slots" in (row.waiting_for or "")
+                )
             )
         await drill.reach(status)
         await drill.terminate()
@@ -356,9 +405,14 @@ async def _under_a_stop(drill: Drill) -> None:
     await drill.reach("RUNNING")
     await handle.signal("stop", {"requested_by": "ada"})
     gone = {3: "CANCELLED"} if drill.multi else {}
-    await drill.lab.until(lambda: {drill.rest: "STOPPING", **gone}.items() <= drill.lab.tasks(drill.run).items())
     await drill.lab.until(
-        lambda: [c["acted_at"] is not None for c in drill.lab.store.runs.cancellations(drill.run)] == [True]
+        lambda: {drill.rest: "STOPPING", **gone}.items() <= drill.lab.tasks(drill.run).items()
+    )
+    await drill.lab.until(
+        lambda: (
+            [c["acted_at"] is not None for c in drill.lab.store.runs.cancellations(drill.run)]
+            == [True]
+        )
     )
     await drill.terminate()
 
@@ -366,7 +420,9 @@ async def _under_a_stop(drill: Drill) -> None:
 async def _before_the_verdict(drill: Drill) -> None:
     drill.behave(rest=GOOD, last=GOOD)
     gate = Gate(
-        drill.lab.store.completion, "end_run", error=StoreUnavailable("the worker was gone before it was committed")
+        drill.lab.store.completion,
+        "end_run",
+        error=StoreUnavailable("the worker was gone before it was committed"),
     )
     await drill.start()
     await drill.inside(gate)
@@ -418,18 +474,22 @@ FORMER: dict[str, Callable[[Drill], Awaitable[None]]] = {
     "workflow failed while a task executes": _workflow_failed,
     "terminated under a stop": _under_a_stop,
     "terminated in completion, before the verdict": _before_the_verdict,
-    "terminated after the verdict FAILED, during the export": _to_its_end(good=False, exporting=True),
+    "terminated after the verdict FAILED, during the export": _to_its_end(
+        good=False, exporting=True
+    ),
     "run failed": _to_its_end(good=False, exporting=False),
     "run stopped": _stopped("stop"),
     "run stopped by force": _stopped("force_stop"),
-    "terminated after the verdict COMPLETED, during the export": _to_its_end(good=True, exporting=True),
+    "terminated after the verdict COMPLETED, during the export": _to_its_end(
+        good=True, exporting=True
+    ),
     "run completed": _to_its_end(good=True, exporting=False),
     "run completed, and rerun asked for": _to_its_end(good=True, exporting=False),
     "run still live": _live,
 }
 
 
-# --- meanwhile -------------------------------------------------------------------------------------------------------
+# --- meanwhile ------------------------------------------------------------------------------------
 
 
 def _end_with(end: End) -> Callable[[Drill], None]:

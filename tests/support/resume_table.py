@@ -1,7 +1,8 @@
 """The tables of ``resuming.md`` beside it, read as cells: what the table says is what is tested.
 
-``cells()`` is the whole cross product: each former attempt, with everything that may happen meanwhile, in both shapes,
-resumed once and twice at once. It raises ``ValueError``, naming line or cell, when the page cannot be read that way.
+``cells()`` is the whole cross product: each former attempt, with everything that may happen
+meanwhile, in both shapes, resumed once and twice at once. It raises ``ValueError``, naming line or
+cell, when the page cannot be read that way.
 """
 
 from __future__ import annotations
@@ -50,7 +51,10 @@ class Cell:
     @property
     def id(self) -> str:
         """A name for tests."""
-        return "-".join(re.sub(r"\W+", "_", part) for part in (self.former, self.meanwhile, self.shape, self.way))
+        return "-".join(
+            re.sub(r"\W+", "_", part)
+            for part in (self.former, self.meanwhile, self.shape, self.way)
+        )
 
 
 def tables(text: str) -> dict[tuple[str, ...], list[tuple[str, ...]]]:
@@ -90,7 +94,9 @@ def cells() -> tuple[Cell, ...]:
     found = tables(PAGE.read_text())
     for headings in (_FORMER, _MEANWHILE, _ENDS):
         if not found.get(headings):
-            raise ValueError(f"{PAGE.name}: there is no table with the columns {', '.join(headings)}")
+            raise ValueError(
+                f"{PAGE.name}: there is no table with the columns {', '.join(headings)}"
+            )
     whiles = [row[0] for row in found[_MEANWHILE]]
     ends: dict[tuple[str, str], tuple[str, ...]] = {}
     for row in found[_ENDS]:
@@ -110,7 +116,9 @@ def cells() -> tuple[Cell, ...]:
     )
 
 
-def _cell(former: str, left: str, meanwhile: str, shape: str, way: str, end: tuple[str, ...] | None) -> Cell:
+def _cell(
+    former: str, left: str, meanwhile: str, shape: str, way: str, end: tuple[str, ...] | None
+) -> Cell:
     if end is None:
         raise ValueError(f"{PAGE.name}: no line says what comes of {left!r} when {meanwhile}")
     answer, single, multi, corrections = end
@@ -148,7 +156,9 @@ def sampled() -> frozenset[Cell]:
 
 @cache
 def few() -> frozenset[Cell]:
-    """The few of them with everything that is left, each thing that happens meanwhile, and each shape in each way."""
+    """The few of them with everything that is left, each thing that happens meanwhile, and each
+    shape in each way.
+    """
     few = covering(
         sorted(sampled(), key=lambda cell: cell.id),
         lambda cell: {("left", cell.left), ("meanwhile", cell.meanwhile), (cell.shape, cell.way)},
@@ -159,8 +169,9 @@ def few() -> frozenset[Cell]:
 def meets(cell: Cell) -> frozenset[Met]:
     """What another cell may meet in its place.
 
-    A resume reads what is left and not how it came to be, so former attempts that leave the same meet together what
-    happens meanwhile. Where nothing of them executes any more, only a wiped cluster is different from nothing.
+    A resume reads what is left and not how it came to be, so former attempts that leave the same
+    meet together what happens meanwhile. Where nothing of them executes any more, only a wiped
+    cluster is different from nothing.
     """
     met: set[Met] = {
         ("former", cell.former),
@@ -178,4 +189,6 @@ def meets(cell: Cell) -> frozenset[Met]:
 @cache
 def executing() -> frozenset[str]:
     """What is left where the table has a line for each thing that may happen meanwhile."""
-    return frozenset(left for left, meanwhile, *_ in tables(PAGE.read_text())[_ENDS] if meanwhile != ANY)
+    return frozenset(
+        left for left, meanwhile, *_ in tables(PAGE.read_text())[_ENDS] if meanwhile != ANY
+    )

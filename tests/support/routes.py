@@ -17,11 +17,12 @@ READ = fields(Dependant)
 
 
 def make_routes_cheap() -> None:
-    """Routes that are added from now on copy what was made of the same function before: models, parameters, patterns.
-    They make their handler when a request comes first: a test asks few of 120.
+    """Routes that are added from now on copy what was made of the same function before: models,
+    parameters, patterns. They make their handler when a request comes first: a test asks few of
+    120.
 
-    Each test has an application of its own, whose routes are closures over its own parts. What FastAPI reads from
-    them is the same each time, and takes 30 ms of processor time.
+    Each test has an application of its own, whose routes are closures over its own parts. What
+    FastAPI reads from them is the same each time, and takes 30 ms of processor time.
     """
     add = routing.APIRouter.add_api_route
     if hasattr(add, "__wrapped__"):
@@ -34,14 +35,28 @@ def make_routes_cheap() -> None:
     @functools.wraps(add)
     def copying(router: Any, path: str, endpoint: Any, **options: Any) -> None:
         key = path, endpoint.__code__, repr(endpoint.__defaults__)  # a list has no hash
-        given = router.route_class, router.prefix, router.tags, router.dependencies, router.responses, options
+        given = (
+            router.route_class,
+            router.prefix,
+            router.tags,
+            router.dependencies,
+            router.responses,
+            options,
+        )
         made = known.get(key)
         if made is None or made[0] != given:
             add(router, path, endpoint, **options)
             route = router.routes[-1]
-            known[key] = given, dict(vars(route)), {one.name: getattr(route.dependant, one.name) for one in READ}
+            known[key] = (
+                given,
+                dict(vars(route)),
+                {one.name: getattr(route.dependant, one.name) for one in READ},
+            )
             return
-        route, dependant = object.__new__(router.route_class), Dependant(**{**made[2], "call": endpoint})
+        route, dependant = (
+            object.__new__(router.route_class),
+            Dependant(**{**made[2], "call": endpoint}),
+        )
         vars(route).update(made[1], endpoint=endpoint, dependant=dependant, app=_lazy(route))
         route.dependency_overrides_provider = router.dependency_overrides_provider
         router.routes.append(route)

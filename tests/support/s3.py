@@ -1,4 +1,6 @@
-"""S3 over HTTP twice: rclone's server with real files on disk, and moto's; both with buckets that a test may have."""
+"""S3 over HTTP twice: rclone's server with real files on disk, and moto's; both with buckets that a
+test may have.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,13 @@ RCLONE = Path(sys.executable).with_name("rclone")
 START_TIMEOUT_S = 120.0
 ACCESS_KEY, SECRET_KEY = "TESTACCESSKEY0000001", "canary-secret-0123456789abcdefghijklmnop"
 #: What could come from the machine that the tests run on.
-_FOREIGN = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_CA_BUNDLE", "AWS_REGION", "AWS_ENDPOINT_URL_S3")
+_FOREIGN = (
+    "AWS_PROFILE",
+    "AWS_SESSION_TOKEN",
+    "AWS_CA_BUNDLE",
+    "AWS_REGION",
+    "AWS_ENDPOINT_URL_S3",
+)
 
 #: Numbers of buckets: all servers of moto in one process hold the same ones.
 _NAMES = itertools.count()
@@ -38,21 +46,28 @@ _LOADER = botocore.loaders.create_loader()
 
 @dataclass
 class S3Server:
-    """A running server. Buckets are made through S3, because rclone remembers what lies in a folder."""
+    """A running server.
+
+    Buckets are made through S3, because rclone remembers what lies in a folder.
+    """
 
     kind: str
     url: str
 
     @cached_property
     def client(self) -> Any:
-        """A client that goes straight to the server, whatever the test does to the way of the adapter."""
+        """A client that goes straight to the server, whatever the test does to the way of the
+        adapter.
+        """
         return session().client(
             "s3",
             endpoint_url=self.url,
             region_name="us-east-1",
             aws_access_key_id=ACCESS_KEY,
             aws_secret_access_key=SECRET_KEY,
-            config=Config(retries={"total_max_attempts": 2}, request_checksum_calculation="when_required"),
+            config=Config(
+                retries={"total_max_attempts": 2}, request_checksum_calculation="when_required"
+            ),
         )
 
     def bucket(self) -> Bucket:
@@ -104,7 +119,9 @@ def aws_environment(url: str) -> dict[str, str]:
 
 
 def use_aws(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
-    """Point the adapter's boto3 to a server, and let it read its descriptions of AWS once and not for each client."""
+    """Point the adapter's boto3 to a server, and let it read its descriptions of AWS once and not
+    for each client.
+    """
     for name in _FOREIGN:
         monkeypatch.delenv(name, raising=False)
     for name, value in aws_environment(url).items():
@@ -113,7 +130,9 @@ def use_aws(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
 
 
 def session() -> boto3.session.Session:
-    """One that shares what boto3 has read of its services with every other: reading it is most of a client's cost."""
+    """One that shares what boto3 has read of its services with every other: reading it is most of a
+    client's cost.
+    """
     core = botocore.session.get_session()
     core.register_component("data_loader", _LOADER)
     return _SESSION(botocore_session=core)

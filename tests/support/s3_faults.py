@@ -1,4 +1,6 @@
-"""A proxy between an S3 client and server that spoils what it is told to spoil, or what a seed makes it spoil."""
+"""A proxy between an S3 client and server that spoils what it is told to spoil, or what a seed
+makes it spoil.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +24,13 @@ _ETAG = re.compile(rb"(?<=[\"; >])[0-9a-f]{32}")
 
 @dataclass
 class Fault:
-    """``kind`` for the next ``times`` requests of an operation (``UploadPart``, …; ``*`` is any), after ``skip``.
+    """``kind`` for the next ``times`` requests of an operation (``UploadPart``, …; ``*`` is any),
+    after ``skip``.
 
-    ``slow_down``, ``internal`` and a three-figure ``status`` with ``code`` answer without passing on. ``reset`` breaks
-    the connection after ``after`` bytes of the body. ``hang`` never answers. ``drop_answer`` passes on and breaks the
-    connection instead of answering. ``wrong_etag`` passes on and answers a wrong one. ``cut`` sends half of the answer.
+    ``slow_down``, ``internal`` and a three-figure ``status`` with ``code`` answer without passing
+    on. ``reset`` breaks the connection after ``after`` bytes of the body. ``hang`` never answers.
+    ``drop_answer`` passes on and breaks the connection instead of answering. ``wrong_etag`` passes
+    on and answers a wrong one. ``cut`` sends half of the answer.
     """
 
     kind: str
@@ -71,7 +75,9 @@ class FaultProxy:
                     fault.times -= 1
                     return fault
             if self._random is not None and self._random.random() < self._share:
-                return Fault(self._random.choice(self._kinds), after=self._random.randrange(1, 100_000))
+                return Fault(
+                    self._random.choice(self._kinds), after=self._random.randrange(1, 100_000)
+                )
             return None
 
 
@@ -80,7 +86,11 @@ def operation_of(method: str, target: str) -> str:
     query = parse_qs(urlsplit(target).query, keep_blank_values=True)
     of_object = urlsplit(target).path.strip("/").count("/") > 0
     if "uploadId" in query:
-        names = {"PUT": "UploadPart", "POST": "CompleteMultipartUpload", "DELETE": "AbortMultipartUpload"}
+        names = {
+            "PUT": "UploadPart",
+            "POST": "CompleteMultipartUpload",
+            "DELETE": "AbortMultipartUpload",
+        }
         return names.get(method, "ListParts")
     if "uploads" in query:
         return "CreateMultipartUpload" if method == "POST" else "ListMultipartUploads"
@@ -108,7 +118,11 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(status, [("Content-Type", "application/xml")], error_document(code))
             return
         if kind in ("garbage", "empty"):
-            self._answer(200, [("Content-Type", "text/html")], b"<html><br>hello" if kind == "garbage" else b"")
+            self._answer(
+                200,
+                [("Content-Type", "text/html")],
+                b"<html><br>hello" if kind == "garbage" else b"",
+            )
             return
         if kind == "hang":
             self.proxy.over.wait(600)
@@ -121,12 +135,18 @@ class _Handler(BaseHTTPRequestHandler):
             self._break()
         elif kind == "wrong_etag":
             wrong = [
-                (name, _spoiled(value.encode()).decode()) if name.lower() == "etag" else (name, value)
+                (name, _spoiled(value.encode()).decode())
+                if name.lower() == "etag"
+                else (name, value)
                 for name, value in headers
             ]
             self._answer(status, wrong, _spoiled(content))
         elif kind == "no_metadata":
-            self._answer(status, [item for item in headers if not item[0].lower().startswith("x-amz-meta-")], content)
+            self._answer(
+                status,
+                [item for item in headers if not item[0].lower().startswith("x-amz-meta-")],
+                content,
+            )
         elif fault and kind == "header":
             name, _, value = fault.code.partition(": ")
             self._answer(status, [*headers, (name, value)], content)
@@ -140,7 +160,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _forward(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
         # Host stays the proxy's, because the signature covers it.
-        headers = {name: value for name, value in self.headers.items() if name.lower() not in ("expect", "connection")}
+        headers = {
+            name: value
+            for name, value in self.headers.items()
+            if name.lower() not in ("expect", "connection")
+        }
         upstream = http.client.HTTPConnection(urlsplit(self.proxy.upstream).netloc, timeout=150)
         try:
             upstream.request(self.command, self.path, body or None, headers)
@@ -150,7 +174,9 @@ class _Handler(BaseHTTPRequestHandler):
         finally:
             upstream.close()
 
-    def _answer(self, status: int, headers: list[tuple[str, str]], content: bytes, sent: int | None = None) -> None:
+    def _answer(
+        self, status: int, headers: list[tuple[str, str]], content: bytes, sent: int | None = None
+    ) -> None:
         self.send_response_only(status)
         length = str(len(content))
         for name, value in headers:
@@ -196,7 +222,9 @@ def fault_proxy(upstream: str) -> Iterator[FaultProxy]:
     handler = type("Handler", (_Handler,), {"proxy": proxy})
     with _Server(("127.0.0.1", 0), handler) as server:
         proxy.url = f"http://127.0.0.1:{server.server_address[1]}"
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        thread = threading.Thread(
+            target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
+        )
         thread.start()
         try:
             yield proxy

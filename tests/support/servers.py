@@ -1,6 +1,7 @@
 """Which databases a test runs on, and one server of each kind for all tests of a process.
 
-``DATABASES`` and ``SERVERS`` are for ``params``; a test with such a value gets the marker ``servers`` by itself.
+``DATABASES`` and ``SERVERS`` are for ``params``; a test with such a value gets the marker
+``servers`` by itself.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ from tests.support.sql_server import SqlServer
 
 SERVERS = ("mariadb", "mysql")
 DATABASES = ("sqlite", *SERVERS)
-#: For what is played on MySQL before a release alone: what is proved by MariaDB, and plans of statements. MySQL makes
-#: its statistics from other samples each time, so what it would do refuses nobody's change.
+#: For what is played on MySQL before a release alone: what is proved by MariaDB, and plans of
+#: statements. MySQL makes its statistics from other samples each time, so what it would do refuses
+#: nobody's change.
 EXPLAINED = ("sqlite", "mariadb", pytest.param("mysql", marks=pytest.mark.slow))
 
 
 def each_on_sqlite(values: Iterable[Any], on_servers: Iterable[Any]) -> pytest.MarkDecorator:
-    """For what our own code decides by ``value``, beyond what it asks a database: each of them on SQLite, and on the
-    servers those that make another statement."""
+    """For what our own code decides by ``value``, beyond what it asks a database: each of them on
+    SQLite, and on the servers those that make another statement."""
     every, few = list(values), list(on_servers)
     pairs = [(kind, value) for kind in DATABASES for value in (every if kind == "sqlite" else few)]
     return pytest.mark.parametrize(("store_url", "value"), pairs, indirect=["store_url"])
@@ -50,7 +52,9 @@ def shared_server(kind: str) -> SqlServer:
 
 @contextmanager
 def empty_database(kind: str, file: Path) -> Iterator[str]:
-    """The URL of a database without tables: ``file`` for SQLite, or one on the shared server, dropped afterwards."""
+    """The URL of a database without tables: ``file`` for SQLite, or one on the shared server,
+    dropped afterwards.
+    """
     if kind == "sqlite":
         yield f"sqlite:///{file}"
         return

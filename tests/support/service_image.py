@@ -1,8 +1,9 @@
 """The image of the Dockerfile as an OCI archive, without an engine and without a registry.
 
-The Dockerfile is read and carried out, so that both cannot drift apart; an instruction that is not understood here is
-an error. In place of the base image stands the Python of this machine. In place of ``pip install`` the very versions of
-the lock are taken from the environment that the tests run in, and the wheel is built of this checkout and unpacked.
+The Dockerfile is read and carried out, so that both cannot drift apart; an instruction that is not
+understood here is an error. In place of the base image stands the Python of this machine. In place
+of ``pip install`` the very versions of the lock are taken from the environment that the tests run
+in, and the wheel is built of this checkout and unpacked.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ SLIM = (
     '&& PYTHONHASHSEED=0 python -m compileall -q -j 0 -b --invalidation-mode unchecked-hash "$site/kubernetes" '
     "&& find \"$site/kubernetes\" -name '*.py' -delete"
 )
-#: The build stage, each step by what it is here. Another one, or another text, has to be carried out here as well.
+#: The build stage, each step by what it is here. Another one, or another text, has to be carried
+#: out here as well.
 BUILD = (
     ("ENV", "PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore"),
     ("WORKDIR", "/build"),
@@ -82,8 +84,13 @@ def recipe(found: Sequence[tuple[str, str]] | None = None, build_id: str = BUILD
     first, last = (n for n, (name, _) in enumerate(found) if name == "FROM")
     given = tuple((name, " ".join(rest.split())) for name, rest in found[first + 1 : last])
     if given != BUILD:
-        other = next((step for step, known in zip(given, BUILD, strict=False) if step != known), "more or fewer steps")
-        raise ValueError(f"build stage: {other}: not understood; carry it out in {__name__} as well")
+        other = next(
+            (step for step, known in zip(given, BUILD, strict=False) if step != known),
+            "more or fewer steps",
+        )
+        raise ValueError(
+            f"build stage: {other}: not understood; carry it out in {__name__} as well"
+        )
     made, arguments = Recipe(base=found[last][1]), {"BUILD_ID": build_id}
     for name, rest in found[last + 1 :]:
         if name == "ARG":
@@ -93,7 +100,9 @@ def recipe(found: Sequence[tuple[str, str]] | None = None, build_id: str = BUILD
             source, place, owner = _copy(rest)
             made.copies[source] = place, owner
         elif name == "ENV":
-            made.env |= {key: _filled(value, arguments) for key, value in re.findall(r"(\w+)=(\S+)", rest)}
+            made.env |= {
+                key: _filled(value, arguments) for key, value in re.findall(r"(\w+)=(\S+)", rest)
+            }
         elif name == "USER":
             made.user = rest
         elif name == "WORKDIR":
@@ -116,7 +125,7 @@ def _filled(value: str, arguments: dict[str, str]) -> str:
     return re.sub(r"\$\{(\w+)\}", lambda name: arguments[name[1]], value)
 
 
-# --- the build stage -------------------------------------------------------------------------------------------------
+# --- the build stage ------------------------------------------------------------------------------
 
 
 def packages() -> Path:
@@ -132,7 +141,11 @@ def packages() -> Path:
         unfinished.chmod(0o755)
         install(unfinished, LOCK)
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        subprocess.run(["sh", "-ec", SLIM], env={**os.environ, "PATH": path, "site": str(unfinished)}, check=True)
+        subprocess.run(
+            ["sh", "-ec", SLIM],
+            env={**os.environ, "PATH": path, "site": str(unfinished)},
+            check=True,
+        )
         compiled(unfinished)
         unfinished.rename(kept)
     except OSError:
@@ -145,7 +158,17 @@ def packages() -> Path:
 
 def compiled(folder: Path, jobs: int = 0) -> None:
     """As the Dockerfile compiles ``lib``; what is compiled names the place in the image."""
-    options = ["-q", "-j", str(jobs), "--invalidation-mode", "unchecked-hash", "-s", str(folder), "-p", site_packages()]
+    options = [
+        "-q",
+        "-j",
+        str(jobs),
+        "--invalidation-mode",
+        "unchecked-hash",
+        "-s",
+        str(folder),
+        "-p",
+        site_packages(),
+    ]
     subprocess.run([sys.executable, "-m", "compileall", *options, str(folder)], check=True)
 
 
@@ -186,7 +209,7 @@ def unpacked(own: Path, venv: Path, site: Path) -> None:
         script.chmod(0o755)
 
 
-# --- the image -------------------------------------------------------------------------------------------------------
+# --- the image ------------------------------------------------------------------------------------
 
 
 def assemble(path: Path, reference: str = REFERENCE, build_id: str = BUILD_ID) -> Path:
@@ -206,11 +229,24 @@ def assemble(path: Path, reference: str = REFERENCE, build_id: str = BUILD_ID) -
         inside = site_packages().lstrip("/")
         at, (place, owner) = made.copies[VENV][0].lstrip("/"), made.copies[STATE]
         if at != VENV.lstrip("/"):
-            raise ValueError(f"an environment does not work at another place than {VENV}, where it was made")
+            raise ValueError(
+                f"an environment does not work at another place than {VENV}, where it was made"
+            )
         layers = [
             images.Layer(((packages(), inside),), left_out=()),
-            images.Layer(((venv, at), *((child, f"{inside}/{child.name}") for child in sorted(site.iterdir()))), ()),
+            images.Layer(
+                (
+                    (venv, at),
+                    *((child, f"{inside}/{child.name}") for child in sorted(site.iterdir())),
+                ),
+                (),
+            ),
             images.Layer(((state, place.lstrip("/")),), owner=owner),
         ]
-        settings = {"entrypoint": made.entrypoint, "env": made.env, "user": made.user, "workdir": made.workdir}
+        settings = {
+            "entrypoint": made.entrypoint,
+            "env": made.env,
+            "user": made.user,
+            "workdir": made.workdir,
+        }
         return images.with_python(path, reference, layers, **settings)  # type: ignore[arg-type]

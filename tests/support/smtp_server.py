@@ -1,4 +1,6 @@
-"""A small mail server: keeps what it took, asks for TLS and a password if it is told to, and can refuse and hang."""
+"""A small mail server: keeps what it took, asks for TLS and a password if it is told to, and can
+refuse and hang.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,10 @@ from email.message import EmailMessage
 
 
 class MailServer:
-    """``refuses``: recipient -> the answer to it. ``says``: command -> the answer in place of the usual one."""
+    """``refuses``: recipient -> the answer to it.
+
+    ``says``: command -> the answer in place of the usual one.
+    """
 
     def __init__(self) -> None:
         self.taken: list[tuple[list[str], EmailMessage]] = []
@@ -47,7 +52,10 @@ def mail_server(tls: ssl.SSLContext | None = None) -> Iterator[MailServer]:
                 self.say(said or getattr(self, verb.lower(), self.unknown)(rest))
                 if verb.upper() == "STARTTLS" and tls is not None:
                     self.request = tls.wrap_socket(self.request, server_side=True)
-                    self.rfile, self.wfile = self.request.makefile("rb"), self.request.makefile("wb", 0)
+                    self.rfile, self.wfile = (
+                        self.request.makefile("rb"),
+                        self.request.makefile("wb", 0),
+                    )
 
         def say(self, text: str) -> None:
             self.wfile.write(f"{text}\r\n".encode())
@@ -56,7 +64,9 @@ def mail_server(tls: ssl.SSLContext | None = None) -> Iterator[MailServer]:
             return "502 what?"
 
         def ehlo(self, rest: str) -> str:
-            return "250-mail.example.com\r\n250-AUTH PLAIN\r\n250 " + ("STARTTLS" if tls is not None else "HELP")
+            return "250-mail.example.com\r\n250-AUTH PLAIN\r\n250 " + (
+                "STARTTLS" if tls is not None else "HELP"
+            )
 
         def starttls(self, rest: str) -> str:
             return "220 go ahead"

@@ -1,4 +1,6 @@
-"""A private database server for tests: on loopback, in a folder of its own, ended by its own process id."""
+"""A private database server for tests: on loopback, in a folder of its own, ended by its own
+process id.
+"""
 
 from __future__ import annotations
 
@@ -43,15 +45,24 @@ class SqlServer:
     def restart(self) -> None:
         """Start it again on the same port and data, and wait until it answers."""
         # It says nothing to anybody: the pipe of the first start may be gone.
-        self.process = subprocess.Popen(self.command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.process = subprocess.Popen(
+            self.command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         _wait(self)
 
     def connect(self, database: str | None = None) -> pymysql.Connection[pymysql.cursors.Cursor]:
         return pymysql.connect(
-            host="127.0.0.1", port=self.port, user="root", database=database, connect_timeout=60, autocommit=True
+            host="127.0.0.1",
+            port=self.port,
+            user="root",
+            database=database,
+            connect_timeout=60,
+            autocommit=True,
         )
 
-    def execute(self, statement: str, database: str | None = None) -> tuple[tuple[object, ...], ...]:
+    def execute(
+        self, statement: str, database: str | None = None
+    ) -> tuple[tuple[object, ...], ...]:
         connection = self.connect(database)
         try:
             with connection.cursor() as cursor:
@@ -63,7 +74,9 @@ class SqlServer:
     def transactions(self, where: str = "TRUE") -> bool:
         """Whether a transaction is open, as the server sees it now."""
         time.sleep(0.15)  # InnoDB renews this table only when nobody has read it for 0.1 s
-        return self.execute(f"SELECT COUNT(*) FROM information_schema.innodb_trx WHERE {where}") != ((0,),)
+        return self.execute(
+            f"SELECT COUNT(*) FROM information_schema.innodb_trx WHERE {where}"
+        ) != ((0,),)
 
     def url_of(self, name: str) -> str:
         return f"mysql+pymysql://root@127.0.0.1:{self.port}/{name}"
@@ -126,7 +139,9 @@ def install(command: Sequence[str], folder: Path) -> None:
         env={**os.environ, "TMPDIR": str(folder)},
     )
     if done.returncode:
-        pytest.fail(f"{command[0]} failed with {done.returncode}: {(done.stdout + done.stderr)[-2000:]}")
+        pytest.fail(
+            f"{command[0]} failed with {done.returncode}: {(done.stdout + done.stderr)[-2000:]}"
+        )
 
 
 @contextmanager
@@ -155,7 +170,8 @@ def _started(kind: type[Server], program: str, folder: Path, options: list[str])
         program,
         "--no-defaults",
         f"--datadir={folder / 'data'}",
-        # Of its own, as in ``install``: a server that starts removes the temporary tables of all that share the folder.
+        # Of its own, as in ``install``: a server that starts removes the temporary tables of all
+        # that share the folder.
         f"--tmpdir={folder}",
         f"--socket={folder / 's'}",
         f"--pid-file={folder / 'pid'}",
@@ -173,16 +189,25 @@ def _started(kind: type[Server], program: str, folder: Path, options: list[str])
     # A process of tests that takes too long to leave is killed, and then leaves no server behind.
     dying_with_us = ["setpriv", "--pdeathsig", "KILL", "--", *command]
     with (folder / "server.log").open("wb") as log:
-        return kind(port, subprocess.Popen(dying_with_us, stdout=log, stderr=subprocess.STDOUT), command, folder)
+        return kind(
+            port,
+            subprocess.Popen(dying_with_us, stdout=log, stderr=subprocess.STDOUT),
+            command,
+            folder,
+        )
 
 
 def _free_port() -> int:
-    """A port that nobody has, below those that the kernel gives to connections: a restart finds it free again."""
+    """A port that nobody has, below those that the kernel gives to connections: a restart finds it
+    free again.
+    """
     first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     low, high = PORTS[0], min(PORTS[1], first)
     while True:
         with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", random.SystemRandom().randrange(low, high) if low < high else 0))
+            probe.bind(
+                ("127.0.0.1", random.SystemRandom().randrange(low, high) if low < high else 0)
+            )
             return int(probe.getsockname()[1])
 
 

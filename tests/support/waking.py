@@ -66,7 +66,9 @@ class Unruly:
 
 @asynccontextmanager
 async def waking(lab: Lab, mode: str) -> AsyncIterator[list[Recording]]:
-    """The wakers of this mode at work; none when it is ``off``, two that know nothing of each other when duplicated."""
+    """The wakers of this mode at work; none when it is ``off``, two that know nothing of each other
+    when duplicated.
+    """
     assert mode in MODES
     count = {"off": 0, "duplicated": 2}.get(mode, 1)
     observers: list[Observer] = [Unruly(FakeObserver(lab.cluster), mode) for _ in range(count)]

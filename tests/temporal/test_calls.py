@@ -5,7 +5,10 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-ROOTS = [Path(__file__).resolve().parents[2] / name for name in ("crawler_lifecycle", "tests", "benchmarks", "tools")]
+ROOTS = [
+    Path(__file__).resolve().parents[2] / name
+    for name in ("crawler_lifecycle", "tests", "benchmarks", "tools")
+]
 SERVICES = ("workflow_service", "operator_service")
 
 
@@ -19,9 +22,11 @@ def _is_direct(node: ast.AST) -> bool:
 
 
 def test_every_direct_call_is_retried() -> None:
-    """A server ends each connection every few minutes, and a call that crosses that end is CANCELLED.
+    """A server ends each connection every few minutes, and a call that crosses that end is
+    CANCELLED.
 
-    The SDK repeats such a call where it may; it does for the methods of its client, and not by default for these.
+    The SDK repeats such a call where it may; it does for the methods of its client, and not by
+    default for these.
     """
     calls = [
         (f"{path.relative_to(root.parent)}:{node.lineno}", node)

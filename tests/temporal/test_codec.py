@@ -1,4 +1,6 @@
-"""Encrypted payloads: what a stranger reads in Temporal, what still works without a key, and how keys change."""
+"""Encrypted payloads: what a stranger reads in Temporal, what still works without a key, and how
+keys change.
+"""
 
 from __future__ import annotations
 
@@ -59,8 +61,13 @@ async def test_keys_rotate() -> None:
     (new,) = await both.encode([payload])
     assert new.metadata["encryption-key-id"] == b"2026"
     [closed] = await Encryption(read_keys(f"2026={NEW}")).decode([old])
-    assert (closed.data, closed.metadata["encoding"]) == (old.data, ENCODING), "it goes on as it is, for its reader"
-    assert "key '2025'; LIFECYCLE_PAYLOADS__KEYS only has 2026; add that key" in closed.metadata[WHY].decode()
+    assert (closed.data, closed.metadata["encoding"]) == (old.data, ENCODING), (
+        "it goes on as it is, for its reader"
+    )
+    assert (
+        "key '2025'; LIFECYCLE_PAYLOADS__KEYS only has 2026; add that key"
+        in closed.metadata[WHY].decode()
+    )
 
 
 async def test_a_changed_payload_does_not_open() -> None:
@@ -79,7 +86,9 @@ async def test_what_is_not_encrypted_is_read_as_it_is() -> None:
     assert await Encryption(read_keys(f"a={OLD}")).decode([plain]) == [plain]
 
 
-@pytest.mark.parametrize("text", ["", " , ", OLD, f"a={OLD[:-4]}", "a=notbase64!", f"a={OLD},a={NEW}", f"={OLD}"])
+@pytest.mark.parametrize(
+    "text", ["", " , ", OLD, f"a={OLD[:-4]}", "a=notbase64!", f"a={OLD},a={NEW}", f"={OLD}"]
+)
 def test_wrong_keys_are_refused_without_being_told(text: str) -> None:
     with pytest.raises(InvalidRequest, match="LIFECYCLE_PAYLOADS__KEYS") as caught:
         read_keys(text)
@@ -93,7 +102,7 @@ def test_without_keys_there_is_no_codec() -> None:
     assert OLD not in redaction.current().text(f"the key {OLD}")
 
 
-# --- on a server ------------------------------------------------------------------------------------------------------
+# --- on a server ----------------------------------------------------------------------------------
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -111,7 +120,9 @@ async def _client(server: WorkflowEnvironment, keys: str | None) -> Client:
 async def _raw(client: Client, workflow_id: str) -> str:
     """A history as whoever has no key reads it, payloads decoded from base64."""
     text = (await client.get_workflow_handle(workflow_id).fetch_history()).to_json()
-    return text + "\n".join(base64.b64decode(data).decode("utf-8", "replace") for data in _data(json.loads(text)))
+    return text + "\n".join(
+        base64.b64decode(data).decode("utf-8", "replace") for data in _data(json.loads(text))
+    )
 
 
 async def _replay(lab: Lab) -> None:
@@ -141,7 +152,9 @@ async def test_a_run_is_unreadable_without_the_key_and_works_for_those_who_have_
         handle = await lab.start(request, id="secret")
         await lab.until(lambda: lab.tasks(1).get(0) == "PENDING")
         # A stop by somebody without the key, as from Temporal's CLI.
-        await stranger.get_workflow_handle("secret").signal(names.SIGNAL_FORCE_STOP, {"reason": "plain words"})
+        await stranger.get_workflow_handle("secret").signal(
+            names.SIGNAL_FORCE_STOP, {"reason": "plain words"}
+        )
         result = await handle.result()
         assert (str(result.status), result.outcome) == ("FAILED", "cancelled")
         assert "plain words" in result.cause
@@ -151,7 +164,10 @@ async def test_a_run_is_unreadable_without_the_key_and_works_for_those_who_have_
         assert "encryption-key-id" in text
         # A start by somebody without the key.
         await stranger.start_workflow(
-            names.LIFECYCLE_WORKFLOW, {"crawler": "nowhere", **QUICK}, id="plain", task_queue=names.QUEUE_MAIN
+            names.LIFECYCLE_WORKFLOW,
+            {"crawler": "nowhere", **QUICK},
+            id="plain",
+            task_queue=names.QUEUE_MAIN,
         )
         ended = await ours.get_workflow_handle("plain", result_type=RunResult).result()
         assert ended.outcome == "deploy_failed"
@@ -159,7 +175,9 @@ async def test_a_run_is_unreadable_without_the_key_and_works_for_those_who_have_
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_what_went_wrong_is_for_those_who_have_the_key(server: WorkflowEnvironment, tmp_path: Path) -> None:
+async def test_what_went_wrong_is_for_those_who_have_the_key(
+    server: WorkflowEnvironment, tmp_path: Path
+) -> None:
     stranger, ours = await _client(server, None), await _client(server, f"2025={OLD}")
     async with laboratory(ours, tmp_path, clock=utc_now) as lab:
         handle = await lab.start({"crawler": "books", "colour": CONFIDENTIAL}, id="wrong")
@@ -179,7 +197,9 @@ async def test_a_worker_without_the_key_changes_nothing_and_says_which_is_missin
 ) -> None:
     ours, lost = await _client(server, f"2025={OLD}"), await _client(server, f"2026={NEW}")
     request = {"crawler": "nowhere", **QUICK}
-    await ours.start_workflow(names.LIFECYCLE_WORKFLOW, request, id="late", task_queue=names.QUEUE_MAIN)
+    await ours.start_workflow(
+        names.LIFECYCLE_WORKFLOW, request, id="late", task_queue=names.QUEUE_MAIN
+    )
     async with laboratory(lost, tmp_path, clock=utc_now):
         handle = server.client.get_workflow_handle("late")
         told = "encrypted with the key '2025'; LIFECYCLE_PAYLOADS__KEYS only has 2026"
@@ -191,6 +211,7 @@ async def test_a_worker_without_the_key_changes_nothing_and_says_which_is_missin
     (tmp_path / "again").mkdir()
     async with laboratory(ours, tmp_path / "again", clock=utc_now):
         ended = await asyncio.wait_for(
-            ours.get_workflow_handle("late", result_type=RunResult).result(), timedelta(seconds=60).total_seconds()
+            ours.get_workflow_handle("late", result_type=RunResult).result(),
+            timedelta(seconds=60).total_seconds(),
         )
     assert ended.outcome == "deploy_failed"

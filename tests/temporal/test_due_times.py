@@ -1,8 +1,9 @@
-"""Every due time has one line and begins once, whatever was down, compared with a list of due times found without us.
+"""Every due time has one line and begins once, whatever was down, compared with a list of due times
+found without us.
 
-Temporal is a small one (``support/firing.py``): it fires at the minutes that the specs it was given name, catches up as
-Temporal does, and is down for a while, as the workers are. Store, activities and keeper are real; the clock is the
-test's.
+Temporal is a small one (``support/firing.py``): it fires at the minutes that the specs it was given
+name, catches up as Temporal does, and is down for a while, as the workers are. Store, activities
+and keeper are real; the clock is the test's.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ CHANGES = {
     "America/New_York": ("2027-03-14T07:00", "2027-11-07T06:00"),
     "Australia/Lord_Howe": ("2027-04-03T15:00", "2027-10-02T15:30"),
 }
-#: In `make test-more`: an hour left out, and half an hour that comes twice; the rest is slow. What a zone decides is
-#: which minutes are due, and ``domain/schedules/test_calendar.py`` compares those in many zones.
+#: In `make test-more`: an hour left out, and half an hour that comes twice; the rest is slow. What
+#: a zone decides is which minutes are due, and ``domain/schedules/test_calendar.py`` compares those
+#: in many zones.
 ALWAYS = {("Europe/Berlin", "2027-03-28T01:00"), ("Australia/Lord_Howe", "2027-04-03T15:00")}
 
 
@@ -77,7 +79,9 @@ class Play:
         return not any(start <= self.w.now < end for start, end in self.down[who])
 
     async def put(self, name: str, **fields: Any) -> None:
-        spec = ScheduleSpec(**{"run": {"crawler": "books"}, "cron": CRON, "time_zone": self.zone, **fields})
+        spec = ScheduleSpec(
+            **{"run": {"crawler": "books"}, "cron": CRON, "time_zone": self.zone, **fields}
+        )
         self.w.store.schedules.put(name, spec.document(), "ann")
         await self.told(name)
 
@@ -94,7 +98,9 @@ class Play:
             return
         self.temporal.fire()
         if self.is_up("workers"):
-            self.temporal.orders = [order for order in self.temporal.orders if not self._worked(order)]
+            self.temporal.orders = [
+                order for order in self.temporal.orders if not self._worked(order)
+            ]
             if self.w.now.minute == 5:
                 await self.keeper.turn()
 
@@ -122,11 +128,16 @@ class Play:
 
     def _verdicts(self) -> None:
         """What a run's own workflow would write."""
-        r, live = run_history.c, [run_id for run_id, (_, end) in self.spans.items() if end >= self.w.now]
+        r, live = (
+            run_history.c,
+            [run_id for run_id, (_, end) in self.spans.items() if end >= self.w.now],
+        )
         if not live:
             return
         with self.w.store.database.writing() as conn:
-            rows = conn.execute(select(r.run_id, r.stop_requested_at).where(r.run_id.in_(live))).all()
+            rows = conn.execute(
+                select(r.run_id, r.stop_requested_at).where(r.run_id.in_(live))
+            ).all()
             for run_id, stop in rows:
                 if stop is not None or self.ends[run_id] <= self.w.now:
                     status = "COMPLETED" if stop is None else "FAILED"
@@ -154,7 +165,12 @@ class Play:
 @pytest.mark.parametrize(
     ("zone", "change", "seed"),
     [
-        pytest.param(zone, change, seed, marks=pytest.mark.troubles if (zone, change) in ALWAYS else pytest.mark.slow)
+        pytest.param(
+            zone,
+            change,
+            seed,
+            marks=pytest.mark.troubles if (zone, change) in ALWAYS else pytest.mark.slow,
+        )
         for seed, (zone, both) in enumerate(CHANGES.items())
         for change in both
     ],
@@ -164,7 +180,9 @@ async def test_each_due_time_has_one_line_and_at_most_one_run(
 ) -> None:
     w = World.over(tmp_path / "world")
     play = Play(w, zone, datetime.fromisoformat(change).replace(tzinfo=UTC), seed)
-    kinds = {f"{overlap}-{catch}": (overlap, catch) for overlap in Overlap for catch in (10, 600, 7200)}
+    kinds = {
+        f"{overlap}-{catch}": (overlap, catch) for overlap in Overlap for catch in (10, 600, 7200)
+    }
     for name, (overlap, catch) in kinds.items():
         await play.put(name, overlap=overlap, catch_up_s=catch)
     await play.put("paused", overlap=Overlap.ALLOW)
@@ -194,21 +212,35 @@ async def test_each_due_time_has_one_line_and_at_most_one_run(
             assert (line.decision is Decision.MISSED) == missed, (name, line)
             assert (line.target is not None) == line.decision.begins, (name, line)
         spans = sorted(play.spans[line.target.id] for line in lines if line.target is not None)
-        assert overlap is Overlap.ALLOW or all(a[1] <= b[0] for a, b in itertools.pairwise(spans)), name
+        assert overlap is Overlap.ALLOW or all(
+            a[1] <= b[0] for a, b in itertools.pairwise(spans)
+        ), name
         for line in lines:
             if line.decision is Decision.SKIPPED_OVERLAP:
                 assert overlap in (Overlap.SKIP, Overlap.STOP_PREVIOUS)
                 held = any(start <= line.decided_at <= end for start, end in spans)
                 assert held if overlap is Overlap.SKIP else "was due again" in str(line.reason)
-        if overlap is Overlap.STOP_PREVIOUS:  # after an outage the newest alone, and what runs is stopped for it
-            begun = [line.decided_at.replace(second=0, microsecond=0) for line in lines if line.target is not None]
+        # After an outage the newest alone, and what runs is stopped for it.
+        if overlap is Overlap.STOP_PREVIOUS:
+            begun = [
+                line.decided_at.replace(second=0, microsecond=0)
+                for line in lines
+                if line.target is not None
+            ]
             assert len(begun) == len(set(begun)), name
 
     held = [line for line in play.lines("paused") if pause < line.due_at < resume]
     assert [line.due_at for line in held] == due_by_hand(zone, {10, 40}, pause, resume - MINUTE)
     assert {line.decision for line in held} <= {Decision.PAUSED, Decision.MISSED}
-    changed = [line.due_at for line in play.lines("changed") if line.due_at < w.now - timedelta(seconds=11460)]
-    before, after = due_by_hand(zone, {10, 40}, play.start, put), due_by_hand(zone, {25, 55}, put, w.now)
+    changed = [
+        line.due_at
+        for line in play.lines("changed")
+        if line.due_at < w.now - timedelta(seconds=11460)
+    ]
+    before, after = (
+        due_by_hand(zone, {10, 40}, play.start, put),
+        due_by_hand(zone, {25, 55}, put, w.now),
+    )
     assert changed == before + after[: len(changed) - len(before)]
     assert len(after) - (len(changed) - len(before)) <= 4
 
@@ -216,7 +248,11 @@ async def test_each_due_time_has_one_line_and_at_most_one_run(
     seen = {line.decision for line in lines}
     assert seen >= {Decision.STARTED, Decision.MISSED, Decision.PAUSED}
     runs = {run.run_id: run.request_id for run in w.store.runs.list_runs(limit=10_000)}
-    begun = {line.target.id: due_request_id(line.name, line.due_at) for line in lines if line.target is not None}
+    begun = {
+        line.target.id: due_request_id(line.name, line.due_at)
+        for line in lines
+        if line.target is not None
+    }
     assert begun == runs
     assert len(begun) == sum(line.target is not None for line in lines)
     assert {temporal_schedule_id(name) for name in kinds} <= set(play.temporal.there)

@@ -1,4 +1,6 @@
-"""A worker that dies in a short step is noticed by its silence, not by the end of the step's time."""
+"""A worker that dies in a short step is noticed by its silence, not by the end of the step's
+time.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ class Step(ActivityInboundInterceptor):
 
 
 async def beats_of(name: str, within: timedelta | None) -> int:
-    """Run a step of this name until its third beat, or for a moment where none comes; how many beats came."""
+    """Run a step of this name until its third beat, or for a moment where none comes; how many
+    beats came.
+    """
     env, step, beats, noted = ActivityEnvironment(), Step(), [], list[Any]()
     env.info = replace(env.info, activity_type=name, heartbeat_timeout=within)
 
@@ -52,7 +56,11 @@ async def beats_of(name: str, within: timedelta | None) -> int:
 
 @pytest.mark.parametrize(
     ("name", "within", "beats"),
-    [("known", timedelta(seconds=0.03), 3), ("known", None, 0), ("other", timedelta(seconds=0.03), 0)],
+    [
+        ("known", timedelta(seconds=0.03), 3),
+        ("known", None, 0),
+        ("other", timedelta(seconds=0.03), 0),
+    ],
 )
 async def test_only_steps_that_do_not_beat_themselves_are_beaten_for(
     name: str, within: timedelta | None, beats: int
@@ -61,7 +69,9 @@ async def test_only_steps_that_do_not_beat_themselves_are_beaten_for(
 
 
 async def test_heartbeats_of_a_plain_function_do_not_hold_the_event_loop_up() -> None:
-    """Its heartbeat waits for the event loop, as the SDK does it, and so must not be called there."""
+    """Its heartbeat waits for the event loop, as the SDK does it, and so must not be called
+    there.
+    """
     env, step, loop, noted = ActivityEnvironment(), Step(), asyncio.get_running_loop(), list[Any]()
     env.info = replace(env.info, activity_type="known", heartbeat_timeout=timedelta(seconds=0.03))
 
@@ -84,5 +94,10 @@ async def test_heartbeats_of_a_plain_function_do_not_hold_the_event_loop_up() ->
 def test_every_step_that_holds_up_a_run_is_noticed_to_be_dead() -> None:
     """Pushes last 5 s at most; an export, an audit and a deletion hold up nobody."""
     slow = {name for name, p in POLICIES.items() if (p.heartbeat_s or p.try_s) > DEAD_S}
-    courtesies = {"initiate_export_signal", "deliver_event", "export_supporting_files", "resend_pushes"}
+    courtesies = {
+        "initiate_export_signal",
+        "deliver_event",
+        "export_supporting_files",
+        "resend_pushes",
+    }
     assert slow == courtesies | {name for name in POLICIES if "audit" in name or "delete" in name}

@@ -15,7 +15,12 @@ from temporalio.common import RetryPolicy
 from temporalio.converter import PayloadConverter
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
-from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, UnsandboxedWorkflowRunner, Worker
+from temporalio.worker import (
+    ActivityInboundInterceptor,
+    ExecuteActivityInput,
+    UnsandboxedWorkflowRunner,
+    Worker,
+)
 
 from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError, TooManyRequests
 from crawler_lifecycle.domain.errors import ClusterUnavailable, InvalidRequest
@@ -24,7 +29,9 @@ from crawler_lifecycle.temporal.plugin import RedactingFailureConverter
 from tests.support.temporal import temporal_server
 
 POLICY = RetryPolicy(
-    initial_interval=timedelta(seconds=2), backoff_coefficient=2.0, maximum_interval=timedelta(seconds=60)
+    initial_interval=timedelta(seconds=2),
+    backoff_coefficient=2.0,
+    maximum_interval=timedelta(seconds=60),
 )
 
 
@@ -39,19 +46,22 @@ class _Raises(ActivityInboundInterceptor):
 async def _outcome(error: BaseException, attempt: int = 1) -> BaseException:
     environment = ActivityEnvironment()
     environment.info = environment.default_info()
-    environment.info = type(environment.info)(**{**vars(environment.info), "retry_policy": POLICY, "attempt": attempt})
+    environment.info = type(environment.info)(
+        **{**vars(environment.info), "retry_policy": POLICY, "attempt": attempt}
+    )
     around = Observing().intercept_activity(_Raises(error))
 
     async def tried() -> Any:
         return await around.execute_activity(ExecuteActivityInput(tried, [], None, {}))
 
-    with pytest.raises(Exception) as caught:  # noqa: PT011 (which one, is for the caller to say)
+    with pytest.raises(Exception) as caught:  # noqa: PT011
         await environment.run(tried)
     return caught.value
 
 
 @pytest.mark.parametrize(
-    ("attempt", "asked", "waits"), [(1, 7.0, 7), (1, 1.0, 2), (4, 7.0, 16), (40, 7.0, 60), (1, 90.0, 60)]
+    ("attempt", "asked", "waits"),
+    [(1, 7.0, 7), (1, 1.0, 2), (4, 7.0, 16), (40, 7.0, 60), (1, 90.0, 60)],
 )
 async def test_the_longer_of_what_was_asked_and_the_policy_up_to_its_longest(
     attempt: int, asked: float, waits: int
@@ -62,11 +72,17 @@ async def test_the_longer_of_what_was_asked_and_the_policy_up_to_its_longest(
     told = await _outcome(error, attempt)
     assert isinstance(told, ApplicationError)
     assert told.next_retry_delay == timedelta(seconds=waits)
-    assert (told.type, told.message, told.non_retryable) == ("ClusterUnavailable", "slow down", False)
+    assert (told.type, told.message, told.non_retryable) == (
+        "ClusterUnavailable",
+        "slow down",
+        False,
+    )
     assert told.__cause__ is cause
 
 
-@pytest.mark.parametrize("error", [ClusterUnavailable("no"), InvalidRequest("no"), RuntimeError("a bug")])
+@pytest.mark.parametrize(
+    "error", [ClusterUnavailable("no"), InvalidRequest("no"), RuntimeError("a bug")]
+)
 async def test_what_nobody_asked_us_to_wait_for_passes_as_it_is(error: Exception) -> None:
     assert await _outcome(error) is error
 
@@ -78,7 +94,9 @@ async def test_what_no_retry_mends_is_not_delayed() -> None:
 
 
 @given(attempt=st.integers(1, 10**6), factor=st.floats(1.0, 10.0), first=st.floats(0.01, 100.0))
-def test_the_policys_interval_never_exceeds_its_limit(attempt: int, factor: float, first: float) -> None:
+def test_the_policys_interval_never_exceeds_its_limit(
+    attempt: int, factor: float, first: float
+) -> None:
     policy = RetryPolicy(
         initial_interval=timedelta(seconds=first),
         backoff_coefficient=factor,
@@ -98,7 +116,9 @@ def _kinds(of: type[ApiError]) -> list[type[ApiError]]:
 
 
 @pytest.mark.parametrize("kind", _kinds(ApiError), ids=lambda kind: kind.__name__)
-def test_an_adapters_own_kinds_of_an_error_travel_under_the_domains_name(kind: Callable[[str], ApiError]) -> None:
+def test_an_adapters_own_kinds_of_an_error_travel_under_the_domains_name(
+    kind: Callable[[str], ApiError],
+) -> None:
     from temporalio.api.failure.v1 import Failure
 
     failure = Failure()
@@ -142,5 +162,10 @@ async def test_temporal_waits_as_long_as_was_asked() -> None:
                 break
             await asyncio.sleep(0.05)
         assert pending[0].last_failure.application_failure_info.type == "ClusterUnavailable"
-        assert pending[0].last_failure.application_failure_info.next_retry_delay.ToTimedelta().total_seconds() == 50
+        assert (
+            pending[0]
+            .last_failure.application_failure_info.next_retry_delay.ToTimedelta()
+            .total_seconds()
+            == 50
+        )
         await handle.terminate()

@@ -1,4 +1,6 @@
-"""Steps with very many signals: what the code of a workflow is handed is little, and says the same."""
+"""Steps with very many signals: what the code of a workflow is handed is little, and says the
+same.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def heard(act: WorkflowActivation, inbox: Inbox) -> Inbox:
         if job.HasField("signal_workflow"):
             signal = job.signal_workflow
             args = [RawValue(one) for one in signal.input]
-            inbox.signal(signal.signal_name, args, TolerantPayloadConverter(), NOW, f"id-{next(ids)}")
+            inbox.signal(
+                signal.signal_name, args, TolerantPayloadConverter(), NOW, f"id-{next(ids)}"
+            )
     return inbox
 
 
@@ -62,7 +66,11 @@ FLOODS: dict[str, Signals] = {
     "one answer": [("batch_ended", 3)] * MANY,
 }
 #: A stop among them, in its place, and what it says.
-STOPS: list[tuple[str, object]] = [("stop", {"requested_by": "ada"}), ("stop", {"force": True}), ("force_stop", None)]
+STOPS: list[tuple[str, object]] = [
+    ("stop", {"requested_by": "ada"}),
+    ("stop", {"force": True}),
+    ("force_stop", None),
+]
 
 
 @pytest.mark.parametrize("flood", FLOODS)
@@ -94,8 +102,12 @@ def test_what_is_not_a_signal_stays_in_its_place_and_what_the_step_says_besides(
 
 
 @pytest.mark.parametrize("kind", [Inbox, ManagerInbox, GraphInbox])
-@pytest.mark.parametrize("asks", ['"force": true', '"leave": true', '"leave": false', '"force":  true, "leave": true'])
-def test_of_stops_that_differ_few_are_handed_on_and_what_one_of_them_asks_for(kind: type[Inbox], asks: str) -> None:
+@pytest.mark.parametrize(
+    "asks", ['"force": true', '"leave": true', '"leave": false', '"force":  true, "leave": true']
+)
+def test_of_stops_that_differ_few_are_handed_on_and_what_one_of_them_asks_for(
+    kind: type[Inbox], asks: str
+) -> None:
     rest = "" if '"leave": false' not in asks else ', "leave": true'
     said = [f'{{"request_id": "r{n}", "reason": "because {n}"{rest}}}' for n in range(MANY)]
     said[MANY // 2] = f'{{"request_id": "hidden", {asks}}}'
@@ -112,7 +124,9 @@ def test_spaces_make_no_stop_another_one() -> None:
     act = step([("stop", None)] * MANY)
     for n, job in enumerate(act.jobs):
         if job.HasField("signal_workflow"):
-            job.signal_workflow.input.add(metadata={"encoding": b"json/plain"}, data=b'{"force":' + b" " * n + b"true}")
+            job.signal_workflow.input.add(
+                metadata={"encoding": b"json/plain"}, data=b'{"force":' + b" " * n + b"true}"
+            )
     assert len(thinned(act).jobs) <= HEARD_MAX + 10
 
 
@@ -133,7 +147,9 @@ def test_a_step_with_few_signals_is_left_as_it_is() -> None:
 
 def test_answers_of_strangers_fill_no_state() -> None:
     strange: list[object] = [-1, 0, 10**30, True, "3", None, {}]
-    inbox = heard(step([("batch_ended", n) for n in [*strange, *range(1, 3 * ANSWERED_MAX)]]), GraphInbox())
+    inbox = heard(
+        step([("batch_ended", n) for n in [*strange, *range(1, 3 * ANSWERED_MAX)]]), GraphInbox()
+    )
     assert inbox.answered == list(range(1, ANSWERED_MAX + 1))
     assert inbox.woken, "the rows say the rest"
 

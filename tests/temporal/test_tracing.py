@@ -38,7 +38,10 @@ def test_spans_lose_their_secrets_before_they_leave(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(opentelemetry.trace, "set_tracer_provider", providers.append)
     traces = tracing._start("tests", Memory())
     tracer = providers[0].get_tracer("tests")
-    with pytest.raises(ValueError, match="canary"), tracer.start_as_current_span("x", attributes={"a": CANARY}):
+    with (
+        pytest.raises(ValueError, match="canary"),
+        tracer.start_as_current_span("x", attributes={"a": CANARY}),
+    ):
         raise ValueError(f"with {CANARY}")
     traces.close()
     (span,) = sent
@@ -56,12 +59,16 @@ def test_spans_lose_their_secrets_before_they_leave(monkeypatch: pytest.MonkeyPa
     ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318", "OTEL_SDK_DISABLED": "true"}, False),
     ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318", "OTEL_TRACES_EXPORTER": "none"}, False),
 ])  # fmt: skip
-def test_traces_are_off_unless_an_endpoint_is_set(environment: dict[str, str], wanted: bool) -> None:
+def test_traces_are_off_unless_an_endpoint_is_set(
+    environment: dict[str, str], wanted: bool
+) -> None:
     assert tracing.wanted(environment) is wanted
 
 
 def test_an_endpoint_without_the_extra_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4318")
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
-    with pytest.raises(InvalidRequest, match=r"OTEL_EXPORTER_OTLP_ENDPOINT.*crawler-lifecycle\[otel\]"):
+    with pytest.raises(
+        InvalidRequest, match=r"OTEL_EXPORTER_OTLP_ENDPOINT.*crawler-lifecycle\[otel\]"
+    ):
         tracing.start("tests")

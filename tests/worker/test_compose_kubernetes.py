@@ -67,7 +67,10 @@ def test_a_wrong_setting_is_named(tmp_path: Path, wrong: dict[str, Any], said: s
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("docker", f"'docker' is not a kind of cluster; give {', '.join(KINDS)}, or your own MODULE:CLASS"),
+        (
+            "docker",
+            f"'docker' is not a kind of cluster; give {', '.join(KINDS)}, or your own MODULE:CLASS",
+        ),
         ("", "'' is not a kind of cluster"),
         ("no_such_package:Kind", "cannot be imported.*no_such_package"),
         ("crawler_lifecycle.clusters.kind:Nothing", "cannot be imported"),

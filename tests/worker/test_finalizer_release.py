@@ -1,4 +1,6 @@
-"""Letting go of ends: only of what is on record, whoever asks how often, and whatever fails meanwhile."""
+"""Letting go of ends: only of what is on record, whoever asks how often, and whatever fails
+meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,22 @@ NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
 
 def end(index: int = 0, run_id: int = 1, **more: Any) -> KeptEnd:
-    return KeptEnd(run_id, index, 1, **{"uid": f"u{index}", "run_uid": run_ref(run_id).uid, "ended_at": NOW, **more})
+    return KeptEnd(
+        run_id,
+        index,
+        1,
+        **{"uid": f"u{index}", "run_uid": run_ref(run_id).uid, "ended_at": NOW, **more},
+    )
 
 
 def row(index: int = 0, run_id: int = 1, **more: Any) -> RecordedTask:
-    given = {"status": "SUCCEEDED", "run_status": "PROCESSING", "uid": f"u{index}", "exit_code": 0, **more}
+    given = {
+        "status": "SUCCEEDED",
+        "run_status": "PROCESSING",
+        "uid": f"u{index}",
+        "exit_code": 0,
+        **more,
+    }
     return RecordedTask(10 * run_id + index, run_id, run_ref(run_id).uid, index, 1, **given)
 
 
@@ -74,7 +87,8 @@ def releaser(keeper: Keeper, rows: list[RecordedTask]) -> Releaser:
     [
         (end(), row(), True),
         (end(), row(status="FAILED", exit_code=3), True),
-        (end(), row(status="FAILED", run_status="COMPLETED"), True),  # superseded: its run went on without it
+        # Superseded: its run went on without it.
+        (end(), row(status="FAILED", run_status="COMPLETED"), True),
         (end(), row(status="RUNNING", exit_code=None), False),
         (end(), row(status="STOPPING", exit_code=None), False),
         (end(), None, False),
@@ -83,11 +97,20 @@ def releaser(keeper: Keeper, rows: list[RecordedTask]) -> Releaser:
         (end(uid=None), row(uid=None), True),
         (end(uid=None), row(), True),
         (end(uid=None, run_uid="another"), row(), False),  # of another run of the same number
-        (end(ended_at=NOW - timedelta(hours=2)), row(status="FAILED", uid=None, exit_code=None), False),
-        (end(ended_at=NOW - timedelta(hours=2)), row(status="CANCELLED", uid=None, exit_code=None), False),
+        (
+            end(ended_at=NOW - timedelta(hours=2)),
+            row(status="FAILED", uid=None, exit_code=None),
+            False,
+        ),
+        (
+            end(ended_at=NOW - timedelta(hours=2)),
+            row(status="CANCELLED", uid=None, exit_code=None),
+            False,
+        ),
         (end(ran=False), row(status="CANCELLED", uid=None, exit_code=None), False),
         (end(ran=False), row(status="CANCELLED", exit_code=None), True),
-        (end(), row(status="LOST", exit_code=None), False),  # evidence that came late is the audit's
+        # Evidence that came late is the audit's.
+        (end(), row(status="LOST", exit_code=None), False),
         (end(), row(status="LOST", exit_code=None, exit_signal=9), True),
         (end(ended_at=NOW - timedelta(hours=2)), row(status="LOST", exit_code=None), True),
     ],
@@ -105,15 +128,25 @@ def test_one_turn(caplog: pytest.LogCaptureFixture) -> None:
         assert helper.turn() == (0, 0)
     assert keeper.calls == [(1, [0, 1]), (2, [0])]
     assert [one.key for one in keeper.ends] == [(1, 2, 1), (99, 0, 1)]
-    assert helper.state() | {"last_s": 0} == {"kept": 2, "unknown": 1, "problem": None, "last_s": 0, "released": 3}
+    assert helper.state() | {"last_s": 0} == {
+        "kept": 2,
+        "unknown": 1,
+        "problem": None,
+        "last_s": 0,
+        "released": 3,
+    }
     assert caplog.text.count("have no row in the database") == 1
 
 
-def test_what_is_under_the_name_of_another_object_is_unknown(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_under_the_name_of_another_object_is_unknown(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     refused = row(0, status="FAILED", uid=None, exit_code=None)
     not_told_yet = row(2, status="PENDING", uid=None, exit_code=None)
     keeper = Keeper([end(0), end(1), end(2)])
-    helper = releaser(keeper, [refused, row(1, status="RUNNING", uid="ours", exit_code=None), not_told_yet])
+    helper = releaser(
+        keeper, [refused, row(1, status="RUNNING", uid="ours", exit_code=None), not_told_yet]
+    )
     with caplog.at_level(logging.WARNING):
         assert helper.turn() == (0, 0)
     assert (helper.state()["kept"], helper.state()["unknown"], keeper.calls) == (3, 2, [])

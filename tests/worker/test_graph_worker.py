@@ -57,7 +57,10 @@ async def test_a_worker_that_is_killed_loses_one_execution_and_nothing_that_is_o
     }
     store = open_store(url)
     job = {"call": f"{name}:work", "style": "cascade"}
-    steps = [StepSpec(f"s{n}", StepKind.FUNCTION, job, (f"s{n - 1}",) if n else (), queue="gpu") for n in range(4)]
+    steps = [
+        StepSpec(f"s{n}", StepKind.FUNCTION, job, (f"s{n - 1}",) if n else (), queue="gpu")
+        for n in range(4)
+    ]
     spec = GraphSpec(steps)
     row, _ = store.graphs.reserve_graph(NewGraph("night", fingerprint(spec), 1))
     store.graphs.add_graph_page(row.graph_id, 0, encode_pages(spec)[0])

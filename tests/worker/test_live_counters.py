@@ -1,4 +1,6 @@
-"""Counters between the observer and the database: what moved is written once, and nothing that fails ends it."""
+"""Counters between the observer and the database: what moved is written once, and nothing that
+fails ends it.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,10 @@ def helper(outside: Outside) -> Counting:
 def test_what_moved_is_written_run_by_run_and_once(outside: Outside, helper: Counting) -> None:
     outside.told = [one(1, 5), one(2, 7), one(1, 3, index=1)]
     helper.turn()
-    assert outside.written == [(run_ref(1), [one(1, 5), one(1, 3, index=1)]), (run_ref(2), [one(2, 7)])]
+    assert outside.written == [
+        (run_ref(1), [one(1, 5), one(1, 3, index=1)]),
+        (run_ref(2), [one(2, 7)]),
+    ]
     helper.turn()
     outside.told[1] = one(2, 8)
     helper.turn()
@@ -68,7 +73,9 @@ def test_what_moved_is_written_run_by_run_and_once(outside: Outside, helper: Cou
     assert helper.state() == {"tasks": 3, "raised": 4, "problem": None}
 
 
-def test_large_runs_are_written_in_pages(outside: Outside, helper: Counting, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_runs_are_written_in_pages(
+    outside: Outside, helper: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(live_counters, "PAGE", 2)
     outside.told = [one(1, 5, index) for index in range(5)]
     helper.turn()

@@ -1,4 +1,7 @@
-"""The search for overdue looks: one run in trouble holds up no other. Over Temporal: ``workflows/audit``."""
+"""The search for overdue looks: one run in trouble holds up no other.
+
+Over Temporal: ``workflows/audit``.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,17 @@ NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
 def late(run_id: int) -> LiveRun:
     due = NOW - timedelta(hours=1) + timedelta(seconds=run_id)
-    return LiveRun(run_id, run_ref(run_id).uid, 1, "PROCESSING", "books", str(run_id), NOW, due_at=due, planned=True)
+    return LiveRun(
+        run_id,
+        run_ref(run_id).uid,
+        1,
+        "PROCESSING",
+        "books",
+        str(run_id),
+        NOW,
+        due_at=due,
+        planned=True,
+    )
 
 
 class Store:
@@ -34,7 +47,9 @@ class Store:
     def overdue_looks(self, before: datetime) -> Any:
         return OverdueLooks(len(self.runs))
 
-    def overdue_runs(self, before: datetime, after: tuple[datetime, int] | None, limit: int) -> list[LiveRun]:
+    def overdue_runs(
+        self, before: datetime, after: tuple[datetime, int] | None, limit: int
+    ) -> list[LiveRun]:
         behind = [run for run in self.runs if after is None or (run.due_at, run.run_id) > after]
         return behind[:limit]
 
@@ -63,7 +78,10 @@ def test_starts_that_wait_for_long_are_put_first_some_in_each_turn() -> None:
     first: list[str] = []
     store = Store(STARTS_MAX + 5)
     owned, *others = store.runs
-    store.runs = [replace(owned, owner_run_id="chain"), *(replace(run, planned=False) for run in others)]
+    store.runs = [
+        replace(owned, owner_run_id="chain"),
+        *(replace(run, planned=False) for run in others),
+    ]
 
     async def begin(workflow_id: str) -> None:
         first.append(workflow_id)
@@ -71,6 +89,8 @@ def test_starts_that_wait_for_long_are_put_first_some_in_each_turn() -> None:
     async def wake(workflow_id: str) -> bool:
         raise AssertionError(workflow_id)
 
-    search = Overdue(cast(OverdueStore, store), lambda run: None, wake, clock=lambda: NOW, begin=begin)
+    search = Overdue(
+        cast(OverdueStore, store), lambda run: None, wake, clock=lambda: NOW, begin=begin
+    )
     asyncio.run(search.turn())
     assert first == [f"crawl/books/{run.run_id}" for run in others[:STARTS_MAX]]

@@ -1,4 +1,6 @@
-"""What records noticed changes: first the look, then the signal, and no outage of one loses the other."""
+"""What records noticed changes: first the look, then the signal, and no outage of one loses the
+other.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ class Script:
         self.ended = True
 
     def health(self) -> ObserverHealth:
-        return ObserverHealth(not self.blind and self.tell is not None and not self.ended, place=self.place)
+        return ObserverHealth(
+            not self.blind and self.tell is not None and not self.ended, place=self.place
+        )
 
 
 @dataclass
@@ -64,7 +68,9 @@ class Outside:
     down: dict[str, Exception] = field(default_factory=dict)
 
     def add(self, run_id: int, **more: Any) -> None:
-        state = WakeUpState(RunRef(run_id, f"uid-{run_id}"), 1, f"crawl/{run_id}", "chain", False, None)
+        state = WakeUpState(
+            RunRef(run_id, f"uid-{run_id}"), 1, f"crawl/{run_id}", "chain", False, None
+        )
         self.targets[run_id] = replace(state, **more)
 
     def wake_target(self, run_id: int) -> WakeUpState | None:
@@ -72,7 +78,9 @@ class Outside:
         return self.targets.get(run_id)
 
     def unverified(self, before: datetime) -> list[WakeUpState]:
-        return [one for one in self.targets.values() if one.due_at is not None and one.due_at < before]
+        return [
+            one for one in self.targets.values() if one.due_at is not None and one.due_at < before
+        ]
 
     def record(self, fence: Fence, source: str, few: Tasks) -> LookOutcome | None:
         self._raise("cluster")
@@ -94,13 +102,20 @@ class Outside:
 
 
 @asynccontextmanager
-async def running(observer: Script | None, outside: Outside) -> AsyncIterator[tuple[Recording, Tell]]:
+async def running(
+    observer: Script | None, outside: Outside
+) -> AsyncIterator[tuple[Recording, Tell]]:
     found = Recording(observer, outside, outside, outside.notify)  # type: ignore[arg-type]
     task = asyncio.create_task(found.run())
     try:
         if observer is not None:
             await until(lambda: observer.tell)
-        yield found, observer.tell if observer is not None and observer.tell is not None else lambda *_: None
+        yield (
+            found,
+            observer.tell
+            if observer is not None and observer.tell is not None
+            else lambda *_: None,
+        )
     finally:
         task.cancel()
         await asyncio.wait([task], timeout=60)
@@ -125,7 +140,11 @@ async def test_a_change_is_one_look_and_then_one_signal_to_the_owner() -> None:
     async with running(Script(), outside) as (found, tell):
         tell(5, now(), ONE)
         await until(lambda: outside.signals)
-        assert (outside.looks, outside.signals, outside.sources) == ({5: 1}, [("another/5", True)], {"wake"})
+        assert (outside.looks, outside.signals, outside.sources) == (
+            {5: 1},
+            [("another/5", True)],
+            {"wake"},
+        )
         assert outside.few == [ONE]
         assert found.counts == {"noticed": 1, "recorded": 1, "sent": 1, "coalesced": 0, "failed": 0}
         assert (found.state()["observer"], found.state()["unsent"]) == ("up", 0)
@@ -183,7 +202,9 @@ async def test_a_thousand_changes_of_a_run_are_few_looks_and_the_last_one_is_see
 async def test_what_cannot_be_recorded_is_left_to_the_workflow_and_tried_again(what: str) -> None:
     outside = Outside()
     outside.add(1)
-    outside.down[what] = StoreUnavailable("down") if what == "database" else ClusterUnavailable("503")
+    outside.down[what] = (
+        StoreUnavailable("down") if what == "database" else ClusterUnavailable("503")
+    )
     async with running(Script(), outside) as (found, tell):
         tell(1, now(), ONE)
         await until(lambda: found.counts["failed"] >= 2)
@@ -195,7 +216,9 @@ async def test_what_cannot_be_recorded_is_left_to_the_workflow_and_tried_again(w
 
 
 @pytest.mark.parametrize("sign", ["the observer sees again", "another run can be looked at"])
-async def test_the_end_of_an_outage_is_the_end_of_the_waits(sign: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_end_of_an_outage_is_the_end_of_the_waits(
+    sign: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(wake_ups, "RETRY_S", 3600.0)
     monkeypatch.setattr(wake_ups, "RETRY_MAX_S", 3600.0)
     outside, observer = Outside(), Script()
@@ -232,7 +255,9 @@ async def test_statuses_are_recorded_while_temporal_is_away_and_no_signal_is_los
         await until(lambda: len(outside.signals) == 30)
 
 
-async def test_a_signal_without_an_answer_is_sent_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_signal_without_an_answer_is_sent_again_soon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A server that comes back never answers a call whose bytes a proxy has lost."""
     outside, lost = Outside(), asyncio.Event()
     outside.add(1)
@@ -253,7 +278,9 @@ async def test_a_signal_without_an_answer_is_sent_again_soon(monkeypatch: pytest
     assert outside.signals == [("crawl/1", True)]
 
 
-async def test_a_look_that_does_not_come_is_done_without_an_observer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_look_that_does_not_come_is_done_without_an_observer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(recording, "SEARCH_S", 0.05)
     outside = Outside(changed=0)
     due = now() - timedelta(seconds=recording.LATE_S + 1)
@@ -264,7 +291,9 @@ async def test_a_look_that_does_not_come_is_done_without_an_observer(monkeypatch
     assert (outside.looks, outside.sources, outside.few) == ({1: 1}, {"look"}, [None])
 
 
-async def test_the_second_observer_looks_only_at_what_the_first_has_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_second_observer_looks_only_at_what_the_first_has_not_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(recording, "STAGGER_S", 0.01)
     outside = Outside()
     at = now()

@@ -28,7 +28,9 @@ DEPLOYED = TaskRef(70, 0, 1, "uid")
 
 
 def asked_of_the_cluster(role: str) -> set[str]:
-    """What the activities of a role ask ``self.cluster`` for, and whatever of their own they call on the way."""
+    """What the activities of a role ask ``self.cluster`` for, and whatever of their own they call
+    on the way.
+    """
     found: set[str] = set()
     for method in activities_of(role, Parts(Mock(), *[None] * 7, Mock())):  # type: ignore[arg-type]
         owner, seen, left = type(method.__self__), set[str](), [method.__name__]  # type: ignore[attr-defined]
@@ -48,10 +50,14 @@ def asked_of_the_cluster(role: str) -> set[str]:
                 if ast.unparse(node.value) == "self.cluster":
                     found.add(node.attr)
             handed_on = [
-                n for n in ast.walk(tree) if isinstance(n, ast.Call) and "self.cluster" in map(ast.unparse, n.args)
+                n
+                for n in ast.walk(tree)
+                if isinstance(n, ast.Call) and "self.cluster" in map(ast.unparse, n.args)
             ]
             found |= {"everything"} if handed_on else set()
-            assert not whole or found, f"{owner.__name__}.{name} does something with the cluster that is not seen here"
+            assert not whole or found, (
+                f"{owner.__name__}.{name} does something with the cluster that is not seen here"
+            )
     return found
 
 
@@ -63,18 +69,25 @@ def test_the_roles_that_ask_are_known() -> None:
 
 
 def settings(tmp_path: Path, **cluster: Any) -> Settings:
-    known = {"cluster": {"kind": "kubernetes", **cluster}, "database": {"url": f"sqlite:///{tmp_path}/l.db"}}
+    known = {
+        "cluster": {"kind": "kubernetes", **cluster},
+        "database": {"url": f"sqlite:///{tmp_path}/l.db"},
+    }
     return Settings.model_validate(known)
 
 
 @pytest.mark.parametrize("role", sorted(set(ROLES) - ASKING))
-def test_the_others_need_no_way_to_the_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, role: str) -> None:
+def test_the_others_need_no_way_to_the_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, role: str
+) -> None:
     """In their pods there is neither a token nor a kubeconfig, and a client could not be made."""
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(kind, "api_of", lambda settings: pytest.fail("a client was made"))
     parts = build_parts(settings(tmp_path), DIRECTORY, role)
-    assert [source.missing is not None for source in parts.files.files(run_ref(7), [DEPLOYED])] == [True]
+    assert [source.missing is not None for source in parts.files.files(run_ref(7), [DEPLOYED])] == [
+        True
+    ]
     with pytest.raises(RuntimeError, match=f"role '{role}' have no client of the cluster"):
         parts.cluster.look(run_ref(7), [])
 

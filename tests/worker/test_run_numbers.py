@@ -1,4 +1,6 @@
-"""Numbers of runs are asked for everywhere, told where they are not known, and stop nobody from serving."""
+"""Numbers of runs are asked for everywhere, told where they are not known, and stop nobody from
+serving.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,9 @@ def test_a_number_is_one_that_a_run_can_have(name: str, number: int) -> None:
 
 def test_all_are_asked_and_the_highest_counts(caplog: pytest.LogCaptureFixture) -> None:
     store = Store()
-    known = bring_forward(as_store(store), {"Temporal": Source(7), "the cluster": Source(9), "the archive": Source(2)})
+    known = bring_forward(
+        as_store(store), {"Temporal": Source(7), "the cluster": Source(9), "the archive": Source(2)}
+    )
     assert store.begun == [9]
     assert known.words(3) == ["Temporal knows run 7", "the cluster knows run 9"]
     assert "above 9: the newest run of the database is 3" in caplog.text
@@ -87,8 +91,13 @@ def test_all_are_asked_and_the_highest_counts(caplog: pytest.LogCaptureFixture) 
 
 def test_what_does_not_answer_is_told_and_hides_nobody() -> None:
     hangs = threading.Event()
-    sources = {"a": Source(error=ClusterUnavailable("away")), "b": Source(5), "c": Source(9, hangs=hangs)}
-    try:  # it does not wait for c, which would be for ever; the others have far longer than they take
+    sources = {
+        "a": Source(error=ClusterUnavailable("away")),
+        "b": Source(5),
+        "c": Source(9, hangs=hangs),
+    }
+    # It does not wait for c, which would be for ever; the others have far longer than they take.
+    try:
         known = ask({**sources, "d": Source(error=KeyError("ours"))}, 3, 3)
     finally:
         hangs.set()
@@ -96,7 +105,9 @@ def test_what_does_not_answer_is_told_and_hides_nobody() -> None:
     assert known.troubles == {"a": "away", "c": "no answer within 3 s", "d": "KeyError: 'ours'"}
 
 
-async def test_a_worker_asks_again_until_each_has_answered(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_worker_asks_again_until_each_has_answered(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.WARNING)
     store = Store()
     away, there = Source(8, error=ClusterUnavailable("away")), Source(5)
@@ -112,7 +123,9 @@ async def test_a_worker_asks_again_until_each_has_answered(caplog: pytest.LogCap
     assert numbers.state() == {"complete": True, "unanswered": {}}
     assert there.asked == 1
     assert max(store.begun) == 8
-    assert caplog.text.count("an id that is in use: the cluster: away") == 1, "told once, not at every try"
+    assert caplog.text.count("an id that is in use: the cluster: away") == 1, (
+        "told once, not at every try"
+    )
 
 
 async def test_one_that_hangs_keeps_no_worker_from_leaving() -> None:

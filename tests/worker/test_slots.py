@@ -1,4 +1,6 @@
-"""Polling: how it ends; slots of workflow tasks: starts take none of remembered workflows, and none is lost."""
+"""Polling: how it ends; slots of workflow tasks: starts take none of remembered workflows, and none
+is lost.
+"""
 
 from __future__ import annotations
 
@@ -61,11 +63,16 @@ async def test_a_burst_of_starts_takes_no_slot_of_a_remembered_run() -> None:
 
 def waited(seconds: float, activity_type: str = "sync_statuses") -> Any:
     """An activity that began so long after it was scheduled."""
-    times = {"started_time": NOW + timedelta(seconds=seconds), "current_attempt_scheduled_time": NOW}
+    times = {
+        "started_time": NOW + timedelta(seconds=seconds),
+        "current_attempt_scheduled_time": NOW,
+    }
     return SimpleNamespace(activity_type=activity_type, **times)
 
 
-async def test_starts_pause_while_steps_wait_in_temporals_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_starts_pause_while_steps_wait_in_temporals_queue(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(polling, "PACED_S", 3600.0)
     lag = Lag()
     assert not await pauses(lag)
@@ -149,7 +156,10 @@ async def test_a_poll_that_is_cancelled_gives_its_slot_on(handed_over: bool) -> 
 
 
 async def test_slots_come_back_from_other_threads() -> None:
-    """As from the SDK's own. All are used again and again, never more at once than there are, and none is lost."""
+    """As from the SDK's own.
+
+    All are used again and again, never more at once than there are, and none is lost.
+    """
     slots = WorkflowSlots(Lag(), remembered=3, taken_up=1)
     at_once, most, lock = 0, 0, threading.Lock()
 

@@ -10,7 +10,8 @@ import pytest
 
 from crawler_lifecycle.worker import watchdog
 
-#: A process like a worker: a loop that waits for the signal, and threads that hang in different ways.
+#: A process like a worker: a loop that waits for the signal, and threads that hang in different
+#: ways.
 PROCESS = """
 import asyncio, concurrent.futures, logging, signal, sys, threading, time
 from crawler_lifecycle.worker.watchdog import Watchdog
@@ -54,7 +55,10 @@ print("left by itself", flush=True)
 def leave(what: str) -> tuple[int, str, str]:
     """Exit code and output of such a process that gets SIGTERM when it is ready."""
     with subprocess.Popen(
-        [sys.executable, "-c", PROCESS, what], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", PROCESS, what],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as process:
         try:
             assert process.stdout is not None
@@ -71,7 +75,9 @@ def test_one_that_can_leave_leaves_by_itself() -> None:
     assert (code, out, err) == (0, "left by itself\n", "")
 
 
-@pytest.mark.parametrize(("what", "where"), [("a lock", "part_0 in hang_for_ever"), ("a spin", "part_0 in spin")])
+@pytest.mark.parametrize(
+    ("what", "where"), [("a lock", "part_0 in hang_for_ever"), ("a spin", "part_0 in spin")]
+)
 def test_a_thread_that_hangs_keeps_no_process(what: str, where: str) -> None:
     code, out, err = leave(what)
     assert (code, out) == (watchdog.EXIT_HUNG, "")

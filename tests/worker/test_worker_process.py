@@ -19,12 +19,22 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest, RemoveSearchAttributesRequest
+from temporalio.api.operatorservice.v1 import (
+    ListSearchAttributesRequest,
+    RemoveSearchAttributesRequest,
+)
 from temporalio.testing import WorkflowEnvironment
 
 from crawler_lifecycle import sqlite_files
 from crawler_lifecycle.cli.stack import processes
-from crawler_lifecycle.compose import ASKING, OBSERVER, ROLES, activities_of, all_activities, build_catalogue
+from crawler_lifecycle.compose import (
+    ASKING,
+    OBSERVER,
+    ROLES,
+    activities_of,
+    all_activities,
+    build_catalogue,
+)
 from crawler_lifecycle.domain.errors import CatalogueError, InvalidRequest
 from crawler_lifecycle.domain.names import QUEUE_FUNCTIONS, SEARCH_ATTRIBUTES
 from crawler_lifecycle.settings import Settings
@@ -39,7 +49,9 @@ NOBODY = "127.0.0.1:1"
 
 def environment(folder: Path, port: int, **settings: str) -> dict[str, str]:
     """That of a worker whose probe listens there."""
-    (folder / "crawlers.yaml").write_text("- name: demo\n  kind: command\n  command: [python, -V]\n")
+    (folder / "crawlers.yaml").write_text(
+        "- name: demo\n  kind: command\n  command: [python, -V]\n"
+    )
     known = {
         "LIFECYCLE_DATABASE__URL": f"sqlite:///{folder / 'runs.db'}",
         "LIFECYCLE_CLUSTER__STATE_DIR": str(folder / "cluster"),
@@ -57,7 +69,9 @@ def refused(folder: Path, *words: str, **settings: str) -> tuple[int, str]:
         [sys.executable, "-m", "crawler_lifecycle.cli"],
     )
     root = Path(__file__).parents[2]
-    done = subprocess.run([*command, "worker", *words], env=env, cwd=root, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [*command, "worker", *words], env=env, cwd=root, capture_output=True, text=True, timeout=120
+    )
     return done.returncode, done.stderr
 
 
@@ -75,7 +89,9 @@ class WorkerProcess:
     def ready(self) -> tuple[int, dict[str, Any]]:
         """Status and body of ``/readyz``; (0, {}) while nobody listens."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=30) as answer:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{self.port}/readyz", timeout=30
+            ) as answer:
                 return answer.status, json.load(answer)
         except urllib.error.HTTPError as error:
             with error:
@@ -83,7 +99,9 @@ class WorkerProcess:
         except OSError:
             return 0, {}
 
-    def until(self, condition: Callable[[int, dict[str, Any]], object], seconds: float = 150) -> dict[str, Any]:
+    def until(
+        self, condition: Callable[[int, dict[str, Any]], object], seconds: float = 150
+    ) -> dict[str, Any]:
         """Poll readiness until it fits."""
         deadline = time.monotonic() + seconds
         while True:
@@ -91,7 +109,9 @@ class WorkerProcess:
             if condition(status, body):
                 return body
             assert self.process.poll() is None, self.process.communicate()[1]
-            assert time.monotonic() < deadline, f"it did not come within {seconds:g} s: {status} {body}"
+            assert time.monotonic() < deadline, (
+                f"it did not come within {seconds:g} s: {status} {body}"
+            )
             time.sleep(0.05)
 
     def end(self, number: int = signal.SIGTERM) -> tuple[int, str]:
@@ -118,7 +138,9 @@ def start(tmp_path: Path) -> Iterator[Callable[..., WorkerProcess]]:
 @pytest.mark.processes
 def test_without_temporal_it_waits_and_says_so(start: Callable[..., WorkerProcess]) -> None:
     worker = start()
-    missing = worker.until(lambda status, body: status == 503 and "no Temporal" in str(body))["missing"]
+    missing = worker.until(lambda status, body: status == 503 and "no Temporal" in str(body))[
+        "missing"
+    ]
     assert "TEMPORAL_ADDRESS" in missing["temporal"]
     code, said = worker.end()
     assert code == 0
@@ -128,7 +150,10 @@ def test_without_temporal_it_waits_and_says_so(start: Callable[..., WorkerProces
 @pytest.mark.processes
 @pytest.mark.parametrize(
     "role",
-    [role if role in ("cluster", "export") else pytest.param(role, marks=pytest.mark.slow) for role in sorted(ROLES)],
+    [
+        role if role in ("cluster", "export") else pytest.param(role, marks=pytest.mark.slow)
+        for role in sorted(ROLES)
+    ],
 )
 def test_only_roles_that_ask_the_cluster_need_a_way_to_it(
     start: Callable[..., WorkerProcess], tmp_path: Path, role: str
@@ -153,7 +178,9 @@ def test_only_roles_that_ask_the_cluster_need_a_way_to_it(
     ({"LIFECYCLE_POOLS": "{a: 1}"}, ["pools", "give JSON", "line 1 column 2"]),
     ({"LIFECYCLE_CONFIG": "nowhere.toml"}, ["LIFECYCLE_CONFIG", "nowhere.toml"]),
 ])  # fmt: skip
-def test_a_wrong_setting_is_named_with_its_value(tmp_path: Path, settings: dict[str, str], words: list[str]) -> None:
+def test_a_wrong_setting_is_named_with_its_value(
+    tmp_path: Path, settings: dict[str, str], words: list[str]
+) -> None:
     code, said = refused(tmp_path, **settings)
     assert code in (1, 2), said
     assert all(word in said for word in words), said
@@ -162,7 +189,9 @@ def test_a_wrong_setting_is_named_with_its_value(tmp_path: Path, settings: dict[
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("setting", ["LIFECYCLE_WORKER__HEALTH_PORT", "LIFECYCLE_WORKER__METRICS_PORT"])
+@pytest.mark.parametrize(
+    "setting", ["LIFECYCLE_WORKER__HEALTH_PORT", "LIFECYCLE_WORKER__METRICS_PORT"]
+)
 def test_a_taken_port_is_named(start: Callable[..., WorkerProcess], setting: str) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -194,7 +223,9 @@ def test_traces_without_the_extra_are_an_error_at_the_start(
 
 
 @pytest.mark.processes
-def test_health_can_be_asked_over_ipv6_where_there_is_one(start: Callable[..., WorkerProcess]) -> None:
+def test_health_can_be_asked_over_ipv6_where_there_is_one(
+    start: Callable[..., WorkerProcess],
+) -> None:
     worker = start(LIFECYCLE_WORKER__HEALTH_HOST="::1")
     if not _has_ipv6():
         code, said = worker.process.wait(120), worker.process.communicate()[1]
@@ -203,7 +234,10 @@ def test_health_can_be_asked_over_ipv6_where_there_is_one(start: Callable[..., W
         return
     deadline = time.monotonic() + 150
     while True:
-        with contextlib.suppress(OSError), socket.create_connection(("::1", worker.port), timeout=30):
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection(("::1", worker.port), timeout=30),
+        ):
             break
         assert time.monotonic() < deadline, "its probe did not come within 150 s"
         time.sleep(0.05)
@@ -218,11 +252,15 @@ def _has_ipv6() -> bool:
         return False
 
 
-def test_a_catalogue_is_needed_only_when_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_catalogue_is_needed_only_when_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("LIFECYCLE_CRAWLERS", raising=False)
     assert build_catalogue(Settings.load()).all() == []
-    (tmp_path / "crawlers.yaml").write_text("- name: demo\n  kind: command\n  command: [python, -V]\n")
+    (tmp_path / "crawlers.yaml").write_text(
+        "- name: demo\n  kind: command\n  command: [python, -V]\n"
+    )
     assert [c.name for c in build_catalogue(Settings.load()).all()] == ["demo"]
     monkeypatch.setenv("LIFECYCLE_CRAWLERS", "nowhere.yaml")
     with pytest.raises(CatalogueError, match=r"nowhere\.yaml"):
@@ -238,7 +276,7 @@ def test_roles_are_checked_by_name() -> None:
         check_roles(["k8s"])
 
 
-# --- with a server ----------------------------------------------------------------------------------------------------
+# --- with a server --------------------------------------------------------------------------------
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -248,11 +286,15 @@ async def server() -> AsyncIterator[WorkflowEnvironment]:
 
 
 @pytest.mark.asyncio(loop_scope="session")
-async def test_every_activity_is_served_where_the_policies_send_it(server: WorkflowEnvironment, tmp_path: Path) -> None:
+async def test_every_activity_is_served_where_the_policies_send_it(
+    server: WorkflowEnvironment, tmp_path: Path
+) -> None:
     async with laboratory(server.client, tmp_path, workers=False) as lab:
         assert set(all_activities(lab.parts)) == set(POLICIES)
         served = {
-            queue: {a.__temporal_activity_definition.name for a in activities_of(role, lab.parts, queue)}
+            queue: {
+                a.__temporal_activity_definition.name for a in activities_of(role, lab.parts, queue)
+            }
             for role, queue in [*ROLES.items(), ("plans", QUEUE_FUNCTIONS)]
         }
         assert all(name in served[policy.queue] for name, policy in POLICIES.items())
@@ -266,14 +308,21 @@ async def test_it_registers_what_is_missing_names_an_old_schema_and_leaves_in_or
     client = server.client
     operator = client.operator_service
     await operator.remove_search_attributes(
-        RemoveSearchAttributesRequest(namespace=client.namespace, search_attributes=["CrawlStatus", "CrawlRunId"])
+        RemoveSearchAttributesRequest(
+            namespace=client.namespace, search_attributes=["CrawlStatus", "CrawlRunId"]
+        )
     )
-    worker = start(TEMPORAL_ADDRESS=client.service_client.config.target_host, TEMPORAL_NAMESPACE=client.namespace)
+    worker = start(
+        TEMPORAL_ADDRESS=client.service_client.config.target_host,
+        TEMPORAL_NAMESPACE=client.namespace,
+    )
     missing = worker.until(lambda status, body: "database" in body.get("missing", {}))["missing"]
     assert "crawlctl db upgrade" in missing["database"]
     upgrade(f"sqlite:///{tmp_path / 'runs.db'}")
     worker.until(lambda status, body: status == 200)
-    known = await operator.list_search_attributes(ListSearchAttributesRequest(namespace=client.namespace))
+    known = await operator.list_search_attributes(
+        ListSearchAttributesRequest(namespace=client.namespace)
+    )
     assert set(SEARCH_ATTRIBUTES) <= set(known.custom_attributes)
     code, said = worker.end()
     assert code == 0
@@ -307,7 +356,10 @@ async def test_a_process_that_only_observes_is_ready_while_it_sees(
 
 
 def _replaced(state: Path, away: Path) -> None:
-    """A file takes the folder's place. The observer may make the folder anew in between; then that one goes, too."""
+    """A file takes the folder's place.
+
+    The observer may make the folder anew in between; then that one goes, too.
+    """
     state.rename(away)
     deadline = time.monotonic() + 150
     while True:
@@ -325,7 +377,10 @@ async def test_while_it_serves_readiness_says_what_the_database_has_become(
 ) -> None:
     client, file = server.client, tmp_path / "runs.db"
     upgrade(f"sqlite:///{file}")
-    worker = start(TEMPORAL_ADDRESS=client.service_client.config.target_host, TEMPORAL_NAMESPACE=client.namespace)
+    worker = start(
+        TEMPORAL_ADDRESS=client.service_client.config.target_host,
+        TEMPORAL_NAMESPACE=client.namespace,
+    )
     worker.until(lambda status, body: status == 200)
 
     def version(statement: str) -> str:

@@ -1,4 +1,6 @@
-"""A version of a worker, and how much it remembers; one without any version is what it always was."""
+"""A version of a worker, and how much it remembers; one without any version is what it always
+was.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def test_the_version_of_a_worker(given: dict[str, str], version: tuple[str, str]
 
 
 @pytest.mark.parametrize("version", [{}, {"build_id": "3f2a"}])
-def test_no_code_is_read_to_name_a_build(version: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_code_is_read_to_name_a_build(
+    version: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The SDK would read that of all modules; it takes no name beside a version."""
     made: dict[str, Any] = {}
     monkeypatch.setattr(polling, "Worker", lambda _, **options: made.update(options))
@@ -49,7 +53,10 @@ def test_no_code_is_read_to_name_a_build(version: dict[str, str], monkeypatch: p
     settings: Any = WorkerSettings(**version)
     none: Any = None
     polling.worker(none, next(iter(ROLES)), none, settings, none, deployment_of(settings))
-    assert (made["build_id"], made["deployment_config"] is None) == (None if version else release(), not version)
+    assert (made["build_id"], made["deployment_config"] is None) == (
+        None if version else release(),
+        not version,
+    )
 
 
 def test_an_image_knows_its_build(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +66,9 @@ def test_an_image_knows_its_build(monkeypatch: pytest.MonkeyPatch) -> None:
     assert WorkerSettings(deployment="crawls", build_id="mine").version() == ("crawls", "mine")
 
 
-def test_temporals_worker_controller_names_deployment_and_build(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_temporals_worker_controller_names_deployment_and_build(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """One deployment for each role, with the namespace in its name."""
     monkeypatch.setenv("TEMPORAL_DEPLOYMENT_NAME", "crawls/worker-cluster")
     with pytest.raises(InvalidRequest, match=r"missing for the deployment 'crawls/worker-cluster'"):
@@ -70,7 +79,10 @@ def test_temporals_worker_controller_names_deployment_and_build(monkeypatch: pyt
 
 
 def test_a_deployment_without_a_build_is_named() -> None:
-    with pytest.raises(InvalidRequest, match=r"LIFECYCLE_WORKER__BUILD_ID: missing for the deployment 'crawls'; set"):
+    with pytest.raises(
+        InvalidRequest,
+        match=r"LIFECYCLE_WORKER__BUILD_ID: missing for the deployment 'crawls'; set",
+    ):
         WorkerSettings(deployment="crawls").version()
 
 

@@ -46,7 +46,9 @@ async def real_lab(unhurried: WorkflowEnvironment, tmp_path: Path) -> AsyncItera
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def real_lab_without_workers(unhurried: WorkflowEnvironment, tmp_path: Path) -> AsyncIterator[Lab]:
+async def real_lab_without_workers(
+    unhurried: WorkflowEnvironment, tmp_path: Path
+) -> AsyncIterator[Lab]:
     """The same, with nobody listening until the test starts workers itself."""
     async with laboratory(unhurried.client, tmp_path, workers=False, clock=utc_now) as lab:
         yield lab

@@ -32,7 +32,9 @@ def refusal(error: pytest.ExceptionInfo[WorkflowUpdateFailedError]) -> tuple[str
 
 async def test_added_tasks_are_deployed_and_count(real_lab: Lab) -> None:
     lab = real_lab
-    lab.cluster.behaviour = lambda run, index, attempt: Behaviour(executes=None if index == 0 else 0.2)
+    lab.cluster.behaviour = lambda run, index, attempt: Behaviour(
+        executes=None if index == 0 else 0.2
+    )
     handle = await lab.start({"crawler": "books", "limits": SOON, "poll_minutes": [0.02]})
     await lab.until(lambda: lab.tasks(1).get(0) == "RUNNING")
     added = await add(handle, "7", "8")
@@ -94,7 +96,10 @@ REFUSED: list[tuple[list[Any], str]] = [
     ([{"tasks": [{}], "taks": 1}], "unknown field"),
     ([{"tasks": [{}] * 501}], "501"),
     ([{"tasks": [{"args": {"shelf": "x" * 140_000}}]}], "bytes"),
-    ([{"tasks": [{"args": {"shelf": "x" * 65_600}}]}], "tasks[0].args: 65613 bytes of arguments and settings"),
+    (
+        [{"tasks": [{"args": {"shelf": "x" * 65_600}}]}],
+        "tasks[0].args: 65613 bytes of arguments and settings",
+    ),
     (["nonsense"], "nonsense"),
     ([{"tasks": [{}]}, "surplus"], ""),
     ([{"tasks": [{"args": {"colour": "red"}}]}], "tasks[0].args.colour: unknown argument"),
@@ -131,8 +136,12 @@ async def test_under_a_stop_and_after_the_end_nothing_is_added(real_lab: Lab) ->
 
 
 @pytest.mark.troubles
-async def test_what_comes_together_with_a_cancel_is_refused_or_ends_with_the_run(real_lab_without_workers: Lab) -> None:
-    """In one workflow task Temporal hands updates over before a cancel: such tasks get rows, and are cancelled."""
+async def test_what_comes_together_with_a_cancel_is_refused_or_ends_with_the_run(
+    real_lab_without_workers: Lab,
+) -> None:
+    """In one workflow task Temporal hands updates over before a cancel: such tasks get rows, and
+    are cancelled.
+    """
     lab = real_lab_without_workers
     lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)
     async with lab.working():
@@ -160,7 +169,9 @@ async def test_what_comes_together_with_a_cancel_is_refused_or_ends_with_the_run
 
 
 async def test_tasks_that_come_with_the_last_look_keep_the_run_alive(real_lab: Lab) -> None:
-    """The verdict is refused while a task is alive: the run goes back to reconciliation and deploys it."""
+    """The verdict is refused while a task is alive: the run goes back to reconciliation and deploys
+    it.
+    """
     lab = real_lab
     lab.cluster.behaviour = Behaviour(executes=0.3)
     judge, added = lab.store.completion.end_run, []
@@ -176,7 +187,9 @@ async def test_tasks_that_come_with_the_last_look_keep_the_run_alive(real_lab: L
 
 
 @pytest.mark.troubles
-async def test_added_tasks_wait_for_free_slots_and_one_that_fails_makes_the_run_partial(real_lab: Lab) -> None:
+async def test_added_tasks_wait_for_free_slots_and_one_that_fails_makes_the_run_partial(
+    real_lab: Lab,
+) -> None:
     lab = real_lab
     most = 0
 
@@ -190,11 +203,19 @@ async def test_added_tasks_wait_for_free_slots_and_one_that_fails_makes_the_run_
         executes=None if index == 0 else 0.05, end=bad if index == 3 else FINISHED
     )
     handle = await lab.start(
-        {"crawler": "books", "limits": SOON, "tasks": [{}], "max_parallel_tasks": 2, "poll_minutes": [0.01]}
+        {
+            "crawler": "books",
+            "limits": SOON,
+            "tasks": [{}],
+            "max_parallel_tasks": 2,
+            "poll_minutes": [0.01],
+        }
     )
     await lab.until(lambda: lab.tasks(1).get(0) == "RUNNING")
     await add(handle, "1", "2", "3")
-    await lab.until(lambda: lab.tasks(1) == {0: "RUNNING", 1: "SUCCEEDED", 2: "SUCCEEDED", 3: "FAILED"})
+    await lab.until(
+        lambda: lab.tasks(1) == {0: "RUNNING", 1: "SUCCEEDED", 2: "SUCCEEDED", 3: "FAILED"}
+    )
     lab.cluster.end_now(1, end=FINISHED)
     result = await handle.result()
     assert (result.outcome, result.tasks) == ("partial", {"SUCCEEDED": 3, "FAILED": 1})

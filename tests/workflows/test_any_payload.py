@@ -1,7 +1,8 @@
-"""Whatever a Temporal client sends: any bytes as input, signals, updates and queries of our workflows.
+"""Whatever a Temporal client sends: any bytes as input, signals, updates and queries of our
+workflows.
 
-After each the run can be read, stopped and ended, and the one beside it has noticed nothing. What is known to be
-poison, and what each kind of it leads to, is in ``test_poison``.
+After each the run can be read, stopped and ended, and the one beside it has noticed nothing. What
+is known to be poison, and what each kind of it leads to, is in ``test_poison``.
 """
 
 from __future__ import annotations
@@ -39,20 +40,47 @@ from tests.workflows.test_poison import ENCRYPTED, POISON, UNTIL_STOPPED, raw
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]
 
 #: Fields that something reads, of whatever type it then is.
-FIELDS = sorted({f.name for kind in (RunRequest, StopRequest, AddTasks, AuditOrder, AddJobs) for f in fields(kind)})
-VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12) | st.just("books")
+FIELDS = sorted(
+    {
+        f.name
+        for kind in (RunRequest, StopRequest, AddTasks, AuditOrder, AddJobs)
+        for f in fields(kind)
+    }
+)
+VALUES = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=12)
+    | st.just("books")
+)
 JSON = st.recursive(
     VALUES,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(FIELDS), inner, max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(FIELDS), inner, max_size=5)
+    ),
     max_leaves=10,
 )
-ENCODINGS = st.none() | st.sampled_from([b"json/plain", b"binary/plain", b"binary/null", b"json/protobuf"])
+ENCODINGS = st.none() | st.sampled_from(
+    [b"json/plain", b"binary/plain", b"binary/null", b"json/protobuf"]
+)
 READABLE = JSON.map(lambda value: raw(json.dumps(value).encode()))
 PAYLOADS = READABLE | st.builds(raw, st.binary(max_size=64), ENCODINGS | st.binary(max_size=16))
 ANY = PAYLOADS | st.sampled_from(list(POISON.values()))
-#: A start that a lost key would open waits for that key (``test_poison``); every other one is answered.
+#: A start that a lost key would open waits for that key (``test_poison``); every other one is
+#: answered.
 INPUTS = PAYLOADS | st.sampled_from([value for value in POISON.values() if value is not ENCRYPTED])
-KNOWN = ["stop", "force_stop", "look_now", "add_tasks", "status", "record", "__stack_trace", "__temporal_x"]
+KNOWN = [
+    "stop",
+    "force_stop",
+    "look_now",
+    "add_tasks",
+    "status",
+    "record",
+    "__stack_trace",
+    "__temporal_x",
+]
 KNOWN += ["add_job", "wake", "run_ended", "batch_ended", "retry_steps", "append_steps"]
 NAMES = st.sampled_from(KNOWN) | st.text(max_size=30)
 CALLS = st.sampled_from(["signal", "update", "query"])
@@ -67,11 +95,15 @@ QUEUES = {
     names.GRAPH_BATCH_WORKFLOW: names.QUEUE_MAIN,
     names.DUE_WORKFLOW: names.QUEUE_MAIN,
 }
-STARTS = st.lists(st.tuples(st.sampled_from(list(QUEUES)), st.lists(INPUTS, max_size=3)), max_size=2)
+STARTS = st.lists(
+    st.tuples(st.sampled_from(list(QUEUES)), st.lists(INPUTS, max_size=3)), max_size=2
+)
 
 
 async def send(handle: WorkflowHandle[Any, Any], how: str, name: str, args: list[Any]) -> None:
-    """One call of a stranger; that it is refused to its sender is right, also because the run has ended."""
+    """One call of a stranger; that it is refused to its sender is right, also because the run has
+    ended.
+    """
     call = {"signal": handle.signal, "update": handle.execute_update, "query": handle.query}[how]
     try:
         await call(name, args=args)
@@ -96,14 +128,21 @@ def read(lab: Lab, run_id: int) -> None:
 
 
 #: What is wrong as the input of each kind of workflow.
-WRONG: list[list[Any]] = [["x", 5], [{}, {"stage": 7, "pages": "x"}], [None, None, None], [{"fence": {}}] * 4]
+WRONG: list[list[Any]] = [
+    ["x", 5],
+    [{}, {"stage": 7, "pages": "x"}],
+    [None, None, None],
+    [{"fence": {}}] * 4,
+]
 
 
 async def test_too_many_payloads_and_wrong_ones_fail_a_start_and_block_nothing(lab: Lab) -> None:
     async def play(case: tuple[str, list[Any]]) -> None:
         kind, payloads = case
         name = f"lab/wrong/{kind}/{WRONG.index(payloads)}"
-        handle = await lab.client.start_workflow(kind, args=payloads, id=name, task_queue=QUEUES[kind])
+        handle = await lab.client.start_workflow(
+            kind, args=payloads, id=name, task_queue=QUEUES[kind]
+        )
         lab.handles.append(handle)
         with pytest.raises(WorkflowFailureError):
             await lab.ended(handle)
@@ -131,7 +170,11 @@ async def test_whatever_is_sent_a_manager_keeps_its_jobs_and_stops(
             seen = await m.snapshot_where(handle, lambda s: s.live == 1)
             assert (seen.status, seen.stop, seen.error) == (None, None, None)
         result = await stopped(real_lab, handle)
-    assert (result.manager_id, result.status, result.outcome) == (row.manager_id, "FAILED", "cancelled")
+    assert (result.manager_id, result.status, result.outcome) == (
+        row.manager_id,
+        "FAILED",
+        "cancelled",
+    )
     assert real_lab.cluster.alive() == []
     assert max(m.plan.lives) == 1
 
@@ -168,7 +211,9 @@ async def test_whatever_is_sent_a_run_is_read_stopped_and_ended_and_another_noti
     strangers = []
     for number, (kind, args) in enumerate(starts):
         name = f"lab/stranger/{lab.count}/{number}"
-        strangers.append(await lab.client.start_workflow(kind, args=args, id=name, task_queue=QUEUES[kind]))
+        strangers.append(
+            await lab.client.start_workflow(kind, args=args, id=name, task_queue=QUEUES[kind])
+        )
     lab.handles += strangers
     for one in steps:
         await send(handle, *one)

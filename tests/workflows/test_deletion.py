@@ -1,4 +1,6 @@
-"""The workflow that deletes what a run brought, on a real server: histories, archives and files are gone."""
+"""The workflow that deletes what a run brought, on a real server: histories, archives and files are
+gone.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ async def histories(client: Client, since: datetime) -> list[str]:
 
 async def planted(lab: Lab) -> RunRef:
     """A run with the word in all that it was asked for and has said, ended and exported."""
-    lab.cluster.behaviour = Behaviour(log=f"{WORD}\n", end=replace(Behaviour().end, finish_reason=WORD, message=WORD))
+    lab.cluster.behaviour = Behaviour(
+        log=f"{WORD}\n", end=replace(Behaviour().end, finish_reason=WORD, message=WORD)
+    )
     lab.cluster.folders[1, 0] = lab.folder
     ask = {"crawler": "books", "args": {"shelf": WORD}, "tags": [WORD]}
     run_id = (await (await lab.start(ask, id=f"lab/{lab.folder.name}")).result()).run_id
@@ -55,7 +59,9 @@ async def deleted(lab: Lab, run: RunRef) -> Any:
     await Workflows(lab.client).delete_run(run)
     workflow_id = deletion_workflow_id(run)
     first = (await lab.client.get_workflow_handle(workflow_id).describe()).run_id
-    handle: Any = lab.client.get_workflow_handle(workflow_id, run_id=first, first_execution_run_id=first)
+    handle: Any = lab.client.get_workflow_handle(
+        workflow_id, run_id=first, first_execution_run_id=first
+    )
     await lab.ended(handle)
     lab.handles.append(handle)  # it is replayed
     return lab.store.runs.get_run(run.run_id)
@@ -78,7 +84,9 @@ def local(real_lab: Lab) -> Path:
 
 def files(folder: Path) -> list[Path]:
     """Files in which the word stands."""
-    return [path for path in folder.rglob("*") if path.is_file() and WORD.encode() in path.read_bytes()]
+    return [
+        path for path in folder.rglob("*") if path.is_file() and WORD.encode() in path.read_bytes()
+    ]
 
 
 @pytest.mark.troubles
@@ -91,7 +99,11 @@ async def test_nothing_is_left_in_temporal_and_in_archives(real_lab: Lab) -> Non
     assert await histories(real_lab.client, since) == []
     assert real_lab.outside.stored == []
     assert where(real_lab.store) == set()
-    assert row.deletion["gone"].keys() >= {"archives", "Temporal histories", "texts in task_history"}
+    assert row.deletion["gone"].keys() >= {
+        "archives",
+        "Temporal histories",
+        "texts in task_history",
+    }
     assert (row.deletion["left"], row.deletion_ended_at is not None) == ({}, True)
 
 
@@ -101,12 +113,15 @@ async def test_what_still_delivers_is_ended_and_waited_for(real_lab: Lab) -> Non
     since = utc_now()
     real_lab.outside.fail["store"] = NotDelivered(WORD)
     real_lab.cluster.folders[1, 0] = real_lab.folder
-    handle = await real_lab.start({"crawler": "books", "args": {"shelf": WORD}}, id=f"lab/{real_lab.folder.name}")
+    handle = await real_lab.start(
+        {"crawler": "books", "args": {"shelf": WORD}}, id=f"lab/{real_lab.folder.name}"
+    )
     await real_lab.until(lambda: real_lab.store.exports.list_exports(1))
     real_lab.handles.clear()
     row = await deleted(real_lab, real_lab.store.runs.get_run(1).ref)
     assert (row.deletion_ended_at is not None, where(real_lab.store)) == (True, set())
-    assert handle.id not in str(await histories(real_lab.client, since))  # others share the server, and the short ids
+    # Others share the server, and the short ids.
+    assert handle.id not in str(await histories(real_lab.client, since))
     assert (await real_lab.events(real_lab.handles[0])) == [
         *("delete_run_texts", "delete_run_files", "delete_run_histories", "delete_run_files"),
     ]

@@ -1,4 +1,6 @@
-"""Somebody writes into the database while a run is under way: it waits, says why, and goes on when that is mended."""
+"""Somebody writes into the database while a run is under way: it waits, says why, and goes on when
+that is mended.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ STORIES = [
 
 
 @pytest.mark.parametrize(("edit", "end"), STORIES)
-async def test_the_run_waits_and_goes_on_when_the_row_is_mended(real_lab: Lab, edit: str, end: str) -> None:
+async def test_the_run_waits_and_goes_on_when_the_row_is_mended(
+    real_lab: Lab, edit: str, end: str
+) -> None:
     lab = real_lab
     spoil, mend = EDITS[edit]
     lab.cluster.behaviour = Behaviour(executes=None)

@@ -39,7 +39,10 @@ def fence_of(lab: Lab, run_id: int, attempt: int) -> Fence:
 
 @pytest.fixture
 def hours(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """For how long it is tried: a day. An hour of it is enough here, where a test does not ask for all."""
+    """For how long it is tried: a day.
+
+    An hour of it is enough here, where a test does not ask for all.
+    """
     most: int = getattr(request, "param", 1)
     for name in ("initiate_export_signal", "export_supporting_files"):
         assert policies.POLICIES[name].total_s == 24 * 3600
@@ -66,7 +69,9 @@ async def test_an_event_that_was_given_up_is_sent_when_somebody_asks(lab: Lab, h
     assert (report.run_id, report.attempt, report.failed) == (1, 1, [])
     (sent,) = lab.outside.sent
     assert (sent.type, sent.seq) == ("run.ended", failed["seq"]), "the same event"
-    assert [d["status"] for d in lab.store.events.deliveries(1) if d["type"] == "run.ended"] == ["delivered"]
+    assert [d["status"] for d in lab.store.events.deliveries(1) if d["type"] == "run.ended"] == [
+        "delivered"
+    ]
 
 
 @pytest.mark.troubles
@@ -88,7 +93,9 @@ async def test_the_end_of_a_manager_waits_for_no_bus_and_reaches_it(real_lab: La
 @pytest.mark.troubles
 async def test_the_end_of_nothing_is_delivered_to_nobody(real_lab: Lab) -> None:
     await Workflows(real_lab.client).deliver_event("managers/7-uid/1/manager.ended")
-    handle: Any = real_lab.client.get_workflow_handle(names.event_workflow_id("managers/7-uid/1/manager.ended"))
+    handle: Any = real_lab.client.get_workflow_handle(
+        names.event_workflow_id("managers/7-uid/1/manager.ended")
+    )
     with pytest.raises(WorkflowFailureError) as failed:
         await handle.result()
     assert "no recorded event has the id" in str(failed.value.cause)
@@ -103,8 +110,12 @@ async def test_files_that_could_not_be_stored_are_stored_when_somebody_asks(lab:
     handle = await lab.start({"crawler": "books"})
     result = await handle.result()
     assert (result.status, result.export) == ("COMPLETED", None)
-    assert any("gave up" in note for note in (await handle.query("status", result_type=RunSnapshot)).notes)
-    assert [(e["status"], e["error"]) for e in lab.store.exports.list_exports(1)] == [("failed", "disk full")]
+    assert any(
+        "gave up" in note for note in (await handle.query("status", result_type=RunSnapshot)).notes
+    )
+    assert [(e["status"], e["error"]) for e in lab.store.exports.list_exports(1)] == [
+        ("failed", "disk full")
+    ]
 
     lab.outside.fail = {}
     report = await again(lab, fence_of(lab, 1, 1))
@@ -128,7 +139,9 @@ async def test_only_what_was_asked_for_is_sent(lab: Lab) -> None:
 async def test_a_push_that_was_never_taken_is_pushed_again(lab: Lab) -> None:
     lab.outside.fail["push"] = NotDelivered("refused")
     await lab.run({"crawler": "books"})
-    assert {d["status"] for d in lab.store.events.deliveries(1) if d["type"] == "run.started"} == {"failed"}
+    assert {d["status"] for d in lab.store.events.deliveries(1) if d["type"] == "run.started"} == {
+        "failed"
+    }
     lab.outside.fail = {}
     report = await again(lab, fence_of(lab, 1, 1), files=False)
     assert report.pushes == 1
@@ -143,4 +156,6 @@ async def test_giving_up_again_is_on_record_and_no_failure(lab: Lab) -> None:
     report = await again(lab, fence_of(lab, 1, 1), files=False)
     assert len(report.failed) == 1
     assert "still closed" in report.failed[0]
-    assert [d["status"] for d in lab.store.events.deliveries(1) if d["type"] == "run.ended"] == ["delivered"]
+    assert [d["status"] for d in lab.store.events.deliveries(1) if d["type"] == "run.ended"] == [
+        "delivered"
+    ]

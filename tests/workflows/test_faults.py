@@ -27,9 +27,13 @@ UNTIL_STOPPED = Behaviour(executes=None)
 
 
 async def test_a_saturated_cluster_costs_no_history_and_its_reason_is_visible(lab: Lab) -> None:
-    lab.cluster.behaviour = Behaviour(waits=600, executes=30, wait_reason="waiting: 4 of 4 slots in use")
+    lab.cluster.behaviour = Behaviour(
+        waits=600, executes=30, wait_reason="waiting: 4 of 4 slots in use"
+    )
     handle = await lab.start({"crawler": "books"})
-    await lab.until(lambda: (r := lab.store.runs.get_run(1)) and r.waiting_for == "waiting: 4 of 4 slots in use")
+    await lab.until(
+        lambda: (r := lab.store.runs.get_run(1)) and r.waiting_for == "waiting: 4 of 4 slots in use"
+    )
     first = (await handle.fetch_history()).events
     at_first = len([e for e in first if "TIME_SKIPPING" not in EventType.Name(e.event_type)])
     result = await handle.result()
@@ -56,7 +60,11 @@ async def test_a_process_killed_behind_our_back_is_corrected_on_record(lab: Lab)
     assert (result.status, result.outcome) == ("FAILED", "failed")
     assert "SIGKILL" in result.cause
     (correction,) = lab.store.corrections.list_corrections(1)
-    assert (correction.kind, correction.believed, correction.truth) == ("killed", "RUNNING", "FAILED")
+    assert (correction.kind, correction.believed, correction.truth) == (
+        "killed",
+        "RUNNING",
+        "FAILED",
+    )
     assert correction.lag_ms is not None
     assert correction.truth_since is not None
 
@@ -73,7 +81,9 @@ async def test_what_vanished_is_lost_and_never_a_success(lab: Lab) -> None:
 
 async def test_a_cluster_that_takes_nothing_yet_is_asked_again(lab: Lab) -> None:
     answers = iter(["deferred"] * 5)
-    lab.cluster.behaviour = lambda *_: Behaviour(deployed=next(answers, "created"), deploy_reason="33 tasks wait")
+    lab.cluster.behaviour = lambda *_: Behaviour(
+        deployed=next(answers, "created"), deploy_reason="33 tasks wait"
+    )
     result = await lab.run({"crawler": "books"})
     assert result.status == "COMPLETED"
     assert len(lab.scheduler.calls) == 6
@@ -98,7 +108,9 @@ async def test_a_push_is_tried_three_times_and_forgotten(lab: Lab) -> None:
     assert any("signal_pusher_started gave up" in n for n in notes)
 
 
-async def test_a_database_that_is_away_for_minutes_fails_no_run(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_database_that_is_away_for_minutes_fails_no_run(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store: Any = lab.store
     lab.cluster.behaviour = Behaviour(executes=600)
     calls = 0
@@ -113,21 +125,28 @@ async def test_a_database_that_is_away_for_minutes_fails_no_run(lab: Lab, monkey
     with monkeypatch.context() as patch:
         for name in ("found_state", "count_tasks", "apply_findings", "end_run"):
             patch.setattr(port_of(store, name), name, broken)
-        await lab.until(lambda: calls > 20, 120)  # at most 30 s between tries: minutes of virtual time
+        # At most 30 s between tries: minutes of virtual time.
+        await lab.until(lambda: calls > 20, 120)
     assert (await handle.result()).status == "COMPLETED"
 
 
-# --- continue-as-new -------------------------------------------------------------------------------------------------
+# --- continue-as-new ------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def forgetful(skipping: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch) -> WorkflowEnvironment:
-    """Executions continue as new after a few steps, as where the server suggests it: recorded histories have that."""
+def forgetful(
+    skipping: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> WorkflowEnvironment:
+    """Executions continue as new after a few steps, as where the server suggests it: recorded
+    histories have that.
+    """
     monkeypatch.setattr(calls, "HISTORY_MAX", 60)
     return skipping
 
 
-async def test_a_long_run_continues_as_new_and_forgets_nothing(forgetful: WorkflowEnvironment, tmp_path: Path) -> None:
+async def test_a_long_run_continues_as_new_and_forgets_nothing(
+    forgetful: WorkflowEnvironment, tmp_path: Path
+) -> None:
     async with laboratory(forgetful.client, tmp_path) as lab:
         lab.cluster.behaviour = Behaviour(executes=2 * 3600)
         handle = await lab.start({"crawler": "books", "tasks": [{}] * 3, "parent": "nobody"})
@@ -145,14 +164,16 @@ MARGIN = 500
 async def test_an_execution_goes_on_as_another_one_while_it_is_flooded_with_signals(
     monkeypatch: pytest.MonkeyPatch, lab: Lab
 ) -> None:
-    monkeypatch.setattr(calls, "HISTORY_MAX", 150)  # also while the laboratory replays, so it is asked for after that
+    # Also while the laboratory replays, so it is asked for after that.
+    monkeypatch.setattr(calls, "HISTORY_MAX", 150)
     lab.cluster.behaviour = UNTIL_STOPPED
     handle = await lab.start({"crawler": "books"})
     await lab.snapshot_where(handle, lambda s: s.looks >= 1)
     latest = lab.client.get_workflow_handle(handle.id)
     for _ in range(calls.HISTORY_MAX // 100 + 1):
         await asyncio.gather(*(latest.signal("look_now") for _ in range(100)))
-        await lab.snapshot_where(latest, lambda _: True)  # it has taken them all: a slow worker would fall behind
+        # It has taken them all: a slow worker would fall behind.
+        await lab.snapshot_where(latest, lambda _: True)
     await latest.signal("stop")
     await lab.ended(lab.client.get_workflow_handle(handle.id, result_type=RunResult))
     chain = await lab.chain(handle)
@@ -163,7 +184,9 @@ async def test_an_execution_goes_on_as_another_one_while_it_is_flooded_with_sign
         assert not any(task.suggest_continue_as_new for task in tasks)
 
 
-@pytest.mark.parametrize("force", [pytest.param(False, marks=pytest.mark.slow), True], ids=["plain", "forced"])
+@pytest.mark.parametrize(
+    "force", [pytest.param(False, marks=pytest.mark.slow), True], ids=["plain", "forced"]
+)
 async def test_a_stop_of_many_tasks_goes_on_in_the_next_execution(
     forgetful: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, force: bool
 ) -> None:
@@ -171,15 +194,23 @@ async def test_a_stop_of_many_tasks_goes_on_in_the_next_execution(
     monkeypatch.setattr(cancellation, "PASS_S", 0.0)
     async with laboratory(forgetful.client, tmp_path) as lab:
         lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=2)
-        # No force: on a busy machine this server skips minutes as an execution begins that has work to do.
-        handle = await lab.start({"crawler": "books", "tasks": [{}] * 20, "limits": {"force_stop_after_s": None}})
+        # No force: on a busy machine this server skips minutes as an execution begins that has work
+        # to do.
+        handle = await lab.start(
+            {"crawler": "books", "tasks": [{}] * 20, "limits": {"force_stop_after_s": None}}
+        )
         await lab.snapshot_where(handle, lambda s: s.looks >= 1)
         await lab.client.get_workflow_handle(handle.id).signal("stop", {"force": force})
         result = await lab.ended(lab.client.get_workflow_handle(handle.id, result_type=RunResult))
         assert (result.outcome, result.tasks) == ("cancelled", {"CANCELLED": 20})
         calls = lab.cluster.calls["kill" if force else "stop"]
-        assert calls == 20 or (force and 20 < calls < 40), "each once; what was killed and is still there, again"
-        asked = [_called(history, "k8_stop_pod" if force else "k8_stop_task") for history in await lab.chain(handle)]
+        assert calls == 20 or (force and 20 < calls < 40), (
+            "each once; what was killed and is still there, again"
+        )
+        asked = [
+            _called(history, "k8_stop_pod" if force else "k8_stop_task")
+            for history in await lab.chain(handle)
+        ]
         assert len([one for one in asked if one]) > 1
 
 
@@ -188,7 +219,9 @@ def _called(history: WorkflowHistory, activity: str) -> int:
     return sum(attributes.activity_type.name == activity for attributes in scheduled)
 
 
-async def test_no_stop_is_lost_between_two_executions(forgetful: WorkflowEnvironment, tmp_path: Path) -> None:
+async def test_no_stop_is_lost_between_two_executions(
+    forgetful: WorkflowEnvironment, tmp_path: Path
+) -> None:
     async with laboratory(forgetful.client, tmp_path) as lab:
         lab.cluster.behaviour = UNTIL_STOPPED
         handles = [await lab.start({"crawler": "books", "poll_minutes": [0.02]}) for _ in range(4)]
@@ -206,7 +239,9 @@ async def test_no_stop_is_lost_between_two_executions(forgetful: WorkflowEnviron
 async def test_an_update_that_hangs_holds_up_neither_looks_nor_a_stop(
     forgetful: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also when the workflow is asked to continue as new, for which it would have to wait for the update's answer."""
+    """Also when the workflow is asked to continue as new, for which it would have to wait for the
+    update's answer.
+    """
     async with laboratory(forgetful.client, tmp_path) as lab:
         lab.cluster.behaviour = UNTIL_STOPPED
         begun, over = threading.Event(), threading.Event()
@@ -221,7 +256,9 @@ async def test_an_update_that_hangs_holds_up_neither_looks_nor_a_stop(
         handle = await lab.start({"crawler": "books", "poll_minutes": [0.02]})
         await lab.snapshot_where(handle, lambda s: s.looks >= 1)
         latest = lab.client.get_workflow_handle(handle.id)
-        update = await latest.start_update("add_tasks", {"tasks": [{}]}, wait_for_stage=WorkflowUpdateStage.ACCEPTED)
+        update = await latest.start_update(
+            "add_tasks", {"tasks": [{}]}, wait_for_stage=WorkflowUpdateStage.ACCEPTED
+        )
         await lab.until(begun.is_set)
         for n in range(60):
             await latest.signal(f"noise-{n}")

@@ -1,5 +1,6 @@
-"""Thousands of signals that nobody knows: stops are still taken, and every workflow leaves long before a limit of the
-server, whatever it waits for, and does what it was doing in its next execution."""
+"""Thousands of signals that nobody knows: stops are still taken, and every workflow leaves long
+before a limit of the server, whatever it waits for, and does what it was doing in its next
+execution."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ from tests.support.lab import Lab
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]
 
-#: Events after which a history is full in these tests, and signals that are more than two of those hold.
+#: Events after which a history is full in these tests, and signals that are more than two of those
+#: hold.
 MOST, SIGNALS = 90, 200
 #: What the server takes in one execution, and what is more.
 REAL = 12_000
@@ -38,7 +40,9 @@ BOOKS = {"crawler": "books", "poll_minutes": [0.02]}
 
 @pytest.fixture(autouse=True)
 def short(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """How many signals are sent; histories are short but for the test with as many as a server takes."""
+    """How many signals are sent; histories are short but for the test with as many as a server
+    takes.
+    """
     if request.node.get_closest_marker("slow") is not None:
         return REAL
     monkeypatch.setattr(calls, "HISTORY_MAX", MOST // 2)
@@ -57,7 +61,8 @@ async def flood(handle: Handle, count: int) -> None:
                     await handle.signal(f"noise-{number}", {"n": number})
                     break
                 except RPCError as error:
-                    if "signal" not in str(error):  # else: as many as one execution may have, in a burst
+                    # Else: as many as one execution may have, in a burst.
+                    if "signal" not in str(error):
                         raise
                     await asyncio.sleep(0.2)
 
@@ -83,14 +88,18 @@ def held(owner: Any, method: str) -> Iterator[threading.Event]:
 
 
 async def left_in_time(lab: Lab, handle: Handle) -> None:
-    """It went on as new, as soon as the flood let it: the server refuses that while signals come in."""
+    """It went on as new, as soon as the flood let it: the server refuses that while signals come
+    in.
+    """
     chain = await lab.chain(handle)
     assert len(chain) > 1
     for history in chain[:-1]:
         assert history.events[-1].HasField("workflow_execution_continued_as_new_event_attributes")
 
 
-@pytest.mark.parametrize("where", ["running", pytest.param("as many as a server takes", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "where", ["running", pytest.param("as many as a server takes", marks=pytest.mark.slow)]
+)
 async def test_a_flooded_run_is_stopped_as_any_other(
     short: int, real_lab: Lab, where: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -119,11 +128,16 @@ async def test_a_flooded_run_is_stopped_as_any_other(
 
 
 async def test_one_that_records_itself_is_left_and_begins_again(short: int, real_lab: Lab) -> None:
-    """The database is away: the run has no number yet. The stop that came is on its row when it has one."""
+    """The database is away: the run has no number yet.
+
+    The stop that came is on its row when it has one.
+    """
     lab = real_lab
     lab.cluster.behaviour = Behaviour(executes=None)
     with held(lab.store.initiation, "create_run") as begun:
-        handle = await lab.start({"crawler": "books", "requested_by": "bob", "poll_minutes": [0.02]})
+        handle = await lab.start(
+            {"crawler": "books", "requested_by": "bob", "poll_minutes": [0.02]}
+        )
         await lab.until(begun.is_set)
         await handle.signal("stop", {"requested_by": "ada"})
         await flood(handle, short)
@@ -135,7 +149,9 @@ async def test_one_that_records_itself_is_left_and_begins_again(short: int, real
     await left_in_time(lab, handle)
 
 
-async def test_a_verdict_under_way_is_left_and_a_stop_is_on_record_before_it(short: int, real_lab: Lab) -> None:
+async def test_a_verdict_under_way_is_left_and_a_stop_is_on_record_before_it(
+    short: int, real_lab: Lab
+) -> None:
     lab = real_lab
     with held(lab.store.completion, "end_run") as begun:
         handle = await lab.start(BOOKS)
@@ -150,8 +166,12 @@ async def test_a_verdict_under_way_is_left_and_a_stop_is_on_record_before_it(sho
     await left_in_time(lab, handle)
 
 
-async def test_an_archive_under_way_is_left_and_made_by_the_next_execution(short: int, real_lab: Lab) -> None:
-    """What was told before it is not told again, and a stop that comes after the verdict is called that."""
+async def test_an_archive_under_way_is_left_and_made_by_the_next_execution(
+    short: int, real_lab: Lab
+) -> None:
+    """What was told before it is not told again, and a stop that comes after the verdict is called
+    that.
+    """
     lab = real_lab
     lab.cluster.folders[1, 0] = lab.folder
     with held(lab.outside, "store") as begun:
@@ -159,7 +179,9 @@ async def test_an_archive_under_way_is_left_and_made_by_the_next_execution(short
         await lab.until(begun.is_set)
         await flood(handle, short)
         await handle.signal("stop", {"requested_by": "ada"})
-        snapshot = await lab.snapshot_where(handle, lambda s: any("after the verdict" in note for note in s.notes))
+        snapshot = await lab.snapshot_where(
+            handle, lambda s: any("after the verdict" in note for note in s.notes)
+        )
         assert (snapshot.outcome, snapshot.stop) == ("finished", None)
     result = await lab.ended(handle)
     assert (result.outcome, result.export is not None) == ("finished", True)
@@ -204,16 +226,23 @@ async def test_an_update_that_hangs_is_refused_with_its_cure(short: int, real_la
 
 async def _audit(lab: Lab) -> Handle:
     handle: Handle = await lab.client.start_workflow(
-        names.AUDIT_WORKFLOW, id="lab/flooded", task_queue=names.QUEUE_AUDIT, result_type=AuditReport
+        names.AUDIT_WORKFLOW,
+        id="lab/flooded",
+        task_queue=names.QUEUE_AUDIT,
+        result_type=AuditReport,
     )
     return handle
 
 
 async def _export(lab: Lab) -> Handle:
     row = lab.store.runs.get_run(1)
-    workflow_id = await Workflows(lab.client).export_again(Fence(1, 1, row.owner_run_id, row.run_uid))
+    workflow_id = await Workflows(lab.client).export_again(
+        Fence(1, 1, row.owner_run_id, row.run_uid)
+    )
     first = (await lab.client.get_workflow_handle(workflow_id).describe()).run_id
-    return lab.client.get_workflow_handle(workflow_id, first_execution_run_id=first, result_type=ExportReport)
+    return lab.client.get_workflow_handle(
+        workflow_id, first_execution_run_id=first, result_type=ExportReport
+    )
 
 
 @pytest.mark.parametrize("kind", [_audit, _export])
@@ -238,7 +267,8 @@ async def test_workflows_without_signals_drop_them(
         )  # fmt: skip
     else:
         assert (report.failed, report.export is not None) == ([], True)
-    # The server refuses a continue-as-new for signals that came meanwhile; that task is done again, and says it again.
+    # The server refuses a continue-as-new for signals that came meanwhile; that task is done again,
+    # and says it again.
     dropped = {r.getMessage() for r in caplog.records if "has no signals" in r.getMessage()}
     chain = await lab.chain(handle)
     assert 1 <= len(dropped) <= len(chain), "once in each execution, with its first signal"
@@ -248,10 +278,17 @@ async def test_workflows_without_signals_drop_them(
 async def test_a_flood_that_one_step_takes_in_costs_it_little(
     real_lab_without_workers: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All of it came while no worker was there. The stop in it is carried out, and how many there were is told."""
+    """All of it came while no worker was there.
+
+    The stop in it is carried out, and how many there were is told.
+    """
     lab, handled = real_lab_without_workers, list[str]()
     signal = Inbox.signal
-    monkeypatch.setattr(Inbox, "signal", lambda self, name, *args: [handled.append(name), signal(self, name, *args)][1])
+    monkeypatch.setattr(
+        Inbox,
+        "signal",
+        lambda self, name, *args: [handled.append(name), signal(self, name, *args)][1],
+    )
     lab.cluster.behaviour = Behaviour(executes=None)
     handle = await lab.start(BOOKS)
     await asyncio.gather(*(handle.signal(f"noise-{n}", {"n": n}) for n in range(SIGNALS)))
@@ -263,4 +300,6 @@ async def test_a_flood_that_one_step_takes_in_costs_it_little(
         notes = (await lab.snapshot_where(handle, lambda s: True)).notes
     assert f"{SIGNALS} unknown signals ignored in all" in notes
     first = handled[: handled.index("stop") + 2]
-    assert sorted(first) == sorted(["look_now", "stop", "", next(name for name in first if name.startswith("noise"))])
+    assert sorted(first) == sorted(
+        ["look_now", "stop", "", next(name for name in first if name.startswith("noise"))]
+    )

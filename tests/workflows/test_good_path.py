@@ -19,7 +19,11 @@ async def test_a_single_process_run_ends_completed(lab: Lab) -> None:
     lab.cluster.behaviour = Behaviour(executes=600)
     handle = await lab.start({"crawler": "books", "requested_by": "ada"})
     result = await handle.result()
-    assert (result.status, result.outcome, result.tasks) == ("COMPLETED", "finished", {"SUCCEEDED": 1})
+    assert (result.status, result.outcome, result.tasks) == (
+        "COMPLETED",
+        "finished",
+        {"SUCCEEDED": 1},
+    )
     assert (result.items, result.pages, result.errors) == (100, 10, 0)
     row = lab.store.runs.get_run(result.run_id)
     assert (row.status, row.stage, row.outcome) == ("COMPLETED", "completion", "finished")
@@ -34,12 +38,18 @@ async def test_a_single_process_run_ends_completed(lab: Lab) -> None:
         "update_run_started",
         "signal_pusher_started",
     ]
-    assert (await lab.events(handle))[-3:] == ["update_run_status", "initiate_export_signal", "export_supporting_files"]
+    assert (await lab.events(handle))[-3:] == [
+        "update_run_status",
+        "initiate_export_signal",
+        "export_supporting_files",
+    ]
 
 
 @pytest.mark.slow
 async def test_a_day_on_the_ladder_stays_small(lab: Lab) -> None:
-    """A quarter of it is in ``test_classic_skipping``, with so many looks, and each of them so many events."""
+    """A quarter of it is in ``test_classic_skipping``, with so many looks, and each of them so many
+    events.
+    """
     lab.cluster.behaviour = Behaviour(executes=24 * 3600)
     handle = await lab.start({"crawler": "books"})
     result = await handle.result()
@@ -52,7 +62,9 @@ async def test_a_day_on_the_ladder_stays_small(lab: Lab) -> None:
 
 
 async def test_a_scheduled_run_takes_the_scheduled_route(lab: Lab) -> None:
-    handle = await lab.start({"crawler": "books", "trigger": "scheduled", "due_at": "2026-11-20T12:00:00Z"})
+    handle = await lab.start(
+        {"crawler": "books", "trigger": "scheduled", "due_at": "2026-11-20T12:00:00Z"}
+    )
     assert (await handle.result()).status == "COMPLETED"
     assert "run_scheduled_crawler" in await lab.events(handle)
     assert lab.scheduler.calls[0].scheduled
@@ -74,7 +86,9 @@ async def test_a_multi_process_run_goes_in_waves(lab: Lab) -> None:
     assert result.items == 700
     assert most <= 3
     assert len(lab.scheduler.calls[0].tasks) == 3
-    assert sorted(t.args["shelf"] for c in lab.scheduler.calls for t in c.tasks) == sorted(str(n) for n in range(7))
+    assert sorted(t.args["shelf"] for c in lab.scheduler.calls for t in c.tasks) == sorted(
+        str(n) for n in range(7)
+    )
     row = lab.store.tasks.list_tasks(result.run_id)[6]
     assert row.args == {"shelf": "6"}
 
@@ -88,7 +102,9 @@ async def test_more_tasks_than_one_page_are_all_deployed(lab: Lab) -> None:
 
 async def test_some_failed_tasks_make_a_partial_run(lab: Lab) -> None:
     bad = End(exit_code=18, reason="Error")
-    lab.cluster.behaviour = lambda run, index, attempt: Behaviour(end=bad if index == 1 else FINISHED)
+    lab.cluster.behaviour = lambda run, index, attempt: Behaviour(
+        end=bad if index == 1 else FINISHED
+    )
     failed = await lab.run({"crawler": "books", "tasks": [{}, {}, {}]})
     assert (failed.status, failed.outcome) == ("FAILED", "partial")
     assert "exit 18" in failed.cause
@@ -108,9 +124,14 @@ async def test_limits_of_the_catalogue_hold_where_the_caller_left_the_default(la
 
 async def test_debugging_information_is_on_record(lab: Lab) -> None:
     end = End(exit_code=137, signal=9, reason="OOMKilled", memory_limit="64Mi")
-    lab.cluster.behaviour = Behaviour(end=end, peak_memory=67_108_864, log="tail of the log\n", statistics={"a": 1})
+    lab.cluster.behaviour = Behaviour(
+        end=end, peak_memory=67_108_864, log="tail of the log\n", statistics={"a": 1}
+    )
     result = await lab.run({"crawler": "books"})
-    assert (result.outcome, result.cause) == ("killed by oom", "Out of memory (limit 64Mi), SIGKILL, exit 137")
+    assert (result.outcome, result.cause) == (
+        "killed by oom",
+        "Out of memory (limit 64Mi), SIGKILL, exit 137",
+    )
     task = lab.store.tasks.list_tasks(result.run_id)[0]
     assert (task.reason, task.exit_code, task.exit_signal) == ("OOMKilled", 137, 9)
     assert (task.peak_memory, task.node, task.pages) == (67_108_864, "fake", 10)
@@ -134,7 +155,11 @@ async def test_the_story_is_told_in_temporal(lab: Lab) -> None:
     assert values["CrawlOutcome"] == "finished"
     assert values["CrawlFlow"] == "f1"
     snapshot = await handle.query("status", result_type=RunSnapshot)
-    assert (snapshot.run_id, snapshot.status, snapshot.outcome) == (result.run_id, "COMPLETED", "finished")
+    assert (snapshot.run_id, snapshot.status, snapshot.outcome) == (
+        result.run_id,
+        "COMPLETED",
+        "finished",
+    )
 
 
 @pytest.mark.troubles

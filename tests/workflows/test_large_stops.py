@@ -1,4 +1,6 @@
-"""Stops of runs of many tasks: a few events, progress on record, and nobody waits for a task that hangs."""
+"""Stops of runs of many tasks: a few events, progress on record, and nobody waits for a task that
+hangs.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ async def started(lab: Lab, tasks: int) -> Any:
 
 
 @pytest.mark.parametrize("tasks", [120, pytest.param(5_000, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("force", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["plain", "forced"])
+@pytest.mark.parametrize(
+    "force", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["plain", "forced"]
+)
 async def test_a_stop_of_thousands_of_tasks_takes_few_events(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, force: bool, tasks: int
 ) -> None:
@@ -55,7 +59,9 @@ async def test_a_stop_of_thousands_of_tasks_takes_few_events(
         assert len(history.events) < 4_096
 
 
-async def test_a_task_that_hangs_keeps_no_other_one_waiting(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_task_that_hangs_keeps_no_other_one_waiting(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """More tasks than are asked at once hang in the call that asks them."""
     monkeypatch.setitem(Abreast.__init__.__kwdefaults__, "slow_s", 0.1)
     lab.cluster.behaviour = UNTIL_STOPPED
@@ -80,7 +86,9 @@ async def test_a_task_that_hangs_keeps_no_other_one_waiting(lab: Lab, monkeypatc
     assert (await lab.ended(handle)).tasks == {"CANCELLED": 36}
 
 
-async def test_whoever_takes_a_stop_over_goes_on_where_it_was(real_lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_whoever_takes_a_stop_over_goes_on_where_it_was(
+    real_lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lab = real_lab  # two workflows have one clock there
     monkeypatch.setattr(cancellation, "PASS_S", 0.0)  # each activity has time for one task
     lab.cluster.behaviour = IGNORES
@@ -101,20 +109,31 @@ async def test_whoever_takes_a_stop_over_goes_on_where_it_was(real_lab: Lab, mon
 async def test_force_counts_from_when_a_task_was_asked(lab: Lab) -> None:
     """The cluster takes no stop for longer than the limit: nobody is killed who was never asked."""
     lab.cluster.behaviour = IGNORES
-    handle = await lab.start({"crawler": "books", "tasks": [{}] * 3, "limits": {"force_stop_after_s": 60}})
+    handle = await lab.start(
+        {"crawler": "books", "tasks": [{}] * 3, "limits": {"force_stop_after_s": 60}}
+    )
     await lab.until(lambda: lab.store.tasks.count_tasks(1).by_status.get("RUNNING") == 3)
     lab.cluster.fail_with(ClusterUnavailable("503"), "stop")
     await handle.signal("stop")
     looks = (await lab.snapshot_where(handle, lambda s: s.stop is not None)).looks
     late = await lab.snapshot_where(
-        handle, lambda s: s.looks > looks + 2 and s.last_look_at - s.stop.requested_at > timedelta(seconds=200)
+        handle,
+        lambda s: (
+            s.looks > looks + 2 and s.last_look_at - s.stop.requested_at > timedelta(seconds=200)
+        ),
     )
     assert lab.cluster.calls["kill"] == 0
     assert not late.stop.force
     lab.cluster.fail_with(None, "stop")
     result = await lab.ended(handle)
-    assert {task.outcome for task in lab.store.tasks.list_tasks(result.run_id)} == {"cancel_timeout"}
-    asked = [t for t in lab.store.runs.transitions(1) if t.task_id is not None and t.to_status == "STOPPING"]
+    assert {task.outcome for task in lab.store.tasks.list_tasks(result.run_id)} == {
+        "cancel_timeout"
+    }
+    asked = [
+        t
+        for t in lab.store.runs.transitions(1)
+        if t.task_id is not None and t.to_status == "STOPPING"
+    ]
     ended = lab.store.tasks.list_tasks(1)
     assert len(asked) == 3
     first = min(t.ended_at for t in ended if t.ended_at is not None)
@@ -124,7 +143,9 @@ async def test_force_counts_from_when_a_task_was_asked(lab: Lab) -> None:
 @pytest.mark.parametrize("by", ["its limit", "a person"])
 async def test_a_look_that_hangs_does_not_keep_force_away(lab: Lab, by: str) -> None:
     lab.cluster.behaviour = IGNORES
-    handle = await lab.start({"crawler": "books", "limits": {"force_stop_after_s": 60} if by == "its limit" else NEVER})
+    handle = await lab.start(
+        {"crawler": "books", "limits": {"force_stop_after_s": 60} if by == "its limit" else NEVER}
+    )
     await lab.snapshot_where(handle, lambda s: s.looks >= 1)
     lab.cluster.fail_with(ClusterUnavailable("a page is too large"), "look")
     await handle.signal("stop")
@@ -139,7 +160,9 @@ async def test_a_look_that_hangs_does_not_keep_force_away(lab: Lab, by: str) -> 
     assert (await lab.ended(handle)).outcome == "cancelled"
 
 
-async def test_the_same_stop_again_and_again_interrupts_no_look(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_same_stop_again_and_again_interrupts_no_look(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lab.cluster.behaviour = IGNORES
     handle = await lab.start({"crawler": "books", "limits": NEVER})
     await lab.snapshot_where(handle, lambda s: s.looks >= 1)
@@ -169,10 +192,14 @@ async def test_the_same_stop_again_and_again_interrupts_no_look(lab: Lab, monkey
     assert result.outcome == "cancelled"
     assert lab.cluster.calls["look"] == calls + 1, "the look that was under way proved it"
     assert lab.store.runs.get_run(1).stop.requested_by == "ada"
-    assert sorted(c["request_id"] for c in lab.store.runs.cancellations(1)) == [f"s{n}" for n in range(8)]
+    assert sorted(c["request_id"] for c in lab.store.runs.cancellations(1)) == [
+        f"s{n}" for n in range(8)
+    ]
 
 
-async def test_a_stop_again_and_again_interrupts_no_verdict(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stop_again_and_again_interrupts_no_verdict(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lab.cluster.behaviour = UNTIL_STOPPED
     judging, go_on, tries = threading.Event(), threading.Event(), []
     end_run = lab.store.completion.end_run

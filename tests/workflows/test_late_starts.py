@@ -1,4 +1,6 @@
-"""Several gateways that start a workflow for the same run: the start that comes last executes nothing again."""
+"""Several gateways that start a workflow for the same run: the start that comes last executes
+nothing again.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def commands(lab: Lab, workflows: Workflows | None = None) -> Commands:
 
 
 async def two_starts(lab: Lab, row: RunRow) -> RunResult:
-    """Both gateways decide to start the workflow; one does and its run ends, and then the other one's start comes."""
+    """Both gateways decide to start the workflow; one does and its run ends, and then the other
+    one's start comes.
+    """
     slow = Slow(lab)
     other = asyncio.create_task(commands(lab, slow).take_over(row))
     await asyncio.wait_for(slow.under_way.wait(), 60)
@@ -64,9 +68,13 @@ async def two_starts(lab: Lab, row: RunRow) -> RunResult:
     return result
 
 
-async def test_a_failed_run_is_not_executed_again_by_the_second_of_two_first_starts(lab: Lab) -> None:
+async def test_a_failed_run_is_not_executed_again_by_the_second_of_two_first_starts(
+    lab: Lab,
+) -> None:
     lab.cluster.behaviour = Behaviour(executes=0.2, end=KILLED)
-    row, _ = await asyncio.to_thread(lab.store.initiation.reserve_run, RunRequest(crawler="books"), "reserved")
+    row, _ = await asyncio.to_thread(
+        lab.store.initiation.reserve_run, RunRequest(crawler="books"), "reserved"
+    )
     result = await two_starts(lab, row)
     now = lab.store.runs.get_run(row.run_id)
     assert (now.status, now.attempt) == (result.status, 1) == (RunStatus.FAILED, 1)
@@ -77,7 +85,10 @@ async def test_a_stopped_run_is_not_executed_again_by_a_second_sweep(lab: Lab) -
     lab.cluster.behaviour = Behaviour(executes=None)
     handle = await lab.start({"crawler": "books", "poll_minutes": [600], "request_id": "lost"})
     await lab.until(
-        lambda: lab.store.runs.find_run("lost") and lab.tasks(lab.store.runs.find_run("lost").run_id)[0] == "RUNNING"
+        lambda: (
+            lab.store.runs.find_run("lost")
+            and lab.tasks(lab.store.runs.find_run("lost").run_id)[0] == "RUNNING"
+        )
     )
     await handle.terminate("lost")
     run_id = lab.store.runs.find_run("lost").run_id

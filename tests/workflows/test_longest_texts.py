@@ -1,4 +1,6 @@
-"""The longest texts that doors let in really pass through Temporal, which ends a workflow for one that is too long."""
+"""The longest texts that doors let in really pass through Temporal, which ends a workflow for one
+that is too long.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +35,16 @@ TAGS = [f"{n}{LONG}"[:160] for n in range(TAGS_MAX)]
 ID = EMOJI * names.REQUEST_ID_MAX
 SAID = {"requested_by": LONG, "flow_id": LONG, "parent": LONG, "request_id": ID, "tags": TAGS}
 #: What a crawler says how it ended: nothing that it says may end its workflow.
-ENDED = Behaviour(executes=0, end=End(exit_code=0, finish_reason=EMOJI * 1000, message=EMOJI * 1000))
+ENDED = Behaviour(
+    executes=0, end=End(exit_code=0, finish_reason=EMOJI * 1000, message=EMOJI * 1000)
+)
 
 
 async def _closed_well(lab: Lab, workflow_id: str) -> dict[str, Any]:
-    """Its search attributes. A run ends in its own time; what Temporal has ended has another status."""
+    """Its search attributes.
+
+    A run ends in its own time; what Temporal has ended has another status.
+    """
     found = await lab.client.get_workflow_handle(workflow_id).describe()
     assert found.status is WorkflowExecutionStatus.COMPLETED
     return {pair.key.name: pair.value for pair in found.typed_search_attributes.search_attributes}
@@ -63,7 +70,9 @@ async def test_of_a_manager_and_its_close_reason(real_lab: Lab) -> None:
     m.plan.close_reason = EMOJI * 200
     name, flow = "n" * NAME_MAX, "f" * FLOW_ID_MAX
     async with m.plans():
-        row = m.reserve(flow, name=name, requested_by=LONG, parent=LONG, tags=["x" * TAG_MAX] * TAGS_MAX)
+        row = m.reserve(
+            flow, name=name, requested_by=LONG, parent=LONG, tags=["x" * TAG_MAX] * TAGS_MAX
+        )
         handle = await m.start(row=row)
         await real_lab.ended(handle)
     told = await _closed_well(real_lab, handle.id)
@@ -78,7 +87,9 @@ async def test_of_a_graph_and_its_crawls(real_lab: Lab) -> None:
     g, key = graph_lab(real_lab), EMOJI * 165
     check_key(key)
     path = EMOJI * 160
-    step = StepSpec(path, StepKind.CRAWL, {"crawler": "quick", "limits": {"start_check_s": 0.0}, "tags": TAGS})
+    step = StepSpec(
+        path, StepKind.CRAWL, {"crawler": "quick", "limits": {"start_check_s": 0.0}, "tags": TAGS}
+    )
     async with g.working():
         handle = await g.start([step], key=key, parent=LONG)
         assert (await g.ended(handle)).state == "completed"
@@ -86,7 +97,8 @@ async def test_of_a_graph_and_its_crawls(real_lab: Lab) -> None:
     assert (told["CrawlFlow"], told["CrawlParent"]) == (key, LONG)
     run = real_lab.store.runs.get_run(1)
     assert (run.flow_id, run.parent) == (key, names.graph_workflow_id(key))
-    await real_lab.client.get_workflow_handle(run.owner_workflow_id).result()  # it may still deliver
+    # It may still deliver.
+    await real_lab.client.get_workflow_handle(run.owner_workflow_id).result()
     assert (await _closed_well(real_lab, run.owner_workflow_id))["CrawlParent"] == run.parent
 
 
@@ -94,12 +106,20 @@ async def test_of_a_graph_and_its_crawls(real_lab: Lab) -> None:
 async def test_of_what_a_schedule_begins(real_lab: Lab) -> None:
     real_lab.cluster.behaviour = Behaviour(executes=0, end=FINISHED)
     name, at = "s" * 80, datetime.now(UTC).replace(microsecond=0)
-    run = {"crawler": "books", "requested_by": LONG, "flow_id": LONG, "tags": TAGS, "limits": {"start_check_s": 0.1}}
+    run = {
+        "crawler": "books",
+        "requested_by": LONG,
+        "flow_id": LONG,
+        "tags": TAGS,
+        "limits": {"start_check_s": 0.1},
+    }
     spec = ScheduleSpec(run=run, every_s=10)
     at = datetime.fromtimestamp(at.timestamp() // 10 * 10, UTC)
     real_lab.store.schedules.put(name, spec.document(), LONG)
     row = real_lab.store.schedules.get(name)
-    await Workflows(real_lab.client).start_for(DueOrder(name, at, row.revision), due_workflow_id(name, at))
+    await Workflows(real_lab.client).start_for(
+        DueOrder(name, at, row.revision), due_workflow_id(name, at)
+    )
     due = real_lab.client.get_workflow_handle(due_workflow_id(name, at))
     assert await due.result() == "started"
     begun = real_lab.store.runs.get_run(1)

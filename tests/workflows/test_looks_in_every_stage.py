@@ -1,4 +1,6 @@
-"""A run is looked at from its first task on, whatever waits: start, deployment, limits, the scheduler service."""
+"""A run is looked at from its first task on, whatever waits: start, deployment, limits, the
+scheduler service.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ LAG_S, RUNG_S = 65.0, 905.0
 
 
 class Away:
-    """The scheduler service is away from one moment of the run's own time to another, in seconds from its first call.
+    """The scheduler service is away from one moment of the run's own time to another, in seconds
+    from its first call.
 
     ``creates`` says that it creates all the same, and only its answers are lost.
     """
@@ -41,21 +44,27 @@ class Away:
         if self._away[0] <= (now - self._began).total_seconds() < self._away[1]:
             self.failed += 1
             if self._creates:
-                self._lab.cluster.deploy(deployment, self._lab.parts.catalogue.get(deployment.crawler))  # type: ignore[arg-type]
+                self._lab.cluster.deploy(
+                    deployment, self._lab.parts.catalogue.get(deployment.crawler)
+                )  # type: ignore[arg-type]
             raise SchedulerUnavailable("503")
 
 
 def lags(lab: Lab, run_id: int) -> dict[int, float]:
     """By index, how many seconds after its end each task's end was on record."""
     index = {task.task_id: task.task_index for task in lab.store.tasks.list_tasks(run_id)}
-    ends = [t for t in lab.store.runs.transitions(run_id) if t.task_id and t.to_status == "SUCCEEDED"]
+    ends = [
+        t for t in lab.store.runs.transitions(run_id) if t.task_id and t.to_status == "SUCCEEDED"
+    ]
     return {index[t.task_id]: (t.committed_at - t.cluster_time).total_seconds() for t in ends}
 
 
 def status_at(lab: Lab, run_id: int, status: str) -> datetime:
     """When the run got this status."""
     at: datetime = next(
-        t.committed_at for t in lab.store.runs.transitions(run_id) if t.task_id is None and t.to_status == status
+        t.committed_at
+        for t in lab.store.runs.transitions(run_id)
+        if t.task_id is None and t.to_status == status
     )
     return at
 
@@ -78,7 +87,9 @@ async def test_the_lowest_task_is_put_off_and_others_are_created(lab: Lab) -> No
     assert result.tasks == {"SUCCEEDED": 3}
     assert lab.corrections(1) == []
     created = lab.store.runs.get_run(1).created_at
-    assert status_at(lab, 1, "PROCESSING") - created < timedelta(seconds=LAG_S), "another than the main one has started"
+    assert status_at(lab, 1, "PROCESSING") - created < timedelta(seconds=LAG_S), (
+        "another than the main one has started"
+    )
     assert max(lags(lab, 1)[n] for n in (1, 2)) < 2 * LAG_S
 
 
@@ -96,7 +107,9 @@ async def test_what_was_put_off_is_offered_again_although_nothing_has_started(la
 
 
 async def test_tasks_execute_and_end_while_the_main_one_waits(lab: Lab) -> None:
-    lab.cluster.behaviour = lambda run, index, attempt: Behaviour(waits=900 if index == 0 else 200, executes=300)
+    lab.cluster.behaviour = lambda run, index, attempt: Behaviour(
+        waits=900 if index == 0 else 200, executes=300
+    )
     result = await lab.ended(await lab.start({"crawler": "books", "tasks": [{}] * 3}))
     assert result.tasks == {"SUCCEEDED": 3}
     assert lab.store.corrections.list_corrections(1) == []
@@ -109,19 +122,25 @@ async def test_tasks_execute_and_end_while_the_main_one_waits(lab: Lab) -> None:
 async def test_the_scheduler_service_is_away_and_looks_go_on(lab: Lab, creates: bool) -> None:
     """For the second wave; what executes meanwhile ends, and is seen to."""
     away = Away(lab, 30, HOUR / 4, creates=creates)
-    lab.cluster.behaviour = lambda run, index, attempt: Behaviour(executes=100 if index == 0 else 700)
+    lab.cluster.behaviour = lambda run, index, attempt: Behaviour(
+        executes=100 if index == 0 else 700
+    )
     handle = await lab.start({"crawler": "books", "tasks": [{}] * 3, "max_parallel_tasks": 2})
     result = await lab.ended(handle)
     assert result.tasks == {"SUCCEEDED": 3}
     assert away.failed > (2 if creates else 5)
     assert lags(lab, 1)[0] < 2 * LAG_S, "while the service is away"
     assert max(lags(lab, 1).values()) < RUNG_S
-    assert lab.store.corrections.list_corrections(1) == [], "every end was found by the look that was due"
+    assert lab.store.corrections.list_corrections(1) == [], (
+        "every end was found by the look that was due"
+    )
     events = (await handle.fetch_history()).events
     assert len([e for e in events if "TIME_SKIPPING" not in EventType.Name(e.event_type)]) < 450
 
 
-async def test_a_single_task_whose_answer_is_lost_is_found_without_the_scheduler_service(lab: Lab) -> None:
+async def test_a_single_task_whose_answer_is_lost_is_found_without_the_scheduler_service(
+    lab: Lab,
+) -> None:
     Away(lab, 0, 1e9, creates=True)
     lab.cluster.behaviour = Behaviour(executes=100)
     result = await lab.ended(await lab.start({"crawler": "books"}))
@@ -147,14 +166,18 @@ LIMITED: dict[str, tuple[dict[str, float], Callable[[Lab], Any], str]] = {
 async def test_limits_of_time_count_while(lab: Lab, name: str) -> None:
     limits, trouble, outcome = LIMITED[name]
     lab.cluster.behaviour = lambda run, index, attempt: Behaviour(
-        waits=1e7 if index == 0 and name == "the main task waits" else 0, executes=100 if index == 1 else None
+        waits=1e7 if index == 0 and name == "the main task waits" else 0,
+        executes=100 if index == 1 else None,
     )
     trouble(lab)
     request = {"crawler": "books", "tasks": [{}] * 3, "limits": limits}
     result: RunResult = await lab.ended(
         await lab.start(request | ({"max_parallel_tasks": 2} if "waves" in name else {}))
     )
-    assert (result.status, result.outcome) == ("FAILED", "partial" if result.tasks.get("SUCCEEDED") else outcome)
+    assert (result.status, result.outcome) == (
+        "FAILED",
+        "partial" if result.tasks.get("SUCCEEDED") else outcome,
+    )
     row = lab.store.runs.get_run(1)
     assert row.stop.limit == outcome
     late = (row.stop.requested_at - row.created_at).total_seconds() - LIMIT
@@ -180,12 +203,18 @@ async def test_an_end_that_the_wait_for_the_start_found_late_is_a_correction(lab
 
 
 async def test_many_added_tasks_are_deployed_at_once(lab: Lab) -> None:
-    lab.cluster.behaviour = lambda run, index, attempt: Behaviour(executes=3 * HOUR if index == 0 else 100)
+    lab.cluster.behaviour = lambda run, index, attempt: Behaviour(
+        executes=3 * HOUR if index == 0 else 100
+    )
     handle = await lab.start({"crawler": "books"})
     await lab.snapshot_where(handle, lambda s: s.looks >= 1)
     for page in range(3):
         await handle.execute_update("add_tasks", {"tasks": [{}] * 20, "request_id": f"p{page}"})
-    await lab.until(lambda: lab.store.tasks.count_tasks(1).queued == 0 or lab.store.runs.get_run(1).status.terminal)
+    await lab.until(
+        lambda: (
+            lab.store.tasks.count_tasks(1).queued == 0 or lab.store.runs.get_run(1).status.terminal
+        )
+    )
     deployed = [t.deployed_at for t in lab.store.tasks.list_tasks(1, limit=1000)]
     assert None not in deployed
     sizes = [len(call.tasks) for call in lab.scheduler.calls[1:]]
@@ -209,7 +238,9 @@ async def test_tasks_added_while_the_deployment_hangs_come_with_it(lab: Lab) -> 
 async def test_a_wake_up_looks_while_the_deployment_hangs(lab: Lab) -> None:
     Away(lab, 30, 1e9)
     lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=0)
-    handle = await lab.start({"crawler": "books", "tasks": [{}] * 2, "max_parallel_tasks": 1, "poll_minutes": [1, 600]})
+    handle = await lab.start(
+        {"crawler": "books", "tasks": [{}] * 2, "max_parallel_tasks": 1, "poll_minutes": [1, 600]}
+    )
     await lab.snapshot_where(handle, lambda s: s.looks >= 1)
     lab.cluster.end_now(1, 0)
     looks = (await handle.query("status"))["looks"]
@@ -231,7 +262,12 @@ async def test_a_resumed_run_is_looked_at_while_its_tasks_wait(lab: Lab) -> None
     Away(lab, 0, 600)
     lab.cluster.behaviour = Behaviour(executes=60)
     again = await lab.start({"run_id": 1})
-    await lab.until(lambda: lab.store.runs.get_run(1).attempt == 2 and lab.store.runs.get_run(1).status == "PROCESSING")
+    await lab.until(
+        lambda: (
+            lab.store.runs.get_run(1).attempt == 2
+            and lab.store.runs.get_run(1).status == "PROCESSING"
+        )
+    )
     lab.cluster.end_now(1, 1, end=FINISHED)
     result = await lab.ended(again)
     assert result.tasks == {"SUCCEEDED": 2}
@@ -239,7 +275,9 @@ async def test_a_resumed_run_is_looked_at_while_its_tasks_wait(lab: Lab) -> None
 
 
 async def test_overdue_polls_of_a_run_never_pile_up(lab: Lab) -> None:
-    """However many intervals pass without an answer of the cluster: one poll makes up for them, and then all go on."""
+    """However many intervals pass without an answer of the cluster: one poll makes up for them, and
+    then all go on.
+    """
     look, away = lab.cluster.look, list[datetime]()
 
     def answers(*about: Any) -> Any:
@@ -253,8 +291,15 @@ async def test_overdue_polls_of_a_run_never_pile_up(lab: Lab) -> None:
     lab.cluster.behaviour = Behaviour(executes=1.5 * HOUR)
     handle = await lab.start({"crawler": "books", "poll_minutes": [5]})
     assert (await lab.ended(handle)).status == "COMPLETED"
-    named = [(e, e.activity_task_scheduled_event_attributes) for e in (await handle.fetch_history()).events]
-    polls = [e.event_time.ToSeconds() for e, one in named if one.activity_type.name == "get_history_statuses_to_sync"]
+    named = [
+        (e, e.activity_task_scheduled_event_attributes)
+        for e in (await handle.fetch_history()).events
+    ]
+    polls = [
+        e.event_time.ToSeconds()
+        for e, one in named
+        if one.activity_type.name == "get_history_statuses_to_sync"
+    ]
     gaps = sorted(later - earlier for earlier, later in itertools.pairwise(polls))
     assert gaps[-1] >= HOUR
     assert gaps[0] >= 299

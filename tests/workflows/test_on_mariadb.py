@@ -1,4 +1,6 @@
-"""The workflow on MariaDB: a few tests always, all others when ``LIFECYCLE_TEST_DATABASE`` is ``mariadb``."""
+"""The workflow on MariaDB: a few tests always, all others when ``LIFECYCLE_TEST_DATABASE`` is
+``mariadb``.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ OTHERS: list[Callable[[Lab], Awaitable[None]]] = [
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def mariadb_lab(skipping: WorkflowEnvironment, mariadb: MariaDb, tmp_path: Path) -> AsyncIterator[Lab]:
+async def mariadb_lab(
+    skipping: WorkflowEnvironment, mariadb: MariaDb, tmp_path: Path
+) -> AsyncIterator[Lab]:
     """The lab on a database of MariaDB."""
     with mariadb.database() as url:
         async with laboratory(skipping.client, tmp_path, database=url) as lab:
@@ -55,8 +59,12 @@ async def test_the_same(mariadb_lab: Lab, chosen: Callable[[Lab], Awaitable[None
 
 @pytest.mark.servers
 @pytest.mark.slow
-async def test_a_database_that_is_away_for_a_while_fails_no_run(unhurried: WorkflowEnvironment, tmp_path: Path) -> None:
-    """Killed while runs are in every phase, and back after seconds: all of them go on and end by the truth."""
+async def test_a_database_that_is_away_for_a_while_fails_no_run(
+    unhurried: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    """Killed while runs are in every phase, and back after seconds: all of them go on and end by
+    the truth.
+    """
     with running_mariadb("--innodb-flush-log-at-trx-commit=2") as server, server.database() as url:
         async with laboratory(unhurried.client, tmp_path, database=url, clock=utc_now) as lab:
             lab.cluster.behaviour = Behaviour(waits=0.5, executes=None)
@@ -77,5 +85,7 @@ async def test_a_database_that_is_away_for_a_while_fails_no_run(unhurried: Workf
             assert sorted(r.tasks["SUCCEEDED"] for r in results) == [1, 1, 1, 1, 3, 3, 3, 3]
             assert len(lab.store.runs.list_runs(status=["COMPLETED"])) == 8
             for result in results:
-                changes = [(t.task_id, t.to_status) for t in lab.store.runs.transitions(result.run_id)]
+                changes = [
+                    (t.task_id, t.to_status) for t in lab.store.runs.transitions(result.run_id)
+                ]
                 assert len(changes) == len(set(changes)), "nothing happened twice"

@@ -1,7 +1,7 @@
 """Payloads that nobody can read, by every way on which a payload reaches a run.
 
-Only the call that brought one fails, and says why; the run goes on to its end, a stop still stops, and every history
-replays (the laboratory replays them all).
+Only the call that brought one fails, and says why; the run goes on to its end, a stop still stops,
+and every history replays (the laboratory replays them all).
 """
 
 from __future__ import annotations
@@ -73,16 +73,20 @@ UNEXPECTED = {
     "boolean": raw(b"true"),
     "NaN": raw(b'{"priority": NaN, "tasks": NaN, "force": NaN}'),
     "unknown field": raw(b'{"colour": "red"}'),
-    "wrong types": raw(b'{"crawler": 7, "tasks": "all", "force": "yes", "reason": [], "request_id": {}}'),
+    "wrong types": raw(
+        b'{"crawler": 7, "tasks": "all", "force": "yes", "reason": [], "request_id": {}}'
+    ),
     "half a surrogate": raw(b'{"crawler": "\\ud800", "reason": "\\ud800"}'),
     "bytes": raw(b"\x00\x01", b"binary/plain"),
 }
 POISON = {**UNDECODABLE, "encrypted with a lost key": ENCRYPTED, **UNEXPECTED}
-#: One of each kind in every run of the tests, the others with the slow ones: what comes of one is decided by whether it
-#: was decoded, is locked, or has another type, and that they are told apart so is shown of all of them as input.
+#: One of each kind in every run of the tests, the others with the slow ones: what comes of one is
+#: decided by whether it was decoded, is locked, or has another type, and that they are told apart
+#: so is shown of all of them as input.
 SAMPLE = ("broken JSON", "encrypted with a lost key", "wrong types")
 REST = [name for name in POISON if name not in SAMPLE]
-#: Each set in one laboratory; as many at once as have an activity under way in a worker of a laboratory.
+#: Each set in one laboratory; as many at once as have an activity under way in a worker of a
+#: laboratory.
 every = pytest.mark.parametrize(
     "poisons", [SAMPLE, *(pytest.param(REST[n : n + 5], marks=pytest.mark.slow) for n in range(0, len(REST), 5))],
     ids=lambda names: f"{names[0]} and others",
@@ -90,14 +94,18 @@ every = pytest.mark.parametrize(
 
 
 async def running(lab: Lab) -> WorkflowHandle[Any, Any]:
-    """In real time: where it is skipped, such a run is looked at again and again until the test is through."""
+    """In real time: where it is skipped, such a run is looked at again and again until the test is
+    through.
+    """
     lab.cluster.behaviour = UNTIL_STOPPED
-    handle = await lab.start({"crawler": "books", "poll_minutes": [0.02, 600], "limits": {"start_check_s": 0.1}})
+    handle = await lab.start(
+        {"crawler": "books", "poll_minutes": [0.02, 600], "limits": {"start_check_s": 0.1}}
+    )
     await lab.snapshot_where(handle, lambda s: s.looks >= 1)
     return handle
 
 
-# --- input ------------------------------------------------------------------------------------------------------------
+# --- input ----------------------------------------------------------------------------------------
 
 
 async def test_as_input_the_start_fails_and_leaves_no_row(lab: Lab) -> None:
@@ -128,7 +136,10 @@ async def test_too_few_and_too_many_payloads_as_input(lab: Lab) -> None:
     async def play(case: tuple[list[Any], str]) -> None:
         payloads, words = case
         handle = await lab.client.start_workflow(
-            names.LIFECYCLE_WORKFLOW, args=payloads, id=f"lab/many/{words}/{len(payloads)}", task_queue=names.QUEUE_MAIN
+            names.LIFECYCLE_WORKFLOW,
+            args=payloads,
+            id=f"lab/many/{words}/{len(payloads)}",
+            task_queue=names.QUEUE_MAIN,
         )
         lab.handles.append(handle)
         with pytest.raises(WorkflowFailureError) as failed:
@@ -143,14 +154,23 @@ async def test_an_input_whose_key_is_lost_waits_for_the_key(lab: Lab) -> None:
     """It may be a run of ours whose key was taken out too early: to fail it would lose it."""
 
     async def play(kind: str) -> None:
-        handle = await lab.client.start_workflow(kind, ENCRYPTED, id=f"lab/locked/{kind}", task_queue=names.QUEUE_MAIN)
+        handle = await lab.client.start_workflow(
+            kind, ENCRYPTED, id=f"lab/locked/{kind}", task_queue=names.QUEUE_MAIN
+        )
         async with asyncio.timeout(60):
             failures = []
             while not failures:
                 history = await handle.fetch_history()
-                failures = [e for e in history.events if e.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED]
+                failures = [
+                    e
+                    for e in history.events
+                    if e.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED
+                ]
                 await asyncio.sleep(0.05)
-        assert "LIFECYCLE_PAYLOADS__KEYS" in failures[0].workflow_task_failed_event_attributes.failure.message
+        assert (
+            "LIFECYCLE_PAYLOADS__KEYS"
+            in failures[0].workflow_task_failed_event_attributes.failure.message
+        )
         await handle.terminate("end of test")
 
     await each_at_once(play, [names.LIFECYCLE_WORKFLOW, names.EXPORT_WORKFLOW])
@@ -162,7 +182,7 @@ async def test_our_own_state_is_never_refused_for_want_of_a_key() -> None:
         read_carried(TypeAdapter(RunState), RunState(), locked, ())
 
 
-# --- signals ----------------------------------------------------------------------------------------------------------
+# --- signals --------------------------------------------------------------------------------------
 
 
 @every
@@ -195,7 +215,9 @@ async def test_any_other_signal_changes_nothing_whatever_it_carries(real_lab: La
             for payload in POISON.values():
                 await handle.signal(signal, payload)
             await handle.signal(signal, args=list(POISON.values()))
-        real_lab.cluster.end_now((await real_lab.snapshot_where(handle, lambda s: s.run_id)).run_id, end=FINISHED)
+        real_lab.cluster.end_now(
+            (await real_lab.snapshot_where(handle, lambda s: s.run_id)).run_id, end=FINISHED
+        )
         await handle.signal("look_now")
         result = await real_lab.ended(handle)
         assert (result.status, result.outcome) == ("COMPLETED", "finished")
@@ -207,7 +229,9 @@ async def test_any_other_signal_changes_nothing_whatever_it_carries(real_lab: La
 
 
 async def test_large_signals_make_the_run_continue_as_new_and_nothing_fail(real_lab: Lab) -> None:
-    """A history over 4 MiB is left behind; what the signals said of themselves is cut, so it does not come along."""
+    """A history over 4 MiB is left behind; what the signals said of themselves is cut, so it does
+    not come along.
+    """
     handle = await running(real_lab)
     for _ in range(4):
         await handle.signal("pause", {"reason": "x" * 1_500_000})
@@ -237,7 +261,7 @@ async def test_what_is_over_the_servers_limit_is_refused_to_its_sender(real_lab:
     assert (await real_lab.ended(handle)).outcome == "cancelled"
 
 
-# --- updates, queries, cancel -----------------------------------------------------------------------------------------
+# --- updates, queries, cancel ---------------------------------------------------------------------
 
 
 async def test_as_an_update_it_is_refused_with_words(real_lab: Lab) -> None:
@@ -264,7 +288,9 @@ async def test_as_an_argument_of_a_query_it_changes_nothing(real_lab: Lab) -> No
     for payload in POISON.values():
         with pytest.raises(WorkflowQueryFailedError, match="no_such_query"):
             await handle.query("no_such_query", payload)
-        assert (await handle.query("status", payload))["run_id"] == 1, "it takes none, so none is read"
+        assert (await handle.query("status", payload))["run_id"] == 1, (
+            "it takes none, so none is read"
+        )
     await handle.signal("stop")
     assert (await real_lab.ended(handle)).outcome == "cancelled"
 
@@ -281,7 +307,7 @@ async def test_a_cancel_stops_whatever_reason_it_has(real_lab: Lab) -> None:
     await each_at_once(play, ["x" * 60_000, "two\nlines\x00\x1b[31m\u202e\U0001f6d1"])
 
 
-# --- activities -------------------------------------------------------------------------------------------------------
+# --- activities -----------------------------------------------------------------------------------
 
 
 class Held:
@@ -304,7 +330,9 @@ class Held:
         return self._look(*args)
 
     async def stranger(self, handle: WorkflowHandle[Any, Any]) -> tuple[str, AsyncActivityHandle]:
-        """The name of the pending activity, and a handle by which a stranger can answer in its place."""
+        """The name of the pending activity, and a handle by which a stranger can answer in its
+        place.
+        """
         await self.lab.until(lambda: handle.id in self.entered)
         [pending] = (await handle.describe()).raw_description.pending_activities
         ids = {"workflow_id": handle.id, "run_id": None, "activity_id": pending.activity_id}
@@ -315,7 +343,9 @@ class Held:
 
 
 @every
-async def test_an_answer_that_cannot_be_read_is_asked_for_again(lab: Lab, poisons: Sequence[str]) -> None:
+async def test_an_answer_that_cannot_be_read_is_asked_for_again(
+    lab: Lab, poisons: Sequence[str]
+) -> None:
     held = Held(lab)
 
     async def play(poison: str) -> None:
@@ -370,24 +400,30 @@ async def test_details_of_a_heartbeat_cost_nothing(lab: Lab, poisons: Sequence[s
     await each_at_once(play, poisons)
 
 
-# --- answers that stay unreadable -------------------------------------------------------------------------------------
+# --- answers that stay unreadable -----------------------------------------------------------------
 
 
 class Strangers:
-    """Workers of a foreign build: they answer these activities with what nobody can read, and do nothing.
+    """Workers of a foreign build: they answer these activities with what nobody can read, and do
+    nothing.
 
     ``names`` are by workflow. ``times`` is how often each is answered so; without it, always.
     """
 
     def __init__(
-        self, names: Mapping[str, Collection[str]], times: int | None = None, queues: Collection[str] | None = None
+        self,
+        names: Mapping[str, Collection[str]],
+        times: int | None = None,
+        queues: Collection[str] | None = None,
     ) -> None:
         self.names, self.times, self.queues = names, times, queues
         self.answers: dict[str, Counter[str]] = {workflow_id: Counter() for workflow_id in names}
 
     def activities_of(self, role: str, parts: Any) -> list[Any]:
         strange = set().union(*self.names.values())
-        return [self._replaced(a) if a.__name__ in strange else a for a in activities_of(role, parts)]
+        return [
+            self._replaced(a) if a.__name__ in strange else a for a in activities_of(role, parts)
+        ]
 
     def _replaced(self, method: Any) -> Any:
         name = method.__name__
@@ -401,7 +437,9 @@ class Strangers:
             self.answers[info.workflow_id][name] += 1
             return POISON["bytes"]
 
-        answer.__annotations__ = {"arg": get_type_hints(method.__func__)[next(iter(signature(method).parameters))]}
+        answer.__annotations__ = {
+            "arg": get_type_hints(method.__func__)[next(iter(signature(method).parameters))]
+        }
         answer.__self__ = method.__self__  # type: ignore[attr-defined]
         return activity.defn(name=name)(answer)
 
@@ -414,12 +452,22 @@ ON_THE_WAY = (
     "get_active_running_tasks",
 )
 #: The same, where a look has found that a task has ended.
-AFTER_A_CHANGE = ("get_bulk_task_history_data", "reconcile_tasks", "sync_statuses", "count_alive_tasks")
+AFTER_A_CHANGE = (
+    "get_bulk_task_history_data",
+    "reconcile_tasks",
+    "sync_statuses",
+    "count_alive_tasks",
+)
 #: Two in one run: a run keeps twenty notes, and each step leaves eight.
-STEPS_OF_A_STOP = [("record_stop", "cancel_queued_tasks"), ("get_active_running_tasks", "count_alive_tasks")]
+STEPS_OF_A_STOP = [
+    ("record_stop", "cancel_queued_tasks"),
+    ("get_active_running_tasks", "count_alive_tasks"),
+]
 
 
-@pytest.mark.parametrize("activities", [ON_THE_WAY, AFTER_A_CHANGE], ids=["on the way", "after a change"])
+@pytest.mark.parametrize(
+    "activities", [ON_THE_WAY, AFTER_A_CHANGE], ids=["on the way", "after a change"]
+)
 async def test_a_stop_gets_through_while_answers_stay_unreadable(
     lab_without_workers: Lab, monkeypatch: pytest.MonkeyPatch, activities: Sequence[str]
 ) -> None:
@@ -432,10 +480,14 @@ async def test_a_stop_gets_through_while_answers_stay_unreadable(
 
     async def play(name: str) -> None:
         handle = await lab.start({"crawler": "books"}, id=f"lab/{name}")
-        await lab.snapshot_where(handle, lambda s: any(f"the answer of {name} could" in n for n in s.notes[1:]))
+        await lab.snapshot_where(
+            handle, lambda s: any(f"the answer of {name} could" in n for n in s.notes[1:])
+        )
         await handle.signal("stop")
         result = await lab.ended(handle)
-        assert result.outcome == ("finished" if changes else "cancelled"), "a crawl that had ended is no stopped one"
+        assert result.outcome == ("finished" if changes else "cancelled"), (
+            "a crawl that had ended is no stopped one"
+        )
         assert strangers.answers[handle.id].total() >= 2
         assert lab.cluster.alive(result.run_id) == []
 
@@ -468,10 +520,18 @@ async def test_a_step_that_a_stop_needs_is_asked_for_until_it_can_be_read(
         await each_at_once(play, of)
 
 
-OF_A_MANAGER = ["open_manager", "begin_manager_runs", "record_manager_stop", "stop_manager_runs", "end_manager"]
+OF_A_MANAGER = [
+    "open_manager",
+    "begin_manager_runs",
+    "record_manager_stop",
+    "stop_manager_runs",
+    "end_manager",
+]
 
 
-@pytest.mark.parametrize("needed", [OF_A_MANAGER, ["run_manager_cycle"]], ids=["its own steps", "cycles"])
+@pytest.mark.parametrize(
+    "needed", [OF_A_MANAGER, ["run_manager_cycle"]], ids=["its own steps", "cycles"]
+)
 async def test_what_a_manager_needs_is_asked_for_until_it_can_be_read(
     lab_without_workers: Lab, monkeypatch: pytest.MonkeyPatch, needed: list[str]
 ) -> None:
@@ -512,7 +572,12 @@ async def test_the_time_to_start_is_over_although_answers_stay_unreadable(
 
 def _answering() -> list[Any]:
     """The activities, as their classes define them."""
-    kinds = {kind for module in activity_modules() for kind in vars(module).values() if isinstance(kind, type)}
+    kinds = {
+        kind
+        for module in activity_modules()
+        for kind in vars(module).values()
+        if isinstance(kind, type)
+    }
     return [
         method
         for kind in kinds

@@ -20,15 +20,32 @@ def _turn(name: str, queue: str, *, planned: bool = False) -> int:
 
 def test_a_stop_comes_before_a_change_and_a_change_before_starts_and_planned_polls() -> None:
     change, start = _turn("sync_statuses", QUEUE_MAIN), _turn("create_history_id", QUEUE_MAIN)
-    assert change == _turn("get_active_running_tasks", QUEUE_MAIN) == _turn("add_workflow_id", QUEUE_MAIN) < start
-    assert _turn("get_history_statuses_to_sync", QUEUE_CLUSTER) < _turn("run_onetime_crawler", QUEUE_CLUSTER) == start
+    assert (
+        change
+        == _turn("get_active_running_tasks", QUEUE_MAIN)
+        == _turn("add_workflow_id", QUEUE_MAIN)
+        < start
+    )
+    assert (
+        _turn("get_history_statuses_to_sync", QUEUE_CLUSTER)
+        < _turn("run_onetime_crawler", QUEUE_CLUSTER)
+        == start
+    )
     # On the control queue there are looks of stopped runs as well.
-    for name in ("record_stop", "cancel_queued_tasks", "k8_stop_task", "k8_stop_pod", "record_graph_stop"):
+    for name in (
+        "record_stop",
+        "cancel_queued_tasks",
+        "k8_stop_task",
+        "k8_stop_pod",
+        "record_graph_stop",
+    ):
         assert _turn(name, QUEUE_CONTROL) < change
 
 
 def test_planned_polls_come_before_no_start() -> None:
-    """With the same priority they are served as they come, and by turns where the server knows fairness keys."""
+    """With the same priority they are served as they come, and by turns where the server knows
+    fairness keys.
+    """
     for name, queue, start in (
         ("get_active_running_tasks", QUEUE_MAIN, "create_history_id"),
         ("get_history_statuses_to_sync", QUEUE_CLUSTER, "get_main_job_status"),

@@ -1,4 +1,6 @@
-"""Runs that wait for places of their pools: they are called, they can be stopped, and no look is needed for that."""
+"""Runs that wait for places of their pools: they are called, they can be stopped, and no look is
+needed for that.
+"""
 
 from __future__ import annotations
 
@@ -44,11 +46,17 @@ def waits(lab: Lab, run_id: int) -> bool:
 
 @pytest.mark.troubles
 async def test_a_waiting_run_is_called_when_a_place_is_free(pooled: Lab) -> None:
-    pooled.cluster.behaviour = lambda run, index, attempt: Behaviour(executes=None if (run, index) == (1, 0) else 0.3)
-    first = await pooled.start({"crawler": "books", "pool": "one", "poll_minutes": SOON, "tasks": [{}, {}]})
+    pooled.cluster.behaviour = lambda run, index, attempt: Behaviour(
+        executes=None if (run, index) == (1, 0) else 0.3
+    )
+    first = await pooled.start(
+        {"crawler": "books", "pool": "one", "poll_minutes": SOON, "tasks": [{}, {}]}
+    )
     await pooled.until(lambda: waits(pooled, 1))
     second = await pooled.start({"crawler": "books", "pool": "one", "poll_minutes": SOON})
-    urgent = await pooled.start({"crawler": "books", "pool": "one", "poll_minutes": SOON, "priority": 1})
+    urgent = await pooled.start(
+        {"crawler": "books", "pool": "one", "poll_minutes": SOON, "priority": 1}
+    )
     await pooled.until(lambda: waits(pooled, 2) and waits(pooled, 3))
     await pooled.until(lambda: pooled.store.tasks.count_tasks(1).active)
     pooled.cluster.end_now(1, 0, end=FINISHED)
@@ -56,21 +64,33 @@ async def test_a_waiting_run_is_called_when_a_place_is_free(pooled: Lab) -> None
     assert [result.status for result in results] == ["COMPLETED"] * 3
     assert [len(call.tasks) for call in pooled.scheduler.calls] == [1] * 4
     signals = [
-        e for e in (await second.fetch_history()).events if e.HasField("workflow_execution_signaled_event_attributes")
+        e
+        for e in (await second.fetch_history()).events
+        if e.HasField("workflow_execution_signaled_event_attributes")
     ]
-    assert {e.workflow_execution_signaled_event_attributes.signal_name for e in signals} == {"place_free"}
+    assert {e.workflow_execution_signaled_event_attributes.signal_name for e in signals} == {
+        "place_free"
+    }
 
 
 @pytest.mark.troubles
 async def test_a_run_that_waits_can_be_stopped_and_resumed(pooled: Lab) -> None:
-    pooled.cluster.behaviour = lambda run, index, attempt: Behaviour(executes=None if run == 1 else 0.1)
+    pooled.cluster.behaviour = lambda run, index, attempt: Behaviour(
+        executes=None if run == 1 else 0.1
+    )
     first = await pooled.start({"crawler": "books", "pool": "one", "poll_minutes": SOON})
-    await pooled.until(lambda: pooled.store.tasks.count_tasks(1).active if pooled.store.runs.get_run(1) else 0)
+    await pooled.until(
+        lambda: pooled.store.tasks.count_tasks(1).active if pooled.store.runs.get_run(1) else 0
+    )
     second = await pooled.start({"crawler": "books", "pool": "one", "poll_minutes": NEVER})
     await pooled.until(lambda: waits(pooled, 2))
     await second.signal("stop")
     stopped = await second.result()
-    assert (stopped.outcome, stopped.tasks, waits(pooled, 2)) == ("cancelled", {"CANCELLED": 1}, False)
+    assert (stopped.outcome, stopped.tasks, waits(pooled, 2)) == (
+        "cancelled",
+        {"CANCELLED": 1},
+        False,
+    )
     again = await pooled.start({"run_id": 2, "poll_minutes": SOON})
     await pooled.until(lambda: waits(pooled, 2))
     await first.signal("stop", {"force": True})
@@ -80,9 +100,13 @@ async def test_a_run_that_waits_can_be_stopped_and_resumed(pooled: Lab) -> None:
 
 @pytest.mark.troubles
 async def test_a_run_whose_workflow_is_gone_keeps_no_place(pooled: Lab) -> None:
-    pooled.cluster.behaviour = lambda run, index, attempt: Behaviour(executes=None if run == 1 else 0.1)
+    pooled.cluster.behaviour = lambda run, index, attempt: Behaviour(
+        executes=None if run == 1 else 0.1
+    )
     first = await pooled.start({"crawler": "books", "pool": "one", "poll_minutes": SOON})
-    await pooled.until(lambda: pooled.store.tasks.count_tasks(1).active if pooled.store.runs.get_run(1) else 0)
+    await pooled.until(
+        lambda: pooled.store.tasks.count_tasks(1).active if pooled.store.runs.get_run(1) else 0
+    )
     gone = await pooled.start({"crawler": "books", "pool": "one", "poll_minutes": NEVER})
     await pooled.until(lambda: waits(pooled, 2))
     last = await pooled.start({"crawler": "books", "pool": "one", "poll_minutes": NEVER})
@@ -98,7 +122,9 @@ async def test_calls_that_temporal_does_not_take_are_undone() -> None:
     pools, undone = Mock(), Queue[tuple[list[int], bool]]()
     pools.call.return_value = {7: "crawl/7"}
     pools.uncall.side_effect = lambda run_ids, gone: undone.put((run_ids, gone))
-    calling = asyncio.create_task(PoolCalls(pools, AsyncMock(side_effect=TemporalUnavailable("away")), 0.01).run())
+    calling = asyncio.create_task(
+        PoolCalls(pools, AsyncMock(side_effect=TemporalUnavailable("away")), 0.01).run()
+    )
     assert await asyncio.to_thread(undone.get, True, 60) == ([7], False)
     calling.cancel()
 

@@ -1,7 +1,7 @@
 """The recorded histories replay with the workflow of today, and the gate bites when it should.
 
-A failure here means that runs which are open while a new version is deployed would stand still. The cure is
-``workflow.patched``, not a new recording (see ``tests/histories/record.py``).
+A failure here means that runs which are open while a new version is deployed would stand still. The
+cure is ``workflow.patched``, not a new recording (see ``tests/histories/record.py``).
 """
 
 from __future__ import annotations
@@ -55,15 +55,21 @@ def renamed(history: History, activity: str) -> History:
 
 
 def without(history: History, activity: str) -> History:
-    """The history of a workflow that never called this activity: its events are gone, the others move up."""
+    """The history of a workflow that never called this activity: its events are gone, the others
+    move up.
+    """
     scheduled = {
-        e["eventId"] for e in history["events"] if SCHEDULED in e and e[SCHEDULED]["activityType"]["name"] == activity
+        e["eventId"]
+        for e in history["events"]
+        if SCHEDULED in e and e[SCHEDULED]["activityType"]["name"] == activity
     }
     kept = [
         e
         for e in history["events"]
         if e["eventId"] not in scheduled
-        and not any(isinstance(v, dict) and v.get("scheduledEventId") in scheduled for v in e.values())
+        and not any(
+            isinstance(v, dict) and v.get("scheduledEventId") in scheduled for v in e.values()
+        )
     ]
     assert len(kept) < len(history["events"])
     new = {event["eventId"]: str(number) for number, event in enumerate(kept, 1)}
@@ -81,7 +87,9 @@ def without(history: History, activity: str) -> History:
 async def test_every_recorded_history_replays() -> None:
     """One worker for all of them: to make it takes longer than to replay a history."""
     given = {file.stem: read(file.stem) for file in HISTORIES}
-    histories = {name: WorkflowHistory.from_json(one["workflowId"], one) for name, one in given.items()}
+    histories = {
+        name: WorkflowHistory.from_json(one["workflowId"], one) for name, one in given.items()
+    }
 
     async def all_of_them() -> AsyncIterator[WorkflowHistory]:
         for history in histories.values():
@@ -101,12 +109,16 @@ def test_no_recording_was_changed_or_removed() -> None:
     """A recording that is made anew says nothing about runs that began with the old form."""
     found = {file.name: fingerprint(file) for file in HISTORIES}
     for name, digest in promised().items():
-        assert name in found, f"{name} is gone: runs of that form may be open; bring it back from the version control"
+        assert name in found, (
+            f"{name} is gone: runs of that form may be open; bring it back from the version control"
+        )
         assert found[name] == digest, (
             f"{name} was changed: runs of that form may be open; bring it back, and give the new form a name of its own"
         )
     new = sorted(set(found) - set(promised()))
-    assert not new, f"{new}: not in SHA256SUMS; python -m tests.histories.record NAME makes recordings and their line"
+    assert not new, (
+        f"{new}: not in SHA256SUMS; python -m tests.histories.record NAME makes recordings and their line"
+    )
 
 
 def test_a_recording_is_not_made_twice_by_accident(capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,7 +131,9 @@ def test_a_recording_is_not_made_twice_by_accident(capsys: pytest.CaptureFixture
 def test_the_histories_cover_what_a_run_may_go_through() -> None:
     names = {re.sub(r"-\d+$", "", file.stem) for file in HISTORIES}
     assert names == {scenario.__name__ for scenario in record.SCENARIOS}
-    assert len([f for f in HISTORIES if f.stem.startswith("continued")]) > 1, "a chain of executions"
+    assert len([f for f in HISTORIES if f.stem.startswith("continued")]) > 1, (
+        "a chain of executions"
+    )
     called = {name for file in HISTORIES for name in activities(read(file.stem))}
     assert called == set(POLICIES), "every activity is in one of them"
 

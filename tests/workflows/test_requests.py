@@ -19,12 +19,16 @@ from crawler_lifecycle.workflows.requests import ERRORS_MAX, read_input, read_up
 
 @pytest.mark.parametrize("name", ["run_id", "RunID"])
 @pytest.mark.parametrize("value", [31, "31", 31.0, "31.0"])
-def test_a_run_is_resumed_by_its_number_as_the_specification_sends_it(name: str, value: object) -> None:
+def test_a_run_is_resumed_by_its_number_as_the_specification_sends_it(
+    name: str, value: object
+) -> None:
     assert read_input(RunRequest, {name: value}) == RunRequest(run_id=31)
     assert read_input(RunRequest, {name: value, "rerun": True}).rerun
 
 
-@pytest.mark.parametrize("value", [0, "0", -1, "-1", 31.5, "31.5", " 31", "٣١", "3e1", 1e30, True, [31], "9" * 19, ""])
+@pytest.mark.parametrize(
+    "value", [0, "0", -1, "-1", 31.5, "31.5", " 31", "٣١", "3e1", 1e30, True, [31], "9" * 19, ""]
+)
 def test_what_is_no_number_of_a_run_is_refused(value: object) -> None:
     with pytest.raises(ApplicationError) as caught:
         read_input(RunRequest, {"RunID": value})
@@ -51,14 +55,22 @@ def test_two_spellings_at_once_are_refused() -> None:
             {"crawler": "a", "limits": {"stopGraceS": 1}},
             "limits.stopGraceS: 1: unknown field; did you mean stop_grace_s",
         ),
-        (RunRequest, {"crawler": "a", "tasks": [{"arg": {}}]}, "tasks.0.arg: {}: unknown field; did you mean args"),
+        (
+            RunRequest,
+            {"crawler": "a", "tasks": [{"arg": {}}]},
+            "tasks.0.arg: {}: unknown field; did you mean args",
+        ),
         (AddTasks, {"task": [{}]}, "task: [{}]: unknown field; did you mean tasks"),
         (
             AddJobs,
             {"jobs": [{"spider": "a", "spiderArgs": {}}]},
             "jobs.0.spiderArgs: {}: unknown field; did you mean spider_args",
         ),
-        (RunRequest, {"crawler": "a", "colour": 1}, "colour: 1: unknown field; known are crawler, trigger, run_id"),
+        (
+            RunRequest,
+            {"crawler": "a", "colour": 1},
+            "colour: 1: unknown field; known are crawler, trigger, run_id",
+        ),
     ],
 )
 def test_an_unknown_field_names_the_one_that_was_meant(kind: Any, value: object, told: str) -> None:

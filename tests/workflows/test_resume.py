@@ -1,4 +1,6 @@
-"""Resuming a run by its id: after a termination, a failure, a stop; never beside a living workflow."""
+"""Resuming a run by its id: after a termination, a failure, a stop; never beside a living
+workflow.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ async def refused(lab: Lab, request: dict[str, Any]) -> tuple[str, str]:
 
 
 async def test_a_terminated_run_goes_on_without_repeating_what_was_done(lab: Lab) -> None:
-    """Of five tasks one finished before, one while nobody looked, one executes, one failed, one never started."""
+    """Of five tasks one finished before, one while nobody looked, one executes, one failed, one
+    never started.
+    """
     lab.cluster.behaviour = lambda run, index, attempt: (
         Behaviour() if index == 0 or attempt == 2 else (FAILS if index == 3 else UNTIL_STOPPED)
     )
@@ -81,7 +85,9 @@ async def test_a_completed_run_runs_again_only_on_demand(lab: Lab) -> None:
     assert "rerun" in text
     again = await lab.run({"run_id": first.run_id, "rerun": True})
     assert (again.status, again.attempt) == ("COMPLETED", 2)
-    assert not lab.scheduler.calls[-1].resume, "a rerun begins anew, not with the state of a finished crawl"
+    assert not lab.scheduler.calls[-1].resume, (
+        "a rerun begins anew, not with the state of a finished crawl"
+    )
 
 
 @pytest.mark.troubles
@@ -97,7 +103,13 @@ async def test_what_does_not_fit_is_refused_without_a_trace(lab: Lab) -> None:
     first = await lab.run({"crawler": "books", "request_id": "once"})
     assert (await refused(lab, {"run_id": first.run_id, "crawler": "shops"}))[0] == "InvalidRequest"
     assert (await refused(lab, {"crawler": "books", "request_id": "once"}))[0] == "DuplicateRequest"
-    for bad in ({}, {"crawler": "books", "colour": 1}, {"crawler": "books", "limits": {"run_timeout_s": -1}}, 5, "x"):
+    for bad in (
+        {},
+        {"crawler": "books", "colour": 1},
+        {"crawler": "books", "limits": {"run_timeout_s": -1}},
+        5,
+        "x",
+    ):
         kind, text = await refused(lab, bad)  # type: ignore[arg-type]
         assert kind == "InvalidRequest"
         assert text
@@ -108,7 +120,13 @@ async def test_what_does_not_fit_is_refused_without_a_trace(lab: Lab) -> None:
 async def test_only_what_the_contract_names_counts_of_a_resuming_request(lab: Lab) -> None:
     lab.cluster.behaviour = lambda run, index, attempt: FAILS if attempt == 1 else Behaviour()
     first = await lab.run({"crawler": "books", "args": {"shelf": "b"}, "priority": 2})
-    again = {"run_id": first.run_id, "args": {"shelf": "z"}, "priority": 5, "poll_minutes": [2], "requested_by": "bob"}
+    again = {
+        "run_id": first.run_id,
+        "args": {"shelf": "z"},
+        "priority": 5,
+        "poll_minutes": [2],
+        "requested_by": "bob",
+    }
     await lab.run(again)
     stored = lab.store.runs.request_of(first.run_id)
     assert (stored.args, stored.priority) == ({"shelf": "b"}, 2)
@@ -130,7 +148,9 @@ async def test_a_reserved_run_is_claimed_as_it_is(lab: Lab) -> None:
 async def test_a_deployment_call_of_the_former_attempt_never_makes_a_second_task(
     real_lab: Lab, monkeypatch: pytest.MonkeyPatch, in_time: bool
 ) -> None:
-    """The worker hangs in the call, the workflow is terminated and resumed, and then the call goes through."""
+    """The worker hangs in the call, the workflow is terminated and resumed, and then the call goes
+    through.
+    """
     lab = real_lab
     monkeypatch.setattr(deployment, "DEPLOYMENT_LIFE_S", 3600 if in_time else 2)
     monkeypatch.setattr(deployment, "CLOCK_MARGIN_S", 0)
@@ -147,7 +167,9 @@ async def test_a_deployment_call_of_the_former_attempt_never_makes_a_second_task
     await lab.until(under_way.is_set)
     await handle.terminate("by an operator")
     again = await lab.start({"run_id": 1})
-    await lab.until(lambda: lab.store.runs.get_run(1).attempt == 2 and lab.store.runs.get_run(1).verified_at)
+    await lab.until(
+        lambda: lab.store.runs.get_run(1).attempt == 2 and lab.store.runs.get_run(1).verified_at
+    )
     if not in_time:
         await lab.until(lambda: len(lab.scheduler.calls) > 1)
     go_on.set()
@@ -158,7 +180,9 @@ async def test_a_deployment_call_of_the_former_attempt_never_makes_a_second_task
 
 @pytest.mark.troubles
 async def test_an_export_goes_on_beside_the_attempt_that_follows(lab: Lab) -> None:
-    """The bus was away when attempt 1 failed; its event is still delivered, although attempt 2 owns the run by now."""
+    """The bus was away when attempt 1 failed; its event is still delivered, although attempt 2 owns
+    the run by now.
+    """
     lab.cluster.behaviour = lambda run, index, attempt: FAILS if attempt == 1 else Behaviour()
     refused_first: list[int] = []
     send = lab.outside.send
@@ -174,8 +198,14 @@ async def test_an_export_goes_on_beside_the_attempt_that_follows(lab: Lab) -> No
     await lab.until(lambda: refused_first)
     second = await lab.start({"run_id": 1})
     assert ((await first.result()).attempt, (await second.result()).attempt) == (1, 2)
-    assert sorted((e.attempt, e.body["status"]) for e in lab.outside.sent) == [(1, "FAILED"), (2, "COMPLETED")]
-    assert {x["attempt"]: x["status"] for x in lab.store.exports.list_exports(1)} == {1: "empty", 2: "empty"}
+    assert sorted((e.attempt, e.body["status"]) for e in lab.outside.sent) == [
+        (1, "FAILED"),
+        (2, "COMPLETED"),
+    ]
+    assert {x["attempt"]: x["status"] for x in lab.store.exports.list_exports(1)} == {
+        1: "empty",
+        2: "empty",
+    }
 
 
 @pytest.mark.troubles
@@ -183,11 +213,17 @@ async def test_a_stop_between_the_accepted_resume_and_its_claim_stops_it(lab: La
     async def play(case: tuple[int | None, bool]) -> None:
         tasks, by_signal = case
         first = await lab.run({"crawler": "books", **({"tasks": [{}] * tasks} if tasks else {})})
-        row, _ = lab.store.initiation.resume_run(RunRequest(run_id=first.run_id), f"resumed {first.run_id}", 1)
+        row, _ = lab.store.initiation.resume_run(
+            RunRequest(run_id=first.run_id), f"resumed {first.run_id}", 1
+        )
         if by_signal:
-            handle = await lab.start({"run_id": first.run_id}, start_signal="stop", start_signal_args=[])
+            handle = await lab.start(
+                {"run_id": first.run_id}, start_signal="stop", start_signal_args=[]
+            )
         else:
-            lab.store.stops.record_stop(first.run_id, StopIntent(row.updated_at, requested_by="ada"), "s1")
+            lab.store.stops.record_stop(
+                first.run_id, StopIntent(row.updated_at, requested_by="ada"), "s1"
+            )
             handle = await lab.start({"run_id": first.run_id})
         result = await handle.result()
         assert (result.status, result.outcome, result.attempt) == ("FAILED", "cancelled", 2)

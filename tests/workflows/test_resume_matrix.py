@@ -1,9 +1,10 @@
-"""The resume matrix, made from the tables in ``resuming.md``, under time skipping; every history is replayed.
+"""The resume matrix, made from the tables in ``resuming.md``, under time skipping; every history is
+replayed.
 
-Everything that is left and each former attempt once in ``make test-more``, a sample of an eighth and then all cells in
-``make test-all``. A resume reads what a former attempt has left and cannot know how that came to be: so the sample has
-each former attempt and each line of the table, and what leaves the same meets the rest together
-(``resume_table.meets``).
+Everything that is left and each former attempt once in ``make test-more``, a sample of an eighth
+and then all cells in ``make test-all``. A resume reads what a former attempt has left and cannot
+know how that came to be: so the sample has each former attempt and each line of the table, and what
+leaves the same meets the rest together (``resume_table.meets``).
 """
 
 from __future__ import annotations
@@ -42,13 +43,19 @@ WHOLE = sorted(cells(), key=lambda cell: cell.id)
 FEW = [cell for cell in WHOLE if cell in few()]
 SAMPLE = [cell for cell in WHOLE if cell in sampled()]
 #: Each former attempt that is not among the few.
-OTHERS = covering([cell for cell in SAMPLE if cell.former not in {one.former for one in FEW}], lambda c: {c.former})
+OTHERS = covering(
+    [cell for cell in SAMPLE if cell.former not in {one.former for one in FEW}],
+    lambda c: {c.former},
+)
 REST = [cell for cell in WHOLE if cell not in sampled()]
 LEFT = list(dict.fromkeys(cell.left for cell in WHOLE))
 
 
 async def end_as_the_table_says(
-    skipping: WorkflowEnvironment, folder: Path, monkeypatch: pytest.MonkeyPatch, chosen: Sequence[Cell]
+    skipping: WorkflowEnvironment,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    chosen: Sequence[Cell],
 ) -> None:
     """One cell after the other in one laboratory, each with a run of its own."""
     clock = Forward()
@@ -88,7 +95,9 @@ async def test_every_other_former_attempt_ends_as_the_table_says(
 async def test_a_sample_ends_as_the_table_says(
     skipping: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: str
 ) -> None:
-    chosen = [cell for cell in SAMPLE if cell not in FEW and cell not in OTHERS and cell.shape == shape]
+    chosen = [
+        cell for cell in SAMPLE if cell not in FEW and cell not in OTHERS and cell.shape == shape
+    ]
     await end_as_the_table_says(skipping, tmp_path, monkeypatch, chosen)
 
 
@@ -98,7 +107,9 @@ async def test_a_sample_ends_as_the_table_says(
 async def test_all_other_cells_end_as_the_table_says(
     skipping: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, former: str
 ) -> None:
-    await end_as_the_table_says(skipping, tmp_path, monkeypatch, [cell for cell in REST if cell.former == former])
+    await end_as_the_table_says(
+        skipping, tmp_path, monkeypatch, [cell for cell in REST if cell.former == former]
+    )
 
 
 def test_no_row_of_the_cross_product_is_missing() -> None:
@@ -113,7 +124,9 @@ def test_no_row_of_the_cross_product_is_missing() -> None:
 
 def test_the_sample_meets_everything() -> None:
     assert {cell.former for cell in SAMPLE} == set(FORMER)
-    assert {(cell.meanwhile, cell.shape, cell.way) for cell in SAMPLE} == set(product(MEANWHILE, SHAPES, WAYS))
+    assert {(cell.meanwhile, cell.shape, cell.way) for cell in SAMPLE} == set(
+        product(MEANWHILE, SHAPES, WAYS)
+    )
     assert {(cell.left, cell.shape) for cell in SAMPLE} == set(product(LEFT, SHAPES))
     assert {(cell.left, cell.way) for cell in SAMPLE} == set(product(LEFT, WAYS))
     assert {(cell.left, cell.meanwhile) for cell in SAMPLE} >= {
@@ -142,7 +155,11 @@ def test_the_page_quotes_what_is_said() -> None:
         state.ANEW,
     ):
         assert f'"{note}"' in page
-    for words in ("which is still open; ", "stop it first, or wait for its end", "only rerun: true executes it again"):
+    for words in (
+        "which is still open; ",
+        "stop it first, or wait for its end",
+        "only rerun: true executes it again",
+    ):
         assert words in page
         assert words in Path(initiation.__file__).read_text()
     assert "refused a late write" in Path(unit_of_work.__file__).read_text()

@@ -1,4 +1,6 @@
-"""A run goes on by itself after ends that the cluster caused: at once, after a wait, within bounds, until a stop."""
+"""A run goes on by itself after ends that the cluster caused: at once, after a wait, within bounds,
+until a stop.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +33,17 @@ SOON = [0.05]
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def lab(skipping: WorkflowEnvironment, tmp_path: Path) -> AsyncIterator[Lab]:
-    async with laboratory(skipping.client, tmp_path, retries=Retries(backoff_s=120, jitter=0)) as lab:
+    async with laboratory(
+        skipping.client, tmp_path, retries=Retries(backoff_s=120, jitter=0)
+    ) as lab:
         yield lab
 
 
 def evict(lab: Lab, tries: int, end: End = EVICTED) -> None:
     """Every task ends so in its first tries, and then finishes."""
-    lab.cluster.behaviour = lambda run, index, attempt: Behaviour(end=end) if attempt <= tries else Behaviour()
+    lab.cluster.behaviour = lambda run, index, attempt: (
+        Behaviour(end=end) if attempt <= tries else Behaviour()
+    )
 
 
 def rows(lab: Lab, run_id: int = 1) -> list[Any]:
@@ -48,9 +54,15 @@ def rows(lab: Lab, run_id: int = 1) -> list[Any]:
 async def test_an_evicted_task_is_tried_again_after_its_wait(lab: Lab) -> None:
     evict(lab, 2)
     result = await lab.run({"crawler": "books", "tasks": [{}, {}]})
-    assert (result.status, result.outcome, result.tasks) == ("COMPLETED", "finished", {"SUCCEEDED": 2})
+    assert (result.status, result.outcome, result.tasks) == (
+        "COMPLETED",
+        "finished",
+        {"SUCCEEDED": 2},
+    )
     assert [(row.task_index, row.attempt, row.retry, row.outcome) for row in rows(lab)] == [
-        (index, *one) for index in (0, 1) for one in ((1, 0, "evicted"), (2, 1, "evicted"), (3, 2, "finished"))
+        (index, *one)
+        for index in (0, 1)
+        for one in ((1, 0, "evicted"), (2, 1, "evicted"), (3, 2, "finished"))
     ]
     waits = [(row.deployed_at - row.not_before).total_seconds() for row in rows(lab) if row.retry]
     assert min(waits) >= 0, "no try begins before its time"
@@ -62,7 +74,9 @@ async def test_an_evicted_task_is_tried_again_after_its_wait(lab: Lab) -> None:
 async def test_a_clock_that_is_set_makes_no_try_wait_longer_or_shorter(
     skipping: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hours: int
 ) -> None:
-    """The clock of the workers and of the database, between the decision and the time of the try."""
+    """The clock of the workers and of the database, between the decision and the time of the
+    try.
+    """
     wrong, decided, begun = timedelta(0), list[datetime](), list[datetime]()
     decide = store_of_retries.RetryStore.retry_ended
 
@@ -75,7 +89,9 @@ async def test_a_clock_that_is_set_makes_no_try_wait_longer_or_shorter(
 
     monkeypatch.setattr(store_of_retries.RetryStore, "retry_ended", then_set)
     policy = Retries(backoff_s=120, jitter=0)
-    async with laboratory(skipping.client, tmp_path, retries=policy, clock=lambda: workflow_clock() + wrong) as lab:
+    async with laboratory(
+        skipping.client, tmp_path, retries=policy, clock=lambda: workflow_clock() + wrong
+    ) as lab:
         evict(lab, 1)
         lab.cluster.clock = workflow_clock
         lab.scheduler.before = lambda call: begun.append(workflow_clock())
@@ -94,14 +110,22 @@ async def test_tries_end_with_the_policy_and_the_last_one_is_the_verdict(lab: La
 async def test_what_the_crawler_did_is_not_tried_again(lab: Lab) -> None:
     lab.cluster.behaviour = lambda run, index, attempt: Behaviour(end=KILLED)
     result = await lab.run({"crawler": "books"})
-    assert (result.outcome, [row.retry_note for row in rows(lab)]) == ("failed", ["failed is not in retries.on"])
+    assert (result.outcome, [row.retry_note for row in rows(lab)]) == (
+        "failed",
+        ["failed is not in retries.on"],
+    )
 
 
 async def test_a_stop_ends_a_wait_at_once(lab: Lab) -> None:
     evict(lab, 99)
-    handle = await lab.start({"crawler": "books", "retries": {"backoff_s": 80_000, "cap_s": 86_400}})
+    handle = await lab.start(
+        {"crawler": "books", "retries": {"backoff_s": 80_000, "cap_s": 86_400}}
+    )
     await lab.until(lambda: lab.store.runs.get_run(1) is not None and len(rows(lab)) == 2)
-    assert "(1 of 3): Ended from outside: its node was drained" in lab.store.runs.get_run(1).waiting_for
+    assert (
+        "(1 of 3): Ended from outside: its node was drained"
+        in lab.store.runs.get_run(1).waiting_for
+    )
     await handle.signal("stop", {"requested_by": "ann"})
     result = await handle.result()
     assert (result.outcome, result.tasks) == ("cancelled", {"CANCELLED": 1})
@@ -111,7 +135,11 @@ async def test_a_stop_ends_a_wait_at_once(lab: Lab) -> None:
 async def test_a_limit_of_the_run_ends_a_wait(lab: Lab) -> None:
     evict(lab, 99)
     result = await lab.run(
-        {"crawler": "books", "limits": {"run_timeout_s": 600}, "retries": {"backoff_s": 80_000, "cap_s": 86_400}}
+        {
+            "crawler": "books",
+            "limits": {"run_timeout_s": 600},
+            "retries": {"backoff_s": 80_000, "cap_s": 86_400},
+        }
     )
     assert (result.status, result.outcome) == ("FAILED", "timed_out")
     assert len(rows(lab)) == 2
@@ -120,7 +148,9 @@ async def test_a_limit_of_the_run_ends_a_wait(lab: Lab) -> None:
 @pytest.mark.troubles
 async def test_many_tasks_that_go_at_once_are_within_the_budget_of_the_run(lab: Lab) -> None:
     evict(lab, 99)
-    result = await lab.run({"crawler": "books", "tasks": [{}] * 6, "retries": {"budget": 8, "backoff_s": 5}})
+    result = await lab.run(
+        {"crawler": "books", "tasks": [{}] * 6, "retries": {"budget": 8, "backoff_s": 5}}
+    )
     assert (result.outcome, result.tasks) == ("evicted", {"FAILED": 6})
     assert sum(row.retry > 0 for row in rows(lab)) == 8
     assert {row.retry_note for row in rows(lab)} == {None, "the run's budget of 8 tries is used up"}
@@ -140,7 +170,9 @@ async def test_more_ends_than_one_activity_decides_about_are_decided_by_several(
 
 
 @pytest.mark.troubles
-async def test_after_oom_the_next_try_has_more_memory_and_the_crawler_remembers_it(lab: Lab) -> None:
+async def test_after_oom_the_next_try_has_more_memory_and_the_crawler_remembers_it(
+    lab: Lab,
+) -> None:
     evict(lab, 2, OOM)
     asked = {"crawler": "books", "resources": {"memory": "512Mi"}}
     asked["retries"] = {"on": ["oom"], "backoff_s": 0, "remember": True}
@@ -174,7 +206,12 @@ async def test_a_resumed_run_begins_to_count_again(lab: Lab) -> None:
         (3, 2, 0),
         (4, 2, 1),
     ]
-    assert [(call.attempt, call.tasks[0].attempt) for call in lab.scheduler.calls] == [(1, 1), (1, 2), (2, 3), (2, 4)]
+    assert [(call.attempt, call.tasks[0].attempt) for call in lab.scheduler.calls] == [
+        (1, 1),
+        (1, 2),
+        (2, 3),
+        (2, 4),
+    ]
 
 
 @pytest.mark.troubles
@@ -202,13 +239,20 @@ async def test_the_catalogue_says_how_its_crawler_is_tried_again(lab: Lab) -> No
 
 
 def restore_from_before_the_decision(lab: Lab, *, ended: bool) -> None:
-    """The database again knows only the first try of the first task, which executes or has just ended."""
-    executes = ", status = 'RUNNING', outcome = NULL, cause = NULL, ended_at = NULL, exit_code = NULL"
+    """The database again knows only the first try of the first task, which executes or has just
+    ended.
+    """
+    executes = (
+        ", status = 'RUNNING', outcome = NULL, cause = NULL, ended_at = NULL, exit_code = NULL"
+    )
     again = "superseded_by = NULL" + ("" if ended else executes)
     of_later = ("correction", "status_transition", "task_log", "task_stats", "task_observation")
     with lab.store.database.writer.begin() as connection:
         for statement in (
-            *(f"DELETE FROM {one} WHERE task_id IN (SELECT task_id FROM task_history)" for one in of_later),
+            *(
+                f"DELETE FROM {one} WHERE task_id IN (SELECT task_id FROM task_history)"
+                for one in of_later
+            ),
             "DELETE FROM task_history WHERE attempt > 1",
             f"UPDATE task_history SET {again} WHERE attempt = 1",
         ):
@@ -216,7 +260,9 @@ def restore_from_before_the_decision(lab: Lab, *, ended: bool) -> None:
 
 
 async def between_two_looks(lab: Lab, handle: WorkflowHandle[Any, Any]) -> None:
-    """Return when a look has found nothing new, and nothing is under way: what is in the middle saw the other copy."""
+    """Return when a look has found nothing new, and nothing is under way: what is in the middle saw
+    the other copy.
+    """
     seen = lab.store.runs.get_run(1).verified_at
     await lab.until(lambda: lab.store.runs.get_run(1).verified_at != seen)
     while (await handle.describe()).raw_description.pending_activities:
@@ -225,7 +271,13 @@ async def between_two_looks(lab: Lab, handle: WorkflowHandle[Any, Any]) -> None:
 
 #: How the first try looked before, and which later one executes: each once in ``make test-more``.
 BEFORE = ["seen", "on record", "gone", "gone and no longer tried again", "stopped"]
-ALWAYS = {("seen", 2), ("on record", 3), ("gone", 2), ("gone and no longer tried again", 3), ("stopped", 2)}
+ALWAYS = {
+    ("seen", 2),
+    ("on record", 3),
+    ("gone", 2),
+    ("gone and no longer tried again", 3),
+    ("stopped", 2),
+}
 
 
 @pytest.mark.troubles
@@ -236,14 +288,21 @@ ALWAYS = {("seen", 2), ("on record", 3), ("gone", 2), ("gone and no longer tried
         for cell in itertools.product(BEFORE, [2, 3])
     ],
 )
-async def test_a_try_that_a_restored_database_does_not_know_is_taken_up(lab: Lab, before: str, executes: int) -> None:
-    """The cluster executes the next try already. No other one begins beside it, and the run ends after it."""
+async def test_a_try_that_a_restored_database_does_not_know_is_taken_up(
+    lab: Lab, before: str, executes: int
+) -> None:
+    """The cluster executes the next try already.
+
+    No other one begins beside it, and the run ends after it.
+    """
     lab.cluster.behaviour = lambda run, index, attempt: (
         Behaviour(executes=0, end=EVICTED) if attempt < executes else Behaviour(executes=None)
     )
     policy = {"on": ["evicted"] if "no longer" in before else ["evicted", "lost"], "backoff_s": 0}
     handle = await lab.start({"crawler": "books", "retries": policy, "poll_minutes": SOON})
-    await lab.until(lambda: [row.status for row in rows(lab) if row.attempt == executes] == ["RUNNING"])
+    await lab.until(
+        lambda: [row.status for row in rows(lab) if row.attempt == executes] == ["RUNNING"]
+    )
     if before not in ("seen", "on record"):
         for attempt in range(1, executes):
             lab.cluster.vanish(1, 0, attempt)
@@ -254,8 +313,12 @@ async def test_a_try_that_a_restored_database_does_not_know_is_taken_up(lab: Lab
         await handle.signal("stop", {"requested_by": "ann"})
         assert (await handle.result()).outcome == "cancelled"
     else:
-        await lab.until(lambda: [row.status for row in rows(lab) if row.attempt == executes] == ["RUNNING"])
+        await lab.until(
+            lambda: [row.status for row in rows(lab) if row.attempt == executes] == ["RUNNING"]
+        )
         lab.cluster.end_now(1, 0, executes, FINISHED)
         assert (await handle.result()).status == "COMPLETED"
     assert [(row.attempt, row.retry) for row in rows(lab)] == [(1, 0), (executes, executes - 1)]
-    assert (lab.cluster.alive(), len(lab.scheduler.calls)) == ([], calls), "nothing was deployed beside it"
+    assert (lab.cluster.alive(), len(lab.scheduler.calls)) == ([], calls), (
+        "nothing was deployed beside it"
+    )

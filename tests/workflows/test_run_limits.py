@@ -1,4 +1,6 @@
-"""A run's own limits (stall, run time, start time): each ends it through the same stop, with its outcome."""
+"""A run's own limits (stall, run time, start time): each ends it through the same stop, with its
+outcome.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,12 @@ pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]
 STALLS = Behaviour(executes=None, counts_for=600, heeds_stop_after=1)
 TWO = {"tasks": [{}, {}, {}], "max_parallel_tasks": 2}
 
-#: A look in 16 minutes: the second one after the last count would not see a stall of half an hour, the third one does.
+#: A look in 16 minutes: the second one after the last count would not see a stall of half an hour,
+#: the third one does.
 RARELY = {"poll_minutes": [16]}
 
-#: Limit of the request, behaviour of its tasks, outcome, tasks that came to the cluster of a single and a multi one.
+#: Limit of the request, behaviour of its tasks, outcome, tasks that came to the cluster of a single
+#: and a multi one.
 LIMITS: list[tuple[dict[str, float], Behaviour, str]] = [
     ({"stall_timeout_s": 1800}, STALLS, "cancelled (stalled)"),
     ({"run_timeout_s": 900}, Behaviour(executes=None, heeds_stop_after=1), "timed_out"),
@@ -32,30 +36,45 @@ LIMITS: list[tuple[dict[str, float], Behaviour, str]] = [
 IDS = [outcome for _, _, outcome in LIMITS]
 
 
-def ended_by_limit(lab: Lab, result: RunResult, outcome: str, tasks: int = 1, on_cluster: int = 1) -> None:
+def ended_by_limit(
+    lab: Lab, result: RunResult, outcome: str, tasks: int = 1, on_cluster: int = 1
+) -> None:
     """What holds of every run that one of its limits ended."""
     run_id = result.run_id
     ends = {"FAILED": on_cluster, "CANCELLED": tasks - on_cluster}
     assert (result.status, result.outcome) == ("FAILED", outcome)
     assert result.tasks == {status: count for status, count in ends.items() if count}
     row = lab.store.runs.get_run(run_id)
-    assert (row.status, row.outcome, row.stop.limit, row.stop.requested_by) == ("FAILED", outcome, outcome, None)
+    assert (row.status, row.outcome, row.stop.limit, row.stop.requested_by) == (
+        "FAILED",
+        outcome,
+        outcome,
+        None,
+    )
     assert {t.outcome for t in lab.store.tasks.list_tasks(run_id)} == {outcome}
     assert lab.store.runs.cancellations(run_id) == [], "nobody asked for it"
     moves = [t.to_status for t in lab.store.runs.transitions(run_id) if t.task_id is None]
     assert moves[-2:] == ["STOPPING", "FAILED"]
     executed = 0 if outcome == "start_timeout" else on_cluster
-    assert [lab.cluster.signals(run_id, n) for n in range(tasks)] == [int(n < executed) for n in range(tasks)]
+    assert [lab.cluster.signals(run_id, n) for n in range(tasks)] == [
+        int(n < executed) for n in range(tasks)
+    ]
     assert lab.cluster.calls["kill"] == 0
     assert lab.cluster.alive(run_id) == []
-    assert len([key for key in lab.cluster._tasks if key[0] == run_id]) == on_cluster, "queued ones never start"
+    assert len([key for key in lab.cluster._tasks if key[0] == run_id]) == on_cluster, (
+        "queued ones never start"
+    )
     assert [e.body["outcome"] for e in lab.outside.pushed if e.type == "run.stopped"] == [outcome]
-    assert [(e.body["status"], e.body["outcome"]) for e in lab.outside.sent] == [("FAILED", outcome)]
+    assert [(e.body["status"], e.body["outcome"]) for e in lab.outside.sent] == [
+        ("FAILED", outcome)
+    ]
     assert lab.corrections(run_id) == []
 
 
 @pytest.mark.parametrize(("limits", "behaviour", "outcome"), LIMITS, ids=IDS)
-async def test_a_multi_process_run(lab: Lab, limits: dict[str, float], behaviour: Behaviour, outcome: str) -> None:
+async def test_a_multi_process_run(
+    lab: Lab, limits: dict[str, float], behaviour: Behaviour, outcome: str
+) -> None:
     lab.cluster.behaviour = behaviour
     result = await lab.run({"crawler": "books", "limits": limits, **TWO, **RARELY})
     ended_by_limit(lab, result, outcome, tasks=3, on_cluster=2)
@@ -78,21 +97,27 @@ async def test_one_task_that_counts_keeps_a_run_from_stalling(lab: Lab) -> None:
     [pytest.param(Counters(), marks=pytest.mark.slow), Counters(pages=0, items=0)],
     ids=["untold", "zero"],
 )
-async def test_a_crawler_that_never_counted_anything_does_not_stall(lab: Lab, counters: Counters) -> None:
+async def test_a_crawler_that_never_counted_anything_does_not_stall(
+    lab: Lab, counters: Counters
+) -> None:
     lab.cluster.behaviour = Behaviour(executes=2700, counters=counters)
     result = await lab.run({"crawler": "books", "limits": {"stall_timeout_s": 1800}, **RARELY})
     assert (result.status, result.outcome) == ("COMPLETED", "finished")
 
 
 async def test_one_that_counts_nothing_stalls_when_it_writes_nothing_any_more(lab: Lab) -> None:
-    lab.cluster.behaviour = Behaviour(executes=None, counters=Counters(), writes_for=900, heeds_stop_after=1)
+    lab.cluster.behaviour = Behaviour(
+        executes=None, counters=Counters(), writes_for=900, heeds_stop_after=1
+    )
     result = await lab.run({"crawler": "books", "limits": {"stall_timeout_s": 1800}, **RARELY})
     ended_by_limit(lab, result, "cancelled (stalled)")
     (task,) = lab.store.tasks.list_tasks(result.run_id)
     assert task.started_at is not None
     assert task.ended_at is not None
     lasted = (task.ended_at - task.started_at).total_seconds()
-    assert 2700 <= lasted <= 2700 + 17 * 60, "half an hour after its last sign of life, and the look that saw it"
+    assert 2700 <= lasted <= 2700 + 17 * 60, (
+        "half an hour after its last sign of life, and the look that saw it"
+    )
 
 
 async def test_one_that_counts_nothing_and_writes_goes_on(lab: Lab) -> None:
@@ -102,17 +127,23 @@ async def test_one_that_counts_nothing_and_writes_goes_on(lab: Lab) -> None:
             executes=2700, counters=Counters(), writes_for=1e6 if index == 0 else None
         )
         tasks = [{}, *others]
-        result = await lab.run({"crawler": "books", "limits": {"stall_timeout_s": 1800}, "tasks": tasks, **RARELY})
+        result = await lab.run(
+            {"crawler": "books", "limits": {"stall_timeout_s": 1800}, "tasks": tasks, **RARELY}
+        )
         assert (result.status, result.outcome) == ("COMPLETED", "finished")
     lab.cluster.behaviour = lambda run, index, attempt: Behaviour(
         executes=2700, counters=Counters(), writes_for=0 if index == 0 else None
     )
-    result = await lab.run({"crawler": "books", "limits": {"stall_timeout_s": 1800}, "tasks": [{}, {}], **RARELY})
+    result = await lab.run(
+        {"crawler": "books", "limits": {"stall_timeout_s": 1800}, "tasks": [{}, {}], **RARELY}
+    )
     assert result.status == "COMPLETED"
 
 
 class Outage:
-    """Looks of the cluster fail from one moment of the run's own time to another, in seconds from its first look."""
+    """Looks of the cluster fail from one moment of the run's own time to another, in seconds from
+    its first look.
+    """
 
     def __init__(self, lab: Lab, begins: float, ends: float) -> None:
         self._look: Callable[..., Any] = lab.cluster.look
@@ -135,7 +166,9 @@ async def test_an_outage_of_looks_stalls_nobody(lab: Lab) -> None:
     """It counts before and after; between them nobody could look for longer than the limit."""
     lab.cluster.behaviour = Behaviour(executes=900)
     outage = Outage(lab, 150, 150 + 450)
-    result = await lab.run({"crawler": "books", "limits": {"stall_timeout_s": 300}, "poll_minutes": [2]})
+    result = await lab.run(
+        {"crawler": "books", "limits": {"stall_timeout_s": 300}, "poll_minutes": [2]}
+    )
     assert (result.status, result.outcome) == ("COMPLETED", "finished")
     assert outage.failed > 5
 
@@ -144,7 +177,9 @@ async def test_the_time_of_an_outage_does_not_count_for_a_stall(lab: Lab) -> Non
     """It stalled before the outage: it is ended only after five minutes that looks vouch for."""
     lab.cluster.behaviour = replace(STALLS, counts_for=45)
     outage = Outage(lab, 150, 150 + 450)
-    result = await lab.run({"crawler": "books", "limits": {"stall_timeout_s": 300}, "poll_minutes": [1, 2]})
+    result = await lab.run(
+        {"crawler": "books", "limits": {"stall_timeout_s": 300}, "poll_minutes": [1, 2]}
+    )
     assert outage.failed > 5
     ended_by_limit(lab, result, "cancelled (stalled)")
     row = lab.store.runs.get_run(result.run_id)
@@ -160,12 +195,17 @@ async def test_run_timeout_s_passes_while_nobody_can_look(lab: Lab) -> None:
     assert outage.failed
     ended_by_limit(lab, result, "timed_out")
     row = lab.store.runs.get_run(result.run_id)
-    assert 295 < (row.stop.requested_at - row.created_at).total_seconds() < 300 + 65, "the limit itself ended it"
+    assert 295 < (row.stop.requested_at - row.created_at).total_seconds() < 300 + 65, (
+        "the limit itself ended it"
+    )
 
 
 @pytest.mark.parametrize(
     ("limits", "behaviour", "outcome"),
-    [pytest.param(*one, marks=() if "run_timeout_s" in one[0] else pytest.mark.slow, id=one[2]) for one in LIMITS],
+    [
+        pytest.param(*one, marks=() if "run_timeout_s" in one[0] else pytest.mark.slow, id=one[2])
+        for one in LIMITS
+    ],
 )
 async def test_a_single_process_run_that_is_resumed_has_its_limits_anew(
     lab: Lab, limits: dict[str, float], behaviour: Behaviour, outcome: str
@@ -175,10 +215,17 @@ async def test_a_single_process_run_that_is_resumed_has_its_limits_anew(
     first = await lab.run({"crawler": "books", "limits": limits, **RARELY})
     ended_by_limit(lab, first, outcome)
     again = await lab.run({"run_id": first.run_id})
-    assert (again.run_id, again.attempt, again.status, again.outcome) == (first.run_id, 2, "FAILED", outcome)
+    assert (again.run_id, again.attempt, again.status, again.outcome) == (
+        first.run_id,
+        2,
+        "FAILED",
+        outcome,
+    )
     assert lab.cluster.signals(first.run_id, 0, 2) == int(outcome != "start_timeout")
     assert lab.store.runs.cancellations(first.run_id) == []
-    own = [t for t in lab.store.runs.transitions(first.run_id) if t.task_id is None and t.attempt == 2]
+    own = [
+        t for t in lab.store.runs.transitions(first.run_id) if t.task_id is None and t.attempt == 2
+    ]
     assert [t.to_status for t in own][-2:] == ["STOPPING", "FAILED"]
     least = next(iter(limits.values()))
     assert (own[-2].committed_at - own[0].committed_at).total_seconds() >= least
@@ -186,7 +233,9 @@ async def test_a_single_process_run_that_is_resumed_has_its_limits_anew(
 
 async def test_a_stop_by_a_limit_that_is_ignored_is_forced_and_keeps_its_outcome(lab: Lab) -> None:
     lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)
-    result = await lab.run({"crawler": "books", "limits": {"run_timeout_s": 300, "force_stop_after_s": 60}})
+    result = await lab.run(
+        {"crawler": "books", "limits": {"run_timeout_s": 300, "force_stop_after_s": 60}}
+    )
     assert (result.outcome, result.tasks) == ("timed_out", {"FAILED": 1})
     row = lab.store.runs.get_run(result.run_id)
     (task,) = lab.store.tasks.list_tasks(result.run_id)

@@ -1,7 +1,8 @@
 """Workflow code holds nothing that a replay cannot repeat.
 
-They are executed without Temporal's sandbox (``crawler_lifecycle.temporal.plugin``), loaded once and shared by all
-workflows of a process. So the sources are read here, and whatever is not known to be harmless is refused.
+They are executed without Temporal's sandbox (``crawler_lifecycle.temporal.plugin``), loaded once
+and shared by all workflows of a process. So the sources are read here, and whatever is not known to
+be harmless is refused.
 """
 
 from __future__ import annotations
@@ -26,7 +27,15 @@ SOURCES = sorted([
 ])  # fmt: skip
 
 #: Whole modules that a workflow may import. Of the others only these names.
-WHOLE = ("collections.abc", "contextlib", "dataclasses", "functools", "typing", "pydantic", "temporalio")
+WHOLE = (
+    "collections.abc",
+    "contextlib",
+    "dataclasses",
+    "functools",
+    "typing",
+    "pydantic",
+    "temporalio",
+)
 ROOMS = ("domain", "ports", "activities", "workflows")
 PLACES = ("crawler_lifecycle", *(f"crawler_lifecycle.features.{name}" for name in FEATURES))
 OURS = tuple(f"{place}.{room}" for place in PLACES for room in ROOMS)
@@ -37,14 +46,40 @@ NAMES = {
     "datetime": {"date", "datetime", "time", "timedelta", "timezone", "UTC"},
     "json": {"dumps", "loads"},
 }
-#: Built-in functions that reach out of the workflow, run text as code, or differ from process to process.
-BUILTINS = {"open", "input", "print", "breakpoint", "exec", "eval", "compile", "__import__", "id", "hash", "globals"}
-#: Methods of dates that read the clock or the time zone of the machine; ``workflow.now()`` reads the history.
+#: Built-in functions that reach out of the workflow, run text as code, or differ from process to
+#: process.
+BUILTINS = {
+    "open",
+    "input",
+    "print",
+    "breakpoint",
+    "exec",
+    "eval",
+    "compile",
+    "__import__",
+    "id",
+    "hash",
+    "globals",
+}
+#: Methods of dates that read the clock or the time zone of the machine; ``workflow.now()`` reads
+#: the history.
 CLOCK = {"now", "utcnow", "today", "fromtimestamp", "localtime"}
 #: Ways out of Temporal's own module.
 UNSAFE = {"unsafe", "extern_functions"}
 #: Methods that change a list, a dictionary or a set.
-CHANGES = {"add", "append", "clear", "discard", "extend", "insert", "pop", "popitem", "remove", "setdefault", "update"}
+CHANGES = {
+    "add",
+    "append",
+    "clear",
+    "discard",
+    "extend",
+    "insert",
+    "pop",
+    "popitem",
+    "remove",
+    "setdefault",
+    "update",
+}
 
 
 def refused(source: str) -> list[str]:
@@ -60,7 +95,13 @@ def refused(source: str) -> list[str]:
 
 
 def _targets(node: ast.AST) -> list[ast.Name]:
-    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    targets = (
+        node.targets
+        if isinstance(node, ast.Assign)
+        else [node.target]
+        if isinstance(node, ast.AnnAssign)
+        else []
+    )
     return [target for target in targets if isinstance(target, ast.Name)]
 
 
@@ -72,14 +113,20 @@ def _refused(node: ast.AST, shared: set[str]) -> Iterator[str]:
                     yield f"import {name.name}"
         case ast.ImportFrom(module=module, names=names, level=0):
             for name in names:
-                whole = _below(f"{module}.{name.name}", (*WHOLE, *OURS)) or _below(str(module), (*WHOLE, *OURS))
-                if (not whole and name.name not in NAMES.get(str(module), ())) or name.name in UNSAFE:
+                whole = _below(f"{module}.{name.name}", (*WHOLE, *OURS)) or _below(
+                    str(module), (*WHOLE, *OURS)
+                )
+                if (
+                    not whole and name.name not in NAMES.get(str(module), ())
+                ) or name.name in UNSAFE:
                     yield f"from {module} import {name.name}"
         case ast.ImportFrom(module=module, names=names, level=level) if level > 1:
             for name in names:
                 if str(module or name.name).split(".")[0] not in ROOMS:
                     yield f"from {'.' * level}{module or ''} import {name.name}"
-        case ast.Attribute(value=ast.Name(id=module), attr=attr) if module in NAMES and module != "datetime":
+        case ast.Attribute(value=ast.Name(id=module), attr=attr) if (
+            module in NAMES and module != "datetime"
+        ):
             if attr not in NAMES[module]:
                 yield f"{module}.{attr}"
         case ast.Attribute(value=ast.Name(id="workflow"), attr=attr):
@@ -95,7 +142,9 @@ def _refused(node: ast.AST, shared: set[str]) -> Iterator[str]:
             yield f"{type(node).__name__.lower()} {', '.join(node.names)}"
         case ast.Subscript(value=ast.Name(id=name), ctx=ast.Store() | ast.Del()) if name in shared:
             yield f"a change of {name}, which all workflows share"
-        case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=attr)) if name in shared and attr in CHANGES:
+        case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=attr)) if (
+            name in shared and attr in CHANGES
+        ):
             yield f"a change of {name}, which all workflows share"
 
 
@@ -140,7 +189,10 @@ def test_every_workflow_is_among_what_is_read_here() -> None:
         ("import asyncio\nasyncio.open_connection('host', 80)", "asyncio.open_connection"),
         # threads, and what asyncio does outside of the workflow's own loop
         ("import threading", "import threading"),
-        ("from concurrent.futures import ThreadPoolExecutor", "from concurrent.futures import ThreadPoolExecutor"),
+        (
+            "from concurrent.futures import ThreadPoolExecutor",
+            "from concurrent.futures import ThreadPoolExecutor",
+        ),
         ("import asyncio\nasyncio.to_thread(len, '')", "asyncio.to_thread"),
         ("import asyncio\nasyncio.wait([])", "asyncio.wait"),
         ("from asyncio import as_completed", "from asyncio import as_completed"),
@@ -148,14 +200,23 @@ def test_every_workflow_is_among_what_is_read_here() -> None:
         ("def step():\n    import json", "an import that is executed late"),
         ("import importlib", "import importlib"),
         ("json = __import__('json')", "the function __import__"),
-        ("from crawler_lifecycle.store import open_store", "from crawler_lifecycle.store import open_store"),
+        (
+            "from crawler_lifecycle.store import open_store",
+            "from crawler_lifecycle.store import open_store",
+        ),
         ("from ..store import GraphStore", "from ..store import GraphStore"),
-        ("from temporalio import workflow\nwith workflow.unsafe.sandbox_unrestricted(): pass", "workflow.unsafe"),
+        (
+            "from temporalio import workflow\nwith workflow.unsafe.sandbox_unrestricted(): pass",
+            "workflow.unsafe",
+        ),
         ("from temporalio.workflow import unsafe", "from temporalio.workflow import unsafe"),
         # what workflows share
         ("count = 0\ndef step():\n    global count\n    count = 1", "global count"),
         ("SEEN = []\ndef step(): SEEN.append(1)", "a change of SEEN, which all workflows share"),
-        ("SEEN: dict[str, int] = {}\ndef step(): SEEN['a'] = 1", "a change of SEEN, which all workflows share"),
+        (
+            "SEEN: dict[str, int] = {}\ndef step(): SEEN['a'] = 1",
+            "a change of SEEN, which all workflows share",
+        ),
     ],
 )
 def test_what_a_replay_cannot_repeat_is_refused(source: str, why: str) -> None:

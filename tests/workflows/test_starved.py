@@ -1,4 +1,6 @@
-"""The laboratory on a machine that stands still now and then: what is late there is no fault of a workflow."""
+"""The laboratory on a machine that stands still now and then: what is late there is no fault of a
+workflow.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ HISTORY = Path(__file__).parents[1] / "histories" / "completed.json"
 
 
 @pytest.mark.troubles
-async def test_a_replay_whose_thread_is_not_run_for_a_while_is_no_deadlock(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_replay_whose_thread_is_not_run_for_a_while_is_no_deadlock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     activate, stood_still = _workflow._RunningWorkflow.activate, []
 
     def late(self: Any, act: Any) -> Any:

@@ -1,4 +1,6 @@
-"""Stopping always works: in every stage, in every way, twice, early, late, and with half of the world dead."""
+"""Stopping always works: in every stage, in every way, twice, early, late, and with half of the
+world dead.
+"""
 
 from __future__ import annotations
 
@@ -71,14 +73,24 @@ async def test_in_reconciliation(lab: Lab) -> None:
         assert names.count("k8_stop_pod" if forced else "k8_stop_task") == 1
         assert ("k8_stop_pod" in names) == forced
         assert lab.cluster.signals(result.run_id) == (0 if forced else 1)
-        order = [n for n in names if n in ("record_stop", "cancel_queued_tasks", "k8_stop_task", "k8_stop_pod")]
+        order = [
+            n
+            for n in names
+            if n in ("record_stop", "cancel_queued_tasks", "k8_stop_task", "k8_stop_pod")
+        ]
         # What waits and what executes are different tasks: neither waits for the other.
-        assert order == ["record_stop", "k8_stop_pod" if forced else "k8_stop_task", "cancel_queued_tasks"]
+        assert order == [
+            "record_stop",
+            "k8_stop_pod" if forced else "k8_stop_task",
+            "cancel_queued_tasks",
+        ]
 
     await each_at_once(play, KINDS)
 
 
-async def test_every_task_of_a_multi_process_run_is_stopped_and_the_queued_ones_cancelled(lab: Lab) -> None:
+async def test_every_task_of_a_multi_process_run_is_stopped_and_the_queued_ones_cancelled(
+    lab: Lab,
+) -> None:
     lab.cluster.behaviour = UNTIL_STOPPED
     handle = await lab.start({"crawler": "books", "tasks": [{}] * 130, "max_parallel_tasks": 110})
     await lab.snapshot_where(handle, lambda s: s.looks >= 1)
@@ -100,7 +112,12 @@ async def test_many_stops_are_one_stop_with_one_row_each(lab: Lab) -> None:
     lab.cluster.end_now(1, end=SHUTDOWN)  # not before all of them were sent
     result = await handle.result()
     assert result.outcome == "cancelled"
-    assert sorted(c["request_id"] for c in lab.store.runs.cancellations(result.run_id)) == ["r0", "r1", "r2", "r3"]
+    assert sorted(c["request_id"] for c in lab.store.runs.cancellations(result.run_id)) == [
+        "r0",
+        "r1",
+        "r2",
+        "r3",
+    ]
     assert lab.cluster.signals(result.run_id) == 1
 
 
@@ -118,7 +135,9 @@ async def test_a_stop_that_is_ignored_becomes_a_forced_one(lab: Lab) -> None:
     assert lab.cluster.calls["kill"] == 1
 
 
-async def test_with_the_cluster_dead_it_is_recorded_at_once_and_done_when_it_is_back(lab: Lab) -> None:
+async def test_with_the_cluster_dead_it_is_recorded_at_once_and_done_when_it_is_back(
+    lab: Lab,
+) -> None:
     lab.cluster.behaviour = UNTIL_STOPPED
     handle = await lab.start({"crawler": "books", "limits": {"force_stop_after_s": None}})
     await lab.snapshot_where(handle, lambda s: s.looks >= 1)
@@ -177,7 +196,9 @@ async def test_a_stop_counts_also_with_three_payloads(lab: Lab) -> None:
 @pytest.mark.troubles
 async def test_a_person_outweighs_a_limit(lab: Lab) -> None:
     lab.cluster.behaviour = dataclasses.replace(UNTIL_STOPPED, heeds_stop_after=None)
-    handle = await lab.start({"crawler": "books", "limits": {"run_timeout_s": 60, "force_stop_after_s": None}})
+    handle = await lab.start(
+        {"crawler": "books", "limits": {"run_timeout_s": 60, "force_stop_after_s": None}}
+    )
     await lab.until(lambda: lab.cluster.calls["stop"])
     await handle.signal("force_stop", {"requested_by": "ada"})
     result = await handle.result()
@@ -186,7 +207,9 @@ async def test_a_person_outweighs_a_limit(lab: Lab) -> None:
 
 @pytest.mark.troubles
 async def test_a_stop_does_not_wait_for_a_push(lab: Lab) -> None:
-    """The push of the start hangs, or stands in a queue that is stuck: the crawler gets its signal all the same."""
+    """The push of the start hangs, or stands in a queue that is stuck: the crawler gets its signal
+    all the same.
+    """
     lab.cluster.behaviour = UNTIL_STOPPED
     begun, over = threading.Event(), threading.Event()
     push = lab.outside.push
@@ -214,12 +237,16 @@ async def test_a_stop_does_not_wait_for_a_push(lab: Lab) -> None:
 async def test_a_stop_whose_signal_misses_the_verdict_is_told(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, ended: End
 ) -> None:
-    """The gateway has written the stop, and the verdict comes before its signal: a dialog waits for the word."""
+    """The gateway has written the stop, and the verdict comes before its signal: a dialog waits for
+    the word.
+    """
     lab.cluster.behaviour = Behaviour(end=ended)
     end_run = lab.store.completion.end_run
 
     def stopped_just_before(fence: Fence, *how: Any) -> Any:
-        lab.store.stops.record_stop(fence.run_id, StopIntent(workflow_clock(), requested_by="ada"), "g1")
+        lab.store.stops.record_stop(
+            fence.run_id, StopIntent(workflow_clock(), requested_by="ada"), "g1"
+        )
         return end_run(fence, *how)
 
     monkeypatch.setattr(lab.store.completion, "end_run", stopped_just_before)

@@ -1,6 +1,8 @@
-"""The stop matrix: every cell of the table in ``stopping.md``, played on the real activities and the real store.
+"""The stop matrix: every cell of the table in ``stopping.md``, played on the real activities and
+the real store.
 
-One test plays some cells at once, each with its own run; what differs from the table is told cell by cell.
+One test plays some cells at once, each with its own run; what differs from the table is told cell
+by cell.
 """
 
 from __future__ import annotations
@@ -20,15 +22,16 @@ from tests.support.lab import laboratory
 from tests.support.stop_table import GROUPS, KINDS, PHASES, STATES, Cell, cells, covering
 from tests.support.stop_world import MISSED, World, play
 
-#: What a stop does is decided by where the run is, by what is down when it is done, and by the group of its kind
-#: (plain, forced, insisting). So every phase and every kind meets every state, and the kinds take turns in the phases,
-#: so that each phase has two groups at least.
+#: What a stop does is decided by where the run is, by what is down when it is done, and by the
+#: group of its kind (plain, forced, insisting). So every phase and every kind meets every state,
+#: and the kinds take turns in the phases, so that each phase has two groups at least.
 SAMPLE = covering()
-#: What `make test-more` plays, the other cells are slow: each phase and each kind, and each group in each state.
-#: `make test` plays stops by their names.
+#: What `make test-more` plays, the other cells are slow: each phase and each kind, and each group
+#: in each state. `make test` plays stops by their names.
 FEW = cover(SAMPLE, lambda cell: {cell.phase, cell.kind, (cell.group, cell.state)})
 REST = [cell for cell in cells() if cell not in SAMPLE]
-#: How long the cells of one test may take, in seconds: less than pytest allows, which ends no worker.
+#: How long the cells of one test may take, in seconds: less than pytest allows, which ends no
+#: worker.
 ALL_S = 540.0
 
 
@@ -40,7 +43,9 @@ def in_state(chosen: Sequence[Cell], state: str) -> list[Cell]:
     return [cell for cell in chosen if cell.state == state]
 
 
-async def matches_the_table(skipping: WorkflowEnvironment, folder: Path, chosen: Sequence[Cell]) -> None:
+async def matches_the_table(
+    skipping: WorkflowEnvironment, folder: Path, chosen: Sequence[Cell]
+) -> None:
     async with laboratory(skipping.client, folder, workers=False) as lab:
         async with asyncio.timeout(ALL_S):
             problems = await play(World(lab, skipping, chosen))
@@ -51,15 +56,21 @@ async def matches_the_table(skipping: WorkflowEnvironment, folder: Path, chosen:
 
 @pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.troubles
-async def test_every_phase_ends_as_the_table_says(skipping: WorkflowEnvironment, tmp_path: Path) -> None:
+async def test_every_phase_ends_as_the_table_says(
+    skipping: WorkflowEnvironment, tmp_path: Path
+) -> None:
     await matches_the_table(skipping, tmp_path, FEW)
 
 
 @pytest.mark.slow
 @pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize("state", STATES)
-async def test_every_phase_in_every_state(skipping: WorkflowEnvironment, tmp_path: Path, state: str) -> None:
-    await matches_the_table(skipping, tmp_path, [cell for cell in in_state(SAMPLE, state) if cell not in FEW])
+async def test_every_phase_in_every_state(
+    skipping: WorkflowEnvironment, tmp_path: Path, state: str
+) -> None:
+    await matches_the_table(
+        skipping, tmp_path, [cell for cell in in_state(SAMPLE, state) if cell not in FEW]
+    )
 
 
 @pytest.mark.slow
@@ -69,7 +80,9 @@ async def test_time_is_skipped_for_the_tests_that_come_after_several_cells(
 ) -> None:
     for folder in ("cells", "after"):
         (tmp_path / folder).mkdir()
-    await matches_the_table(skipping, tmp_path / "cells", of_phase(SAMPLE, "running, single-process")[:2])
+    await matches_the_table(
+        skipping, tmp_path / "cells", of_phase(SAMPLE, "running, single-process")[:2]
+    )
     async with laboratory(skipping.client, tmp_path / "after") as lab, asyncio.timeout(ALL_S):
         lab.cluster.behaviour = Behaviour(executes=7_200)
         assert (await lab.run({"crawler": "books"})).outcome == "finished"
@@ -87,7 +100,11 @@ async def test_all_other_cells_end_as_the_table_says(
 
 def test_every_cell_is_played_once() -> None:
     played = [cell for state in STATES for cell in in_state(SAMPLE, state)]
-    played += [cell for phase, state in product(PHASES, STATES) for cell in in_state(of_phase(REST, phase), state)]
+    played += [
+        cell
+        for phase, state in product(PHASES, STATES)
+        for cell in in_state(of_phase(REST, phase), state)
+    ]
     assert len(played) == len(set(played)) == len(PHASES) * len(KINDS) * len(STATES) == 384
     assert {(c.phase, c.kind, c.state) for c in played} == set(product(PHASES, KINDS, STATES))
 
@@ -109,8 +126,16 @@ def test_the_sample_meets_everything() -> None:
     ("old", "new", "words"),
     [
         ("· ended |", "· never |", "'never' is not allowed"),
-        ("| waiting for a slot or saturated | plain | any |", "| ended | plain | any |", "two lines say how 'ended'"),
-        ("\n| in completion, before the verdict | any | any |", "\nx", "no line says how 96 cells end"),
+        (
+            "| waiting for a slot or saturated | plain | any |",
+            "| ended | plain | any |",
+            "two lines say how 'ended'",
+        ),
+        (
+            "\n| in completion, before the verdict | any | any |",
+            "\nx",
+            "no line says how 96 cells end",
+        ),
         ("| force_stop | one `force_stop` | forced | 1 |", "", "the kinds are"),
     ],
 )

@@ -27,7 +27,11 @@ from tests.support.waking import MODES, waking
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]
 
 #: Runs that are looked at every 1.2 s, so that a suite without wake-ups does not take for ever.
-QUICK: dict[str, Any] = {"crawler": "books", "poll_minutes": [0.02], "limits": {"start_check_s": 0.2}}
+QUICK: dict[str, Any] = {
+    "crawler": "books",
+    "poll_minutes": [0.02],
+    "limits": {"start_check_s": 0.2},
+}
 UNTIL_STOPPED = Behaviour(executes=None, heeds_stop_after=0.3)
 Scenario = Callable[[Lab], Awaitable[int]]
 
@@ -81,10 +85,15 @@ def truth(lab: Lab, run_id: int) -> Mapping[str, Any]:
     run = lab.store.runs.get_run(run_id)
     return {
         "run": (str(run.status), run.outcome, run.attempt),
-        "tasks": [(t.task_index, t.attempt, str(t.status), t.outcome) for t in lab.store.tasks.list_tasks(run_id)],
+        "tasks": [
+            (t.task_index, t.attempt, str(t.status), t.outcome)
+            for t in lab.store.tasks.list_tasks(run_id)
+        ],
         "corrections": sorted((c.kind, c.believed, c.truth) for c in lab.corrections(run_id)),
         "cancellations": [c["request_id"] for c in lab.store.runs.cancellations(run_id)],
-        "ended": sum(e.type == "run.ended" for e in lab.store.events.events_after(0, run_id=run_id)),
+        "ended": sum(
+            e.type == "run.ended" for e in lab.store.events.events_after(0, run_id=run_id)
+        ),
     }
 
 
@@ -108,9 +117,10 @@ EXPECTED: dict[Scenario, dict[str, Any]] = {
     },
 }
 NOTHING: dict[str, Any] = {"corrections": [], "cancellations": [], "ended": 1}
-#: Each scenario and each mode once, the rest with the slow ones. What is told is the same in every scenario, and so is
-#: what is done about it: a storm reaches every stage of one with more to lose, and under a stop, while the start is
-#: awaited and in a deployment it has a test of its own. ``on`` shows one wake-up too many, which a storm hides.
+#: Each scenario and each mode once, the rest with the slow ones. What is told is the same in every
+#: scenario, and so is what is done about it: a storm reaches every stage of one with more to lose,
+#: and under a stop, while the start is awaited and in a deployment it has a test of its own. ``on``
+#: shows one wake-up too many, which a storm hides.
 ALWAYS = {
     (good_path, "wrong run"),
     (waves, "on"),
@@ -146,7 +156,9 @@ async def test_the_end_is_the_same_whatever_becomes_of_wake_ups(
     # A look that crosses the takeover of its run is refused and done again. Nothing else fails.
     told = [text for text in caplog.messages if text.startswith("recording noticed changes failed")]
     assert bool(told) == any(waker.counts["failed"] for waker in wakers)
-    assert [text for text in told if scenario is not resume or "may no longer write" not in text] == []
+    assert [
+        text for text in told if scenario is not resume or "may no longer write" not in text
+    ] == []
 
 
 async def test_with_wake_ups_nobody_waits_for_the_ladder(real_lab: Lab) -> None:
@@ -160,13 +172,18 @@ async def test_with_wake_ups_nobody_waits_for_the_ladder(real_lab: Lab) -> None:
             await lab.until(lambda index=index: lab.tasks(1)[index] == "SUCCEEDED")  # type: ignore[misc]
         result = await lab.ended(handle)
     assert result.status == "COMPLETED"
-    ends = [t for t in lab.store.runs.transitions(result.run_id) if t.task_id and t.to_status == "SUCCEEDED"]
+    ends = [
+        t
+        for t in lab.store.runs.transitions(result.run_id)
+        if t.task_id and t.to_status == "SUCCEEDED"
+    ]
     assert [t.source for t in ends] == ["wake"] * 4
     assert lab.corrections(result.run_id) == []
 
 
 async def looked_at(lab: Lab, handle: Any) -> list[datetime]:
-    """When this run ordered its looks, by its own clock: the time at which the server gave it the task to decide in.
+    """When this run ordered its looks, by its own clock: the time at which the server gave it the
+    task to decide in.
 
     The order itself is on record later, by as much as the worker took.
     """
@@ -175,18 +192,27 @@ async def looked_at(lab: Lab, handle: Any) -> list[datetime]:
         for event in history.events:
             if event.HasField("workflow_task_started_event_attributes"):
                 now = event.event_time.ToDatetime()
-            elif event.activity_task_scheduled_event_attributes.activity_type.name == "get_history_statuses_to_sync":
+            elif (
+                event.activity_task_scheduled_event_attributes.activity_type.name
+                == "get_history_statuses_to_sync"
+            ):
                 orders.append(now)
     return orders
 
 
 def too_close(looks: list[datetime]) -> int:
-    """How many looks came sooner after the one before than they may; the server's timers have whole milliseconds."""
-    return sum(b - a < timedelta(seconds=MIN_GAP_SECONDS, milliseconds=-2) for a, b in pairwise(looks))
+    """How many looks came sooner after the one before than they may; the server's timers have whole
+    milliseconds.
+    """
+    return sum(
+        b - a < timedelta(seconds=MIN_GAP_SECONDS, milliseconds=-2) for a, b in pairwise(looks)
+    )
 
 
 async def _storm(lab: Lab, handle: Any) -> list[datetime]:
-    """Wake the run again and again until it has looked three times more; when it ordered its looks."""
+    """Wake the run again and again until it has looked three times more; when it ordered its
+    looks.
+    """
     looks = await looked_at(lab, handle)
     enough, end = len(looks) + 3, time.monotonic() + PATIENCE_S
     while len(looks) < enough:
@@ -217,9 +243,12 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_storm_under_a_stop_keeps_the_gap(short: None, real_lab: Lab) -> None:
     lab = real_lab
     lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)
-    handle = await lab.start({**QUICK, "limits": {"start_check_s": 0.2, "force_stop_after_s": None}})
+    handle = await lab.start(
+        {**QUICK, "limits": {"start_check_s": 0.2, "force_stop_after_s": None}}
+    )
     await lab.snapshot_where(handle, lambda s: s.stage == "reconciliation")
-    before = len(await looked_at(lab, handle))  # the start is looked for more often than once a second
+    # The start is looked for more often than once a second.
+    before = len(await looked_at(lab, handle))
     await handle.signal("stop")
     await lab.until(lambda: lab.cluster.signals(1))
     looks = (await _storm(lab, handle))[before:]
@@ -249,11 +278,18 @@ async def test_a_storm_while_it_is_deployed_makes_no_second_call(real_lab: Lab) 
     await handle.result()
 
 
-async def test_a_wake_up_is_not_forgotten_over_what_the_look_frees_a_slot_for(real_lab: Lab) -> None:
+async def test_a_wake_up_is_not_forgotten_over_what_the_look_frees_a_slot_for(
+    real_lab: Lab,
+) -> None:
     lab = real_lab
     lab.cluster.behaviour = UNTIL_STOPPED
     looks = HeldLooks(lab, "get_history_statuses_to_sync")
-    request = {"crawler": "books", "tasks": [{}] * 3, "max_parallel_tasks": 2, "poll_minutes": [0.05, 60]}
+    request = {
+        "crawler": "books",
+        "tasks": [{}] * 3,
+        "max_parallel_tasks": 2,
+        "poll_minutes": [0.05, 60],
+    }
     handle = await lab.start({**request, "limits": {"start_check_s": 0.1}})
     await looks.inside()
     for index in range(2):
@@ -279,7 +315,9 @@ LETTERS = {
 
 
 @pytest.mark.parametrize("former", [False, True])
-async def test_a_former_build_that_may_return_can_replay_what_is_done(real_lab: Lab, former: bool) -> None:
+async def test_a_former_build_that_may_return_can_replay_what_is_done(
+    real_lab: Lab, former: bool
+) -> None:
     """It looks after each wake-up, and fetches details before it records statuses."""
     if former:
         real_lab.store.notes.leave_note(UPGRADE, "", "", utc_now() + timedelta(hours=1))
@@ -287,6 +325,9 @@ async def test_a_former_build_that_may_return_can_replay_what_is_done(real_lab: 
     async with waking(real_lab, "on"):
         await real_lab.run(QUICK)
     history = await real_lab.handles[-1].fetch_history()
-    scheduled = [event.activity_task_scheduled_event_attributes.activity_type.name for event in history.events]
+    scheduled = [
+        event.activity_task_scheduled_event_attributes.activity_type.name
+        for event in history.events
+    ]
     done = "".join(LETTERS.get(name, "") for name in scheduled)
     assert bool(re.fullmatch("(ah(dds)?c?)+", done)) is former, done

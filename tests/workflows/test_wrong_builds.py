@@ -1,6 +1,8 @@
-"""The replay gate on real other builds: wrong changes of the workflows are refused, right ones pass.
+"""The replay gate on real other builds: wrong changes of the workflows are refused, right ones
+pass.
 
-Each case is a copy of the code with one edit, replayed in a process of its own, as a deployment would execute it.
+Each case is a copy of the code with one edit, replayed in a process of its own, as a deployment
+would execute it.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ pytestmark = pytest.mark.troubles
 
 HISTORIES = ROOT / "tests" / "histories"
 
-#: Replays every recording with the code of the working directory; prints what was wrong with each of the refused ones.
+#: Replays every recording with the code of the working directory; prints what was wrong with each
+#: of the refused ones.
 REPLAY = """
 import asyncio, json, os, pathlib, sys
 from temporalio.client import WorkflowHistory
@@ -51,9 +54,7 @@ LIFECYCLE, STEPS = "workflows/lifecycle.py", "workflows/steps.py"
 REGISTERED = """        registration = AddWorkflowId(s.run_id, s.attempt, info.workflow_id)
         await call(InitiationActivities.add_workflow_id, registration)
 """
-FIRST_CHECK = (
-    '        await pause(least if left is None else min(least, left), self._woken, "first check of the start")\n'
-)
+FIRST_CHECK = '        await pause(least if left is None else min(least, left), self._woken, "first check of the start")\n'
 LOOKED = "        found = await look_round(s, source, led_by, gap(s))\n"
 WRITTEN = "        await call(rec.reconcile_tasks, fence, control=control, wake=wake)\n"
 FETCHED = "        await call(rec.get_bulk_task_history_data, fence, control=control, wake=wake, summary=text)\n"
@@ -73,7 +74,10 @@ WRONG: dict[str, tuple[list[Change], str]] = {
         [Change(STEPS, WRITTEN, ""), Change(STEPS, FETCHED, WRITTEN + FETCHED)],
         "completed",
     ),
-    "a timer is added": ([Change(LIFECYCLE, LOOKED, "        await workflow.sleep(1)\n" + LOOKED)], "continued-2"),
+    "a timer is added": (
+        [Change(LIFECYCLE, LOOKED, "        await workflow.sleep(1)\n" + LOOKED)],
+        "continued-2",
+    ),
     "a timer is gone": ([Change(LIFECYCLE, FIRST_CHECK, "")], "waves"),
     "an activity is added": ([Change(LIFECYCLE, EXPORTED, EXPORTED * 2)], "refused"),
     "an activity became another one": (
@@ -139,4 +143,9 @@ def test_a_wrong_build_is_refused(name: str, tmp_path: Path) -> None:
     "name", [pytest.param(n, id=n, marks=() if n.startswith("a step") else pytest.mark.slow) for n in RIGHT]
 )  # fmt: skip
 def test_a_right_build_passes(name: str, tmp_path: Path) -> None:
-    assert refused(tmp_path, RIGHT[name], *(("completed", "stopped") if name.startswith("a step") else ())) == {}
+    assert (
+        refused(
+            tmp_path, RIGHT[name], *(("completed", "stopped") if name.startswith("a step") else ())
+        )
+        == {}
+    )

@@ -1,4 +1,6 @@
-"""A worker whose clock is an hour off: what it cannot know is when, and nothing else follows from that."""
+"""A worker whose clock is an hour off: what it cannot know is when, and nothing else follows from
+that.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,10 @@ def slow(shift: Any) -> Any:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def wrong_lab(
-    request: pytest.FixtureRequest, unhurried: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest,
+    unhurried: WorkflowEnvironment,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[Lab]:
     """Activities, and what they write down, by a clock that is wrong; that of Temporal is right."""
 

@@ -1,4 +1,5 @@
-"""The fault bench: the whole service between real components, faults at random, an oracle without its code.
+"""The fault bench: the whole service between real components, faults at random, an oracle without
+its code.
 
 docs/faults.md is its ledger. `python3 -m tools faults --seed 1` plays one seed.
 """

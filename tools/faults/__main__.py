@@ -1,4 +1,6 @@
-"""``python -m tools.faults --seed S --minutes M``: exit 0 when nothing was untrue, lost, doubled or stuck; else 1."""
+"""``python -m tools.faults --seed S --minutes M``: exit 0 when nothing was untrue, lost, doubled or
+stuck; else 1.
+"""
 
 from __future__ import annotations
 
@@ -39,13 +41,16 @@ from tools.faults.table import lines, save
 from tools.faults.world import SLOTS, World
 from tools.soak.journal import read_journals
 
-#: So many seconds takes a short play's world on a machine of its own until it is up. Where it takes longer, everything
-#: that has a limit is given as many times as long.
+#: So many seconds takes a short play's world on a machine of its own until it is up. Where it takes
+#: longer, everything that has a limit is given as many times as long.
 UP_S = 15.0
 OPEN = {
-    "run {} is {}, waits for {}": f"SELECT run_id, status, waiting_for FROM run_history WHERE status NOT IN {OVER}",
+    "run {} is {}, waits for {}": (
+        f"SELECT run_id, status, waiting_for FROM run_history WHERE status NOT IN {OVER}"
+    ),
     "task {}/{}/{} is {}": f"{TASKS} WHERE status NOT IN {ENDED}",
-    "run {}, attempt {}: its archive is not on record": "SELECT r.run_id, r.attempt FROM run_history r "
+    "run {}, attempt {}: its archive is not on record": "SELECT r.run_id, r.attempt FROM "
+    "run_history r "
     "LEFT JOIN export_record x ON x.run_id = r.run_id AND x.attempt = r.attempt WHERE x.id IS NULL "
     "AND r.deleted_at IS NULL",
     "manager {} is {}": f"SELECT flow_id, status FROM manager WHERE status NOT IN {OVER}",
@@ -54,7 +59,9 @@ OPEN = {
     "WHERE deleted_at IS NOT NULL AND deletion_ended_at IS NULL",
     "the webhook was not told of event {}": "SELECT e.seq FROM outbox_event e JOIN webhook w "
     "WHERE e.type = 'run.ended' AND e.seq > w.through_seq",
-    "the event {} to {} is {}: {}": "SELECT seq, sink, status, error FROM outbox_delivery WHERE status <> 'delivered'",
+    "the event {} to {} is {}: {}": (
+        "SELECT seq, sink, status, error FROM outbox_delivery WHERE status <> 'delivered'"
+    ),
 }
 
 
@@ -67,10 +74,11 @@ def left(world: World) -> list[str]:
 
 
 def settle(world: World, patience: float) -> list[str]:
-    """Wait until nothing is open, for as long as the number of open things has a new low within each ``SETTLE_S``.
+    """Wait until nothing is open, for as long as the number of open things has a new low within
+    each ``SETTLE_S``.
 
-    After an hour with Temporal away the backlog is larger than a fixed time could allow for, and a backlog that gets
-    smaller is not stuck. Returns what is open and stuck.
+    After an hour with Temporal away the backlog is larger than a fixed time could allow for, and a
+    backlog that gets smaller is not stuck. Returns what is open and stuck.
     """
     fewest, reported = float("inf"), time.monotonic()
     end = reported
@@ -93,27 +101,39 @@ def gather(world: World, evidence: Evidence) -> None:
     sql = world.record
     runs = sql("SELECT run_id, request_id, status, outcome, attempt, ended_at FROM run_history")
     evidence.runs = [
-        Run(run_id, key, status, outcome, attempt, at.replace(tzinfo=UTC).timestamp() if at else 0.0)
+        Run(
+            run_id, key, status, outcome, attempt, at.replace(tzinfo=UTC).timestamp() if at else 0.0
+        )
         for run_id, key, status, outcome, attempt, at in runs
     ]
     rows = sql(TASKS.replace("status", "status, outcome"))
     evidence.tasks = [Task((r, i, a), status, outcome) for r, i, a, status, outcome in rows]
-    evidence.exports = [(*row,) for row in sql("SELECT run_id, attempt, status, url FROM export_record")]
-    gone = sql("SELECT run_id, deletion_ended_at IS NOT NULL FROM run_history WHERE deleted_at IS NOT NULL")
+    evidence.exports = [
+        (*row,) for row in sql("SELECT run_id, attempt, status, url FROM export_record")
+    ]
+    gone = sql(
+        "SELECT run_id, deletion_ended_at IS NOT NULL FROM run_history WHERE deleted_at IS NOT NULL"
+    )
     evidence.deleted = {run_id: bool(ended) for run_id, ended in gone}
     for document in list(world.receiver.taken):
         number, attempt, _ = str(document["id"]).split("/")
         evidence.hooked.append((int(number.partition("-")[0]), int(attempt)))
     lines = sql("SELECT due_at, decision, target_id FROM schedule_due")
-    evidence.due = [(at.replace(tzinfo=UTC).timestamp(), decision, target) for at, decision, target in lines]
-    evidence.events = [(*row,) for row in sql("SELECT run_id, attempt FROM outbox_event WHERE type = 'run.ended'")]
+    evidence.due = [
+        (at.replace(tzinfo=UTC).timestamp(), decision, target) for at, decision, target in lines
+    ]
+    evidence.events = [
+        (*row,) for row in sql("SELECT run_id, attempt FROM outbox_event WHERE type = 'run.ended'")
+    ]
     for line in (world.folder / "events.jsonl").read_text().splitlines():
         with suppress(ValueError):  # a writer that died leaves half a line
             number, attempt, kind = str(json.loads(line)["id"]).split("/")
             if kind == "run.ended":
                 evidence.told.append((int(number.partition("-")[0]), int(attempt)))
     store = world.folder / "s3"
-    evidence.archives = {f"s3://{f.relative_to(store)}": f.stat().st_size for f in store.rglob("*") if f.is_file()}
+    evidence.archives = {
+        f"s3://{f.relative_to(store)}": f.stat().st_size for f in store.rglob("*") if f.is_file()
+    }
     evidence.processes = read_journals(world.journals)
 
 
@@ -134,9 +154,11 @@ class Beside:
         return figure(mine)
 
 
-def play(world: World, seeds: range, chosen: argparse.Namespace, patience: float) -> tuple[Evidence, Figure]:
-    """The load under faults, one seed after the other, the time to settle, and all that is known of it; and the figure
-    of scrapyd beside it."""
+def play(
+    world: World, seeds: range, chosen: argparse.Namespace, patience: float
+) -> tuple[Evidence, Figure]:
+    """The load under faults, one seed after the other, the time to settle, and all that is known of
+    it; and the figure of scrapyd beside it."""
     away = 60 * chosen.away
     load = Load(world, seeds[0], chosen.pace, chosen.most, away)
     sampler = Sampler(lambda: world.record(TASKS), world.journals)
@@ -163,7 +185,10 @@ def play(world: World, seeds: range, chosen: argparse.Namespace, patience: float
         while beside.scrapyd.busy() and time.monotonic() < end:
             storm(world, 1)
     evidence = Evidence(faults=faults.done, kills=faults.kills, left=open_yet, patience=patience)
-    world.say(f"settled; {sampler.samples} questions, {sampler.unread} in vain; load average up to {sampler.load:.1f}")
+    world.say(
+        f"settled; {sampler.samples} questions, {sampler.unread} in vain; load average up to "
+        f"{sampler.load:.1f}"
+    )
     sampler.stop()
     gather(world, evidence)
     world.dump(world.folder / "record.sql")
@@ -186,25 +211,59 @@ def interrupted(*_: object) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.faults", description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--seeds", type=int, default=1, help="so many, one after the other in the same world")
-    parser.add_argument("--minutes", type=float, help="of all of them; 3 by default, or all that --away takes")
-    away = "minutes for which Temporal is away: frozen, killed, cut off, and frozen while nobody observes the cluster"
-    parser.add_argument("--away", type=float, default=0.0, help=f"{away}. Records may not be late because of it")
-    parser.add_argument("--scrapyd", action="store_true", help="scrapyd beside ours, under the same faults")
-    parser.add_argument("--calm", type=float, default=0.0, help="seconds of the load without a fault, before the first")
-    parser.add_argument("--figures", type=Path, help="a file for the figures, which tools.faults.table reads")
-    parser.add_argument("--only", default="", help="only faults whose name has this, such as 'of database'")
+    parser.add_argument(
+        "--seeds", type=int, default=1, help="so many, one after the other in the same world"
+    )
+    parser.add_argument(
+        "--minutes", type=float, help="of all of them; 3 by default, or all that --away takes"
+    )
+    away = (
+        "minutes for which Temporal is away: frozen, killed, cut off, and frozen while nobody "
+        "observes the cluster"
+    )
+    parser.add_argument(
+        "--away", type=float, default=0.0, help=f"{away}. Records may not be late because of it"
+    )
+    parser.add_argument(
+        "--scrapyd", action="store_true", help="scrapyd beside ours, under the same faults"
+    )
+    parser.add_argument(
+        "--calm",
+        type=float,
+        default=0.0,
+        help="seconds of the load without a fault, before the first",
+    )
+    parser.add_argument(
+        "--figures", type=Path, help="a file for the figures, which tools.faults.table reads"
+    )
+    parser.add_argument(
+        "--only", default="", help="only faults whose name has this, such as 'of database'"
+    )
     told = "what is put back to a copy, too: the record, or all that Temporal knows"
     parser.add_argument("--restore", default="", choices=("", "database", "postgres"), help=told)
     parser.add_argument("--folder", type=Path, help="where it lives; kept")
-    parser.add_argument("--landed", default="", help="a commit: one gateway and one worker are of that build")
-    parser.add_argument("--dev", action="store_true", help="Temporal is the dev server of its SDK, not production's")
-    parser.add_argument("--pace", type=float, default=0.0, help="seconds between two requests; 2 by default")
-    parser.add_argument("--most", type=int, default=MOST, help="tasks of the largest runs, a fifth of all runs")
-    parser.add_argument("--late", type=float, default=0.0, help="seconds that a record may be late; 20 by default")
-    parser.add_argument("--slots", type=int, default=SLOTS, help="of the local cluster: more for a faster pace")
+    parser.add_argument(
+        "--landed", default="", help="a commit: one gateway and one worker are of that build"
+    )
+    parser.add_argument(
+        "--dev", action="store_true", help="Temporal is the dev server of its SDK, not production's"
+    )
+    parser.add_argument(
+        "--pace", type=float, default=0.0, help="seconds between two requests; 2 by default"
+    )
+    parser.add_argument(
+        "--most", type=int, default=MOST, help="tasks of the largest runs, a fifth of all runs"
+    )
+    parser.add_argument(
+        "--late", type=float, default=0.0, help="seconds that a record may be late; 20 by default"
+    )
+    parser.add_argument(
+        "--slots", type=int, default=SLOTS, help="of the local cluster: more for a faster pace"
+    )
     chosen = parser.parse_args()
-    chosen.minutes = chosen.minutes or (len(LONG_KINDS) * (chosen.away + 0.6) if chosen.away else 3.0)
+    chosen.minutes = chosen.minutes or (
+        len(LONG_KINDS) * (chosen.away + 0.6) if chosen.away else 3.0
+    )
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, interrupted)
     if chosen.scrapyd:
@@ -217,12 +276,21 @@ def main() -> int:
     try:
         with World.up(say, chosen.folder, chosen.landed, chosen.dev, chosen.slots) as world:
             took, seeds = time.time() - began, range(chosen.seed, chosen.seed + chosen.seeds)
-            say(f"everything is up after {took:.0f} s, {world.processor():.0f} of processor, in {world.folder}")
+            say(
+                f"everything is up after {took:.0f} s, {world.processor():.0f} of processor, in "
+                f"{world.folder}"
+            )
             patience = max(1.0, took / UP_S) if chosen.dev else 1.0
             evidence, theirs = play(world, seeds, chosen, patience)
-            evidence.short, folder = (chosen.seeds > 1 or chosen.dev) and not chosen.away, world.folder
+            evidence.short, folder = (
+                (chosen.seeds > 1 or chosen.dev) and not chosen.away,
+                world.folder,
+            )
             evidence.late = chosen.late
-            say(f"it took {time.time() - began:.0f} s, {world.processor():.0f} of processor; patience {patience:.1f}")
+            say(
+                f"it took {time.time() - began:.0f} s, {world.processor():.0f} of processor; "
+                f"patience {patience:.1f}"
+            )
     except NoBinaries as error:
         sys.exit(str(error))
     wrong = judge(evidence)
@@ -235,10 +303,16 @@ def main() -> int:
     for label, after in verdicts(evidence).items():
         if after:
             after.sort()
-            print(f"verdicts after {label}: p50 {after[len(after) // 2]:.1f}, last {after[-1]:.1f} s of {len(after)}")
+            print(
+                f"verdicts after {label}: p50 {after[len(after) // 2]:.1f}, last {after[-1]:.1f} s "
+                f"of {len(after)}"
+            )
     asked = Counter(f"{ask.kind} {ask.status}" for ask in evidence.asks)
     print(f"asked: {dict(asked)}")
-    print(f"{len(evidence.runs)} runs, {len(evidence.tasks)} tasks, {len(evidence.processes)} processes")
+    print(
+        f"{len(evidence.runs)} runs, {len(evidence.tasks)} tasks, {len(evidence.processes)} "
+        "processes"
+    )
     for text in wrong:
         print(f"WRONG: {text}")
     verdict = f"{len(wrong)} violations" if wrong else "nothing untrue, lost, doubled or stuck"

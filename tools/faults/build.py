@@ -1,7 +1,8 @@
-"""The programs of the bench that no package brings: toxiproxy and the production Temporal server, built once, pinned.
+"""The programs of the bench that no package brings: toxiproxy and the production Temporal server,
+built once, pinned.
 
-``python -m tools.faults.build`` builds what is missing; with ``short`` toxiproxy alone, in seconds. They lie in the
-cache folder of the test cluster's programs, under a key of what pins them.
+``python -m tools.faults.build`` builds what is missing; with ``short`` toxiproxy alone, in seconds.
+They lie in the cache folder of the test cluster's programs, under a key of what pins them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from tests.kubernetes.cluster.binaries import NoBinaries, Program
 _MODULES = os.path.relpath(Path(__file__).with_name("programs"), binaries.MODULES)
 _TEMPORAL = "go.temporal.io/server"
 PROGRAMS = (
-    Program("toxiproxy-server", f"{_MODULES}/toxiproxy", "github.com/Shopify/toxiproxy/v2/cmd/server"),
+    Program(
+        "toxiproxy-server", f"{_MODULES}/toxiproxy", "github.com/Shopify/toxiproxy/v2/cmd/server"
+    ),
     Program("temporal-server", f"{_MODULES}/temporal", f"{_TEMPORAL}/cmd/server"),
     Program("temporal-sql", f"{_MODULES}/temporal", f"{_TEMPORAL}/cmd/tools/sql"),
 )
@@ -32,20 +35,32 @@ def folder() -> Path:
 
 
 def missing(short: bool = False) -> list[str]:
-    """What is not there: programs, and the schema of Temporal's database. ``short``: of what a short play needs."""
+    """What is not there: programs, and the schema of Temporal's database.
+
+    ``short``: of what a short play needs.
+    """
     names = [*(program.name for program in PROGRAMS), "schema"][: 1 if short else None]
     return [name for name in names if not (folder() / name).exists()]
 
 
 def available(short: bool = False) -> Path:
-    """The folder with all of them. Raises NoBinaries: building takes minutes, so it is asked for."""
+    """The folder with all of them.
+
+    Raises NoBinaries: building takes minutes, so it is asked for.
+    """
     if lacking := missing(short):
-        raise NoBinaries(f"{', '.join(lacking)} not in {folder()}: run `python3 -m tools fault-programs` (minutes)")
+        raise NoBinaries(
+            f"{', '.join(lacking)} not in {folder()}: run `python3 -m tools fault-programs` "
+            "(minutes)"
+        )
     return folder()
 
 
 def build(short: bool = False) -> Path:
-    """Build what is missing; returns the folder. Raises NoBinaries without Go, or with the compiler's words."""
+    """Build what is missing; returns the folder.
+
+    Raises NoBinaries without Go, or with the compiler's words.
+    """
     where = folder()
     if not missing(short):
         return where
@@ -61,9 +76,13 @@ def build(short: bool = False) -> Path:
         if "schema" in missing(short):
             asked = ["go", "list", "-mod=readonly", "-m", "-f", "{{.Dir}}", _TEMPORAL]
             at = binaries.MODULES / _MODULES / "temporal"
-            told = subprocess.run(asked, cwd=at, env=binaries._env(), capture_output=True, text=True, check=True)
+            told = subprocess.run(
+                asked, cwd=at, env=binaries._env(), capture_output=True, text=True, check=True
+            )
             source = Path(told.stdout.strip()) / "schema" / "postgresql" / "v12"
-            shutil.copytree(source, where / ".schema", copy_function=shutil.copyfile, dirs_exist_ok=True)
+            shutil.copytree(
+                source, where / ".schema", copy_function=shutil.copyfile, dirs_exist_ok=True
+            )
             (where / ".schema").rename(where / "schema")
     return where
 

@@ -1,4 +1,6 @@
-"""The faults: what each does to the world, for how long, and what it counts of what it really did."""
+"""The faults: what each does to the world, for how long, and what it counts of what it really
+did.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ PATIENCE_S = 40.0
 PAUSE_S = (3.0, 9.0)
 #: Before a long one, so that crawls execute that were begun after the last.
 LONG_PAUSE_S = (25.0, 30.0)
-#: A fault of a short play, beside the dev server; and what such a one waits at the longest until it has met somebody.
+#: A fault of a short play, beside the dev server; and what such a one waits at the longest until it
+#: has met somebody.
 SHORT_S = 6.0
 SERVERS = ("temporal", "postgres", "mariadb", "s3")
 KINDS = {
@@ -36,7 +39,8 @@ KINDS = {
     "away": ("all of ours",),
     "clock": ("gateway-2", "worker-2"),
 }
-#: Of a play with long faults: Temporal is away for minutes, in the last one without anybody who observes the cluster.
+#: Of a play with long faults: Temporal is away for minutes, in the last one without anybody who
+#: observes the cluster.
 LONG_KINDS: dict[str, tuple[str, ...]] = dict.fromkeys(
     ("long freeze", "long kill", "long black hole", "blind freeze"), ("temporal",)
 )
@@ -44,7 +48,10 @@ LONG_KINDS: dict[str, tuple[str, ...]] = dict.fromkeys(
 
 @dataclass
 class Strike:
-    """A fault in force. It counts every ``pause`` seconds until it is over: connections by programs of their own."""
+    """A fault in force.
+
+    It counts every ``pause`` seconds until it is over: connections by programs of their own.
+    """
 
     label: str
     until: float
@@ -74,9 +81,14 @@ def storm(world: World, seconds: float, *turns: Callable[[], None]) -> None:
 
 
 class Faults:
-    """Chooses by seed. The same seed strikes in the same order; whom a kill of a crawler meets depends on who lives."""
+    """Chooses by seed.
 
-    def __init__(self, world: World, seed: int, only: str = "", restore: str = "", away: float = 0.0) -> None:
+    The same seed strikes in the same order; whom a kill of a crawler meets depends on who lives.
+    """
+
+    def __init__(
+        self, world: World, seed: int, only: str = "", restore: str = "", away: float = 0.0
+    ) -> None:
         """``away``: seconds for which Temporal is away, in a play of such faults alone."""
         self.world, self.only, self.restore, self.away = world, only, restore, away
         self.kinds: dict[str, tuple[str, ...]] = LONG_KINDS if away else KINDS
@@ -88,7 +100,10 @@ class Faults:
         self.begin(seed)
 
     def begin(self, seed: int) -> None:
-        """From now on by this seed. What an earlier one left in the deck comes first: short ones meet more kinds so."""
+        """From now on by this seed.
+
+        What an earlier one left in the deck comes first: short ones meet more kinds so.
+        """
         self.dice = random.Random(f"faults {seed}")
         self._next = time.time() + self.dice.uniform(*self.pause)
 
@@ -100,11 +115,16 @@ class Faults:
         elif begin and time.time() > self._next:
             kind, whom = self._draw()
             label = f"{kind} of {whom}"
-            self._now = getattr(self, f"_{kind.removeprefix('long ').replace(' ', '_')}")(label, whom)
+            self._now = getattr(self, f"_{kind.removeprefix('long ').replace(' ', '_')}")(
+                label, whom
+            )
             if self.away:
                 self._now.until = time.time() + self.away
             elif self.world.dev:
-                self._now.until, self._now.patience = min(self._now.until, time.time() + SHORT_S), SHORT_S
+                self._now.until, self._now.patience = (
+                    min(self._now.until, time.time() + SHORT_S),
+                    SHORT_S,
+                )
             self.world.say(f"{label}")
 
     def _end(self, strike: Strike) -> None:
@@ -113,7 +133,10 @@ class Faults:
         self._now = None
         fault = Fault(strike.label, strike.began, time.time(), dict(strike.did))
         self.done.append(fault)
-        told = ", ".join(f"{value:g} {what}" for what, value in strike.did.items() if value) or "NOTHING"
+        told = (
+            ", ".join(f"{value:g} {what}" for what, value in strike.did.items() if value)
+            or "NOTHING"
+        )
         self.world.say(f"  {strike.label}, {fault.ended - fault.began:.1f} s: {told}")
         self._next = time.time() + self.dice.uniform(*self.pause)
 
@@ -127,21 +150,34 @@ class Faults:
             time.sleep(0.1)
 
     def _draw(self) -> tuple[str, str]:
-        """A kind of a shuffled deck, so that a short play meets all of them, and somebody whom it meets."""
+        """A kind of a shuffled deck, so that a short play meets all of them, and somebody whom it
+        meets.
+        """
         if not self._deck:
-            none = {"postgres", "all of ours", *OURS} - {*self.world.ours} if self.world.dev else set()
+            none = (
+                {"postgres", "all of ours", *OURS} - {*self.world.ours} if self.world.dev else set()
+            )
             for kind, names in self.kinds.items():
-                if whom := [one for one in names if self.only in f"{kind} of {one}" and one not in none]:
+                if whom := [
+                    one for one in names if self.only in f"{kind} of {one}" and one not in none
+                ]:
                     self._deck.append((kind, self.dice.choice(whom)))
             self.dice.shuffle(self._deck)
-            if self.restore:  # not in every play: afterwards audits come at once, which mends what another fault left
+            # Not in every play: afterwards audits come at once, which mends what another fault
+            # left.
+            if self.restore:
                 self._deck.insert(-1, ("restore", self.restore))
         return self._deck.pop()
 
-    # --- the network -------------------------------------------------------------------------------------------------
+    # --- the network ------------------------------------------------------------------------------
 
-    def _wire(self, label: str, whom: str, seconds: float, begin: Callable[[], None], what: str, how: str) -> Strike:
-        """A fault of a proxy. ``how`` it counts: connections that ``ended``, or bytes that ``came`` or ``passed``."""
+    def _wire(
+        self, label: str, whom: str, seconds: float, begin: Callable[[], None], what: str, how: str
+    ) -> Strike:
+        """A fault of a proxy.
+
+        ``how`` it counts: connections that ``ended``, or bytes that ``came`` or ``passed``.
+        """
         proxies = self.world.proxies
         last = proxies.connections(whom)
         ended, grown, before = 0, 0, proxies.through(whom)
@@ -168,7 +204,9 @@ class Faults:
         def begin() -> None:
             self.world.proxies.enable(whom, False)
 
-        strike = self._wire(label, whom, self.dice.uniform(3, 15), begin, "connections cut", "ended")
+        strike = self._wire(
+            label, whom, self.dice.uniform(3, 15), begin, "connections cut", "ended"
+        )
         count, port = strike.count, self.world.port(f"proxy of {whom}")
 
         def counting(did: dict[str, float]) -> None:
@@ -191,7 +229,9 @@ class Faults:
             for stream in ("upstream", "downstream"):
                 self.world.proxies.toxic(whom, "latency", stream, latency=late, jitter=late // 3)
 
-        return self._wire(label, whom, self.dice.uniform(5, 15), begin, f"bytes {late} ms late", "passed")
+        return self._wire(
+            label, whom, self.dice.uniform(5, 15), begin, f"bytes {late} ms late", "passed"
+        )
 
     def _black_hole(self, label: str, whom: str) -> Strike:
         """Bytes go in and none come out; connections stay open."""
@@ -206,9 +246,11 @@ class Faults:
         """Each answer ends in its middle, and its connection with it."""
         size = self.dice.choice((0, 7, 60, 300, 2000))
         begin = lambda: self.world.proxies.toxic(whom, "limit_data", "downstream", bytes=size)  # noqa: E731
-        return self._wire(label, whom, self.dice.uniform(3, 8), begin, f"answers cut after {size} bytes", "ended")
+        return self._wire(
+            label, whom, self.dice.uniform(3, 8), begin, f"answers cut after {size} bytes", "ended"
+        )
 
-    # --- processes ---------------------------------------------------------------------------------------------------
+    # --- processes --------------------------------------------------------------------------------
 
     def _alike(self, *whom: str) -> list[Part]:
         """These parts, and who is compared with ours: what one of ours suffers it suffers, too."""
@@ -230,7 +272,9 @@ class Faults:
                 part.wanted = True
                 part.wait_ready(self.world.tick)
 
-        return Strike(label, time.time() + away, heal, lambda did: did.update({"processes dead": dead}))
+        return Strike(
+            label, time.time() + away, heal, lambda did: did.update({"processes dead": dead})
+        )
 
     def _freeze(self, label: str, whom: str) -> Strike:
         seconds = self.dice.choice((self.dice.uniform(1, 5), self.dice.uniform(8, 20)))
@@ -257,7 +301,9 @@ class Faults:
         return strike
 
     def _blind_freeze(self, label: str, whom: str) -> Strike:
-        """Nobody observes the cluster: workers without wake-ups, which are up before it is frozen."""
+        """Nobody observes the cluster: workers without wake-ups, which are up before it is
+        frozen.
+        """
         workers = [self.world.parts[name] for name in self.world.ours if name.startswith("worker")]
 
         def observe(value: bool) -> None:
@@ -297,7 +343,9 @@ class Faults:
 
         def count(did: dict[str, float]) -> None:
             what = "crawlers dead" if number == signal.SIGKILL else "crawlers stopped"
-            states = [found[0] if (found := stat(v.pid)) and found[2] == v.start else "X" for v in victims]
+            states = [
+                found[0] if (found := stat(v.pid)) and found[2] == v.start else "X" for v in victims
+            ]
             did[what] = max(did.get(what, 0), sum(state in "XZT" for state in states))
 
         def heal() -> None:
@@ -331,7 +379,9 @@ class Faults:
         return Strike(label, time.time() + self.dice.uniform(15, 60), heal, count)
 
     def _restore(self, label: str, whom: str) -> Strike:
-        """The record, or all that Temporal knows, is put back to a copy of some seconds before, while ours are away."""
+        """The record, or all that Temporal knows, is put back to a copy of some seconds before,
+        while ours are away.
+        """
         world, began = self.world, time.time()
         copy, lost = world.copy(whom), dict[str, float]()
 
@@ -343,10 +393,15 @@ class Faults:
             lost["rows lost"] = before - world.rows(whom)
             world.audited()
 
-        return Strike(label, began + self.dice.uniform(5, 20), heal, lambda did: did.update(lost), began=began)
+        return Strike(
+            label, began + self.dice.uniform(5, 20), heal, lambda did: did.update(lost), began=began
+        )
 
     def _clock(self, label: str, whom: str) -> Strike:
-        """The wall clock of one process jumps, and comes back. Counted by the date of its own answers."""
+        """The wall clock of one process jumps, and comes back.
+
+        Counted by the date of its own answers.
+        """
         by = self.dice.choice((-600, -3, 3, 600))
         url = f"http://127.0.0.1:{self.world.port(whom)}/healthz"
         self.world.set_clock(whom, by)
@@ -358,9 +413,14 @@ class Faults:
                 if abs(off - by) < 2:
                     did[f"answers dated {by:+d} s"] = did.get(f"answers dated {by:+d} s", 0) + 1
 
-        return Strike(label, time.time() + self.dice.uniform(10, 20), lambda: self.world.set_clock(whom, 0), count)
+        return Strike(
+            label,
+            time.time() + self.dice.uniform(10, 20),
+            lambda: self.world.set_clock(whom, 0),
+            count,
+        )
 
-    # --- the disk ----------------------------------------------------------------------------------------------------
+    # --- the disk ---------------------------------------------------------------------------------
 
     def _disk_full(self, label: str, whom: str) -> Strike:
         """The disk of the tasks' folders has no byte left; what is freed meanwhile is taken too."""

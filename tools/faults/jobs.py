@@ -1,9 +1,11 @@
-"""``python -m tools.faults.jobs --seed S``: what Job.status says of crawls on Kubernetes, and what ours says beside it.
+"""``python -m tools.faults.jobs --seed S``: what Job.status says of crawls on Kubernetes, and what
+ours says beside it.
 
-A real API server with its controllers, and nodes that kwok pretends. Each crawl is there twice: as a plain Job and as a
-run of ours. A naive reader takes the Job's ``status`` through a proxy, and keeps its last word while it hears none.
-Of ours the record is read; its worker has the same proxy. The truth is what the nodes know of their containers, read
-past the proxy before and after both were asked; of nodes that were cut off or lost, what the bench did to them.
+A real API server with its controllers, and nodes that kwok pretends. Each crawl is there twice: as
+a plain Job and as a run of ours. A naive reader takes the Job's ``status`` through a proxy, and
+keeps its last word while it hears none. Of ours the record is read; its worker has the same proxy.
+The truth is what the nodes know of their containers, read past the proxy before and after both were
+asked; of nodes that were cut off or lost, what the bench did to them.
 """
 
 from __future__ import annotations
@@ -33,7 +35,17 @@ from tools.faults.build import available
 from tools.faults.faults import Faults, Strike, storm
 from tools.faults.load import PACE_S, TASKS, since, untrue
 from tools.faults.nodes import OURS, PLAIN, SIDES, Nodes, said
-from tools.faults.oracle import ENDED, EVERY_S, SETTLE_S, Evidence, Name, Seen, doubled, figure, statuses
+from tools.faults.oracle import (
+    ENDED,
+    EVERY_S,
+    SETTLE_S,
+    Evidence,
+    Name,
+    Seen,
+    doubled,
+    figure,
+    statuses,
+)
 from tools.faults.parts import listens
 from tools.faults.table import lines, save
 from tools.faults.world import World
@@ -54,15 +66,26 @@ QUICK = {"poll_minutes": [0.1], "limits": {"start_check_s": 0.5}, "retries": {"m
 
 def life(seconds: int, code: int) -> dict[str, str]:
     """What tells kwok how long a container executes, and how it ends."""
-    return {"KWOK_RUN_FOR": f"{seconds}s", "KWOK_EXIT_CODE": str(code), "KWOK_STOP_AFTER": f"{STOP_S}s"}
+    return {
+        "KWOK_RUN_FOR": f"{seconds}s",
+        "KWOK_EXIT_CODE": str(code),
+        "KWOK_STOP_AFTER": f"{STOP_S}s",
+    }
 
 
 class Jobs(World):
     """The cluster behind a proxy, our stack on it, the load, and who reads both."""
 
     def __init__(self, folder: Path, seed: int) -> None:
-        super().__init__(folder, lambda text: print(f"{time.strftime('%H:%M:%S')} {text}", flush=True))
-        self.dice, self.next, self.count, self.nodes = random.Random(f"load {seed}"), 0.0, 0, Nodes()
+        super().__init__(
+            folder, lambda text: print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
+        )
+        self.dice, self.next, self.count, self.nodes = (
+            random.Random(f"load {seed}"),
+            0.0,
+            0,
+            Nodes(),
+        )
         self.seen: dict[str, list[Seen]] = {side: [] for side in SIDES}
         self.told: dict[str, dict[Name, str]] = {side: {} for side in SIDES}
         self.asked: dict[str, dict[str, Any]] = {}
@@ -79,15 +102,26 @@ class Jobs(World):
         cluster.admin.ensure(f"{core}/{space}/serviceaccounts", {"metadata": {"name": "crawl"}})
         controllers = cluster.parts()["kube-controller-manager"]
         controllers.kill()  # from now on the bench's own, as it was
-        port = int(next(w for w in controllers.command if w.startswith("--secure-port=")).partition("=")[2])
-        self._part("controllers", [*controllers.command], controllers.env, lambda: listens(port)).wait_ready()
+        port = int(
+            next(w for w in controllers.command if w.startswith("--secure-port=")).partition("=")[2]
+        )
+        self._part(
+            "controllers", [*controllers.command], controllers.env, lambda: listens(port)
+        ).wait_ready()
         self._toxiproxy(available(short=True))
         self.ports["api"] = int(cluster.api.rpartition(":")[2])
         self.proxies.add("api", proxy := self.port("proxy of api"), self.port("api"))
         self.far, authority = f"https://127.0.0.1:{proxy}", cluster.plane.authority
         access = authority.kubeconfig(self.folder / "kubeconfig", self.far, cluster.token(), space)
-        entry = {"kind": "command", "command": ["crawl"], "image": IMAGE, "kubernetes": {"runner": False}}
-        crawlers = [entry | {"name": f"c{s}-{c}", "env": life(s, c)} for s in SECONDS for c in {*CODES}]
+        entry = {
+            "kind": "command",
+            "command": ["crawl"],
+            "image": IMAGE,
+            "kubernetes": {"runner": False},
+        }
+        crawlers = [
+            entry | {"name": f"c{s}-{c}", "env": life(s, c)} for s in SECONDS for c in {*CODES}
+        ]
         (catalogue := self.folder / "crawlers.json").write_text(json.dumps(crawlers))
         where = ClusterAccess(access, None, space)
         self.ours = Stack(self.folder / "ours", crawlers=catalogue, kubernetes=where)
@@ -105,10 +139,18 @@ class Jobs(World):
             self.count += 1
             seconds, code = self.dice.choice(SECONDS), self.dice.choice(CODES)
             env = [{"name": name, "value": value} for name, value in life(seconds, code).items()]
-            pod = {"restartPolicy": "Never", "containers": [{"name": CONTAINER, "image": IMAGE, "env": env}]}
-            template: dict[str, Any] = {"metadata": {"labels": {"plain": str(self.count)}}, "spec": pod}
+            pod = {
+                "restartPolicy": "Never",
+                "containers": [{"name": CONTAINER, "image": IMAGE, "env": env}],
+            }
+            template: dict[str, Any] = {
+                "metadata": {"labels": {"plain": str(self.count)}},
+                "spec": pod,
+            }
             job = {"metadata": template["metadata"] | {"name": f"plain-{self.count}"}}
-            self.cluster.admin.post(self.jobs, job | {"spec": {"backoffLimit": 0, "template": template}})
+            self.cluster.admin.post(
+                self.jobs, job | {"spec": {"backoffLimit": 0, "template": template}}
+            )
             self.began[PLAIN][self.count, 0, 1] = time.time()
             self.asked[f"beside-{self.count}"] = {"crawler": f"c{seconds}-{code}", **QUICK}
         for key in list(self.asked):
@@ -118,8 +160,13 @@ class Jobs(World):
                 del self.asked[key]
 
     def _sample(self) -> None:
-        """Twice a second what is true, what both say, and what is true then. Keeps what is untrue."""
-        naive = Admin(self.far, self.cluster.token(), self.cluster.plane.authority.certificate, timeout_s=2)
+        """Twice a second what is true, what both say, and what is true then.
+
+        Keeps what is untrue.
+        """
+        naive = Admin(
+            self.far, self.cluster.token(), self.cluster.plane.authority.certificate, timeout_s=2
+        )
         due, last = time.monotonic(), time.time()
         while not self.over.wait(max(0.0, due - time.monotonic())):
             due, at = max(due + EVERY_S, time.monotonic()), time.time()
@@ -143,12 +190,18 @@ class Jobs(World):
 
     def _record(self) -> dict[Name, str]:
         """What is on record of each task of ours."""
-        return {(run_id, index, attempt): status for run_id, index, attempt, status in self.ours.query(TASKS)}
+        return {
+            (run_id, index, attempt): status
+            for run_id, index, attempt, status in self.ours.query(TASKS)
+        }
 
     def _statuses(self, naive: Admin) -> dict[Name, str]:
         """What all Jobs say."""
         jobs = naive.get(f"{self.jobs}?labelSelector=plain")["items"]
-        return {(int(job["metadata"]["labels"]["plain"]), 0, 1): said(job.get("status", {})) for job in jobs}
+        return {
+            (int(job["metadata"]["labels"]["plain"]), 0, 1): said(job.get("status", {}))
+            for job in jobs
+        }
 
 
 class Broken(Faults):
@@ -156,7 +209,12 @@ class Broken(Faults):
 
     def __init__(self, world: Jobs, seed: int, only: str) -> None:
         super().__init__(world, seed, only)
-        self.kinds, self.nodes, self.cluster, self.admin = KINDS, world.nodes, world.cluster, world.cluster.admin
+        self.kinds, self.nodes, self.cluster, self.admin = (
+            KINDS,
+            world.nodes,
+            world.cluster,
+            world.cluster.admin,
+        )
         self.pods = world.pods
 
     def _to_pods(self, label: str, do: Callable[[str], object]) -> Strike:
@@ -178,7 +236,9 @@ class Broken(Faults):
         """As a drain does."""
         body: dict[str, Any] = {"apiVersion": "policy/v1", "kind": "Eviction"}
         at = f"{self.pods}/%s/eviction"
-        return self._to_pods(label, lambda pod: self.admin.post(at % pod, body | {"metadata": {"name": pod}}))
+        return self._to_pods(
+            label, lambda pod: self.admin.post(at % pod, body | {"metadata": {"name": pod}})
+        )
 
     def _cut_off(self, label: str, whom: str) -> Strike:
         """Nobody hears of the nodes; their containers go on, and end when their time has come."""
@@ -187,7 +247,9 @@ class Broken(Faults):
 
         def count(did: dict[str, float]) -> None:
             if self.nodes.cut and kwok.stands_still():
-                did["containers cut off"] = max(did.get("containers cut off", 0), len(self.nodes.living()))
+                did["containers cut off"] = max(
+                    did.get("containers cut off", 0), len(self.nodes.living())
+                )
 
         def heal() -> None:
             count(strike.did)
@@ -198,7 +260,10 @@ class Broken(Faults):
         return strike
 
     def _loss(self, label: str, whom: str) -> Strike:
-        """The machines of the nodes are off. When they are on again, their kubelets find the containers gone."""
+        """The machines of the nodes are off.
+
+        When they are on again, their kubelets find the containers gone.
+        """
         self.cluster.kill("kwok")
         lost, self.nodes.off = len(self.nodes.living()), True
 
@@ -209,7 +274,11 @@ class Broken(Faults):
             for pod in self.admin.get(self.pods)["items"]:
                 if pod["status"]["phase"] == "Running":
                     body = {"status": {"phase": "Failed", "containerStatuses": [one]}}
-                    self.admin.patch(f"{self.pods}/{pod['metadata']['name']}/status", body, kind="strategic-merge")
+                    self.admin.patch(
+                        f"{self.pods}/{pod['metadata']['name']}/status",
+                        body,
+                        kind="strategic-merge",
+                    )
             self.nodes.off = False
             self.cluster.start_part("kwok")
 
@@ -221,9 +290,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.faults.jobs", description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=3.0)
-    parser.add_argument("--only", default="", help="only faults whose name has this, such as 'of pod'")
-    parser.add_argument("--calm", type=float, default=0.0, help="seconds of the load without a fault, before the first")
-    parser.add_argument("--figures", type=Path, help="a file for the figures, which tools.faults.table reads")
+    parser.add_argument(
+        "--only", default="", help="only faults whose name has this, such as 'of pod'"
+    )
+    parser.add_argument(
+        "--calm",
+        type=float,
+        default=0.0,
+        help="seconds of the load without a fault, before the first",
+    )
+    parser.add_argument(
+        "--figures", type=Path, help="a file for the figures, which tools.faults.table reads"
+    )
     chosen = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     world = Jobs(folder := Path(tempfile.mkdtemp(prefix="faults-")), chosen.seed)
@@ -243,7 +321,10 @@ def main() -> int:
     figures = {}
     for side in SIDES:
         boxes = [box for box in world.nodes.boxes.values() if box.side == side]
-        ran = [Process(*b.name, 0, 0, 0, 0, {}, b.begun, b.over or b.begun, None, None, []) for b in boxes]
+        ran = [
+            Process(*b.name, 0, 0, 0, 0, {}, b.begun, b.over or b.begun, None, None, [])
+            for b in boxes
+        ]
         evidence = Evidence(faults=faults.done, seen=world.seen[side], processes=ran)
         wrong += statuses(evidence) if side == OURS else []
         said_last, over = world.told[side], {box.name: box.over or box.begun for box in boxes}
@@ -251,10 +332,15 @@ def main() -> int:
         evidence.lost = [over.get(name, world.began[side][name]) for name in open_yet]
         evidence.doubled = doubled(evidence)
         figures[side] = figure(evidence)
-        print(f"--- {side}, {world.count} crawls; in the end it says {dict(Counter(said_last.values()))}")
+        print(
+            f"--- {side}, {world.count} crawls; in the end it says "
+            f"{dict(Counter(said_last.values()))}"
+        )
         print("\n".join(lines(figures[side])))
     save(chosen.figures, **figures)
-    print("\n".join([f"{world.unread} samples were not taken", *(f"WRONG: {text}" for text in wrong)]))
+    print(
+        "\n".join([f"{world.unread} samples were not taken", *(f"WRONG: {text}" for text in wrong)])
+    )
     if not wrong:
         shutil.rmtree(folder, ignore_errors=True)
     return 1 if wrong else 0

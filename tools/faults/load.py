@@ -1,4 +1,6 @@
-"""What people ask for meanwhile: runs, stops, resumes, each until somebody answers; and the sampler of the truth."""
+"""What people ask for meanwhile: runs, stops, resumes, each until somebody answers; and the sampler
+of the truth.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ ASKS_S = 120.0
 #: Who asks in vain waits for so long at the most.
 GAP_S = 6.0
 PACE_S = 2.0
-#: In a short play, which a busy machine plays beside much else: what it has begun must also end there in time.
+#: In a short play, which a busy machine plays beside much else: what it has begun must also end
+#: there in time.
 SHORT_PACE_S = 6.0
 #: Tasks of the largest runs.
 MOST = 4
@@ -33,25 +36,39 @@ ENDLESS = 3600.0
 #: The longest crawl that ends by itself in a play without long faults.
 USUAL = 40.0
 SCHEDULE, EVERY = "faults", 15
-SCHEDULED = {"run": {"crawler": "soak", "poll_minutes": [0.1]}, "every_s": EVERY, "overlap": "allow", "catch_up_s": 600}
+SCHEDULED = {
+    "run": {"crawler": "soak", "poll_minutes": [0.1]},
+    "every_s": EVERY,
+    "overlap": "allow",
+    "catch_up_s": 600,
+}
 TASKS = "SELECT run_id, task_index, attempt, status FROM task_history"
-#: Of runs of ours whose tasks execute: how old the oldest last look is, and by how many seconds the most overdue next
-#: look exceeds the interval on record.
+#: Of runs of ours whose tasks execute: how old the oldest last look is, and by how many seconds the
+#: most overdue next look exceeds the interval on record.
 _SINCE = "TIMESTAMPDIFF(MICROSECOND, verified_at, UTC_TIMESTAMP(6)) / 1e6"
 AGE = (
-    f"SELECT MAX({_SINCE}), MAX({_SINCE} - COALESCE(look_gap_ms / 1e3, {INTERVAL_S})) FROM run_history r "
-    "WHERE request_id LIKE 'faults-%' AND status = 'PROCESSING' AND EXISTS (SELECT 1 FROM task_history t "
+    f"SELECT MAX({_SINCE}), MAX({_SINCE} - COALESCE(look_gap_ms / 1e3, {INTERVAL_S})) FROM "
+    "run_history r "
+    "WHERE request_id LIKE 'faults-%' AND status = 'PROCESSING' AND EXISTS (SELECT 1 FROM "
+    "task_history t "
     "WHERE t.run_id = r.run_id AND t.status IN ('PENDING', 'RUNNING'))"
 )
 
 
 class Load:
-    """Asks at random moments, by seed. What is asked in vain for too long is on record as unanswered."""
+    """Asks at random moments, by seed.
 
-    def __init__(self, world: World, seed: int, pace: float = 0.0, most: int = MOST, longest: float = 0.0) -> None:
+    What is asked in vain for too long is on record as unanswered.
+    """
+
+    def __init__(
+        self, world: World, seed: int, pace: float = 0.0, most: int = MOST, longest: float = 0.0
+    ) -> None:
         self.world, self.dice, self.most = world, random.Random(f"load {seed}"), most
         self.longest = longest
-        """Seconds of the longest crawls, so that some end late in a long fault. What still executes is stopped."""
+        """Seconds of the longest crawls, so that some end late in a long fault. What still executes
+        is stopped.
+        """
         self.beside: Callable[[dict[str, str]], None] | None = None
         """Who is asked for each crawl of a start, too."""
         self.pace = pace or (SHORT_PACE_S if world.dev else PACE_S)
@@ -79,18 +96,33 @@ class Load:
         self.dice.choices(kinds, (10, 4, 3, 0.6, 0.6))[0]()
 
     def finish(self) -> None:
-        """Stop what is endless; back when everything that was asked for is answered, or given up."""
+        """Stop what is endless; back when everything that was asked for is answered, or given
+        up.
+        """
         self._ask("schedule", "off", f"/v1/schedules/{SCHEDULE}", None, method="DELETE")
         for run_id, endless in dict(self.runs).items():
             if endless:
-                self._ask("stop", f"last-{run_id}", f"/v1/runs/{run_id}/stop", {"reason": "the end"}, run_id=run_id)
+                self._ask(
+                    "stop",
+                    f"last-{run_id}",
+                    f"/v1/runs/{run_id}/stop",
+                    {"reason": "the end"},
+                    run_id=run_id,
+                )
         self._pool.shutdown(wait=True)
         late = [run_id for run_id, endless in self.runs.items() if endless]
-        unknown = "SELECT run_id FROM run_history WHERE request_id LIKE 'faults-%'"  # of starts that nobody answered
+        # Of starts that nobody answered.
+        unknown = "SELECT run_id FROM run_history WHERE request_id LIKE 'faults-%'"
         late += [run_id for (run_id,) in self.world.record(unknown) if run_id not in self.runs]
         self._pool = ThreadPoolExecutor(32)
         for run_id in late:  # a resume may have crossed the stop
-            self._ask("stop", f"late-{run_id}", f"/v1/runs/{run_id}/stop", {"reason": "the end"}, run_id=run_id)
+            self._ask(
+                "stop",
+                f"late-{run_id}",
+                f"/v1/runs/{run_id}/stop",
+                {"reason": "the end"},
+                run_id=run_id,
+            )
         self._pool.shutdown(wait=True)
 
     def _ask(self, kind: str, key: str, path: str, body: Any, **more: Any) -> None:
@@ -104,7 +136,9 @@ class Load:
         sent, status = time.time(), None
         for gateway in order:
             status, told = self.world.ask(gateway, method, path, body, key)
-            if (status is not None and status < 500 and status != 429) or time.time() > sent + ASKS_S:
+            if (
+                status is not None and status < 500 and status != 429
+            ) or time.time() > sent + ASKS_S:
                 break
             time.sleep(1.0)
         with self._lock:
@@ -131,7 +165,9 @@ class Load:
 
     def _args(self) -> dict[str, str]:
         how = self.dice.choice(["finished"] * 9 + ["exit:1", "exit:4", "signal:11"])
-        seconds = self.dice.choice([self.dice.uniform(0.2, 3), self.dice.uniform(2, 15), self.dice.uniform(10, USUAL)])
+        seconds = self.dice.choice(
+            [self.dice.uniform(0.2, 3), self.dice.uniform(2, 15), self.dice.uniform(10, USUAL)]
+        )
         if self.dice.random() < 0.06:
             seconds = ENDLESS
         elif self.longest and self.dice.random() < 0.7:
@@ -141,14 +177,27 @@ class Load:
     def _manage(self) -> None:
         """A manager with jobs of its own, each of which shall come to a good end once."""
         self._count += 1
-        key, jobs = f"manager-{self._count}", [f"m{self._count}-{n}" for n in range(self.dice.randint(2, 6))]
-        args = [{"seconds": str(round(self.dice.uniform(0.2, 6), 1)), "number": number} for number in jobs]
+        key, jobs = (
+            f"manager-{self._count}",
+            [f"m{self._count}-{n}" for n in range(self.dice.randint(2, 6))],
+        )
+        args = [
+            {"seconds": str(round(self.dice.uniform(0.2, 6), 1)), "number": number}
+            for number in jobs
+        ]
         page = {"jobs": [{"spider_args": one} for one in args], "seal": True}
-        body = {"crawler": "soak", "name": "faults", "flow_id": key, "options": {"max_running": 2, "retries": 2}}
+        body = {
+            "crawler": "soak",
+            "name": "faults",
+            "flow_id": key,
+            "options": {"max_running": 2, "retries": 2},
+        }
 
         def began(told: dict[str, Any]) -> None:
             path = f"/v1/managers/{told['manager_id']}/jobs"
-            self._until_told([*self.world.gateways] * 120, "jobs", f"{key}-jobs", path, page, then=wanted)
+            self._until_told(
+                [*self.world.gateways] * 120, "jobs", f"{key}-jobs", path, page, then=wanted
+            )
 
         def wanted(told: dict[str, Any]) -> None:
             self.wanted |= dict.fromkeys(jobs, "")
@@ -189,17 +238,32 @@ class Load:
             run_id = self._stopped.pop(0)
             self._count += 1
             if self.dice.random() < 0.25 and not self.world.dev:  # it takes a minute
-                self._ask("delete", f"delete-{self._count}", f"/v1/runs/{run_id}", None, run_id=run_id, method="DELETE")
+                self._ask(
+                    "delete",
+                    f"delete-{self._count}",
+                    f"/v1/runs/{run_id}",
+                    None,
+                    run_id=run_id,
+                    method="DELETE",
+                )
             else:
-                self._ask("resume", f"resume-{self._count}", f"/v1/runs/{run_id}/resume", {}, run_id=run_id)
+                self._ask(
+                    "resume",
+                    f"resume-{self._count}",
+                    f"/v1/runs/{run_id}/resume",
+                    {},
+                    run_id=run_id,
+                )
 
 
 class Sampler(threading.Thread):
-    """Twice a second: what each process is, what is said of its task, and what it is then. Keeps what is untrue.
+    """Twice a second: what each process is, what is said of its task, and what it is then.
 
-    What changed while somebody was asked is not held against who answered, and a sample stands for the time since the
-    one before: how long it takes to ask, and how busy the machine is, neither adds nor hides a second. Who hears
-    nothing keeps the last word.
+    Keeps what is untrue.
+
+    What changed while somebody was asked is not held against who answered, and a sample stands for
+    the time since the one before: how long it takes to ask, and how busy the machine is, neither
+    adds nor hides a second. Who hears nothing keeps the last word.
     """
 
     def __init__(self, record: Callable[[], Rows], journals: Path) -> None:
@@ -240,7 +304,9 @@ class Sampler(threading.Thread):
         self.join()
 
     def _now(self) -> dict[Name, str]:
-        """What each task's process is now, by the names of the journals; of a task that executed twice, what lives."""
+        """What each task's process is now, by the names of the journals; of a task that executed
+        twice, what lives.
+        """
         found: dict[Name, str] = {}
         for journal in os.listdir(self.journals):
             run_id, index, attempt, pid, start = map(int, journal.removesuffix(".jsonl").split("-"))
@@ -265,11 +331,15 @@ def since(last: float, at: float) -> float:
 def untrue(
     at: float, rows: Rows, before: dict[Name, str], now: dict[Name, str], seconds: float = EVERY_S
 ) -> list[Seen]:
-    """The samples of this moment that are untrue of what processes were before the record was read, and are now."""
+    """The samples of this moment that are untrue of what processes were before the record was read,
+    and are now.
+    """
     found = []
     for run_id, index, attempt, status in rows:
         name = int(run_id), int(index), int(attempt)
-        first, then = (Seen(at, name, str(status), known.get(name, "none"), seconds) for known in (before, now))
+        first, then = (
+            Seen(at, name, str(status), known.get(name, "none"), seconds) for known in (before, now)
+        )
         if first.untrue and then.untrue:
             found.append(then)
     return found

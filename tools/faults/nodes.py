@@ -1,4 +1,6 @@
-"""What is true of containers on Kubernetes, and what a plain Job says of them. It shares no code with the service.
+"""What is true of containers on Kubernetes, and what a plain Job says of them.
+
+It shares no code with the service.
 
 tests/soak/test_faults_oracle.py tells lies about both.
 """
@@ -14,7 +16,8 @@ from tools.faults.oracle import Name
 
 PLAIN, OURS = SIDES = "a plain Job", "ours"
 LABEL = "crawler-lifecycle/"
-#: What a Job's status has of its only pod; the first of these that is not 0 is what a naive reader takes.
+#: What a Job's status has of its only pod; the first of these that is not 0 is what a naive reader
+#: takes.
 WORDS = {"succeeded": "SUCCEEDED", "failed": "FAILED", "active": "RUNNING"}
 
 
@@ -44,7 +47,10 @@ class Nodes:
         """Whether nobody hears of the nodes now; whether that is because their machines are off."""
 
     def learn(self, pods: Sequence[dict[str, Any]], now: float) -> dict[str, dict[Name, str]]:
-        """Told all pods that there are: what each container is now, on each side. One that never began is not there."""
+        """Told all pods that there are: what each container is now, on each side.
+
+        One that never began is not there.
+        """
         for pod in pods:
             uid, states = pod["metadata"]["uid"], pod["status"].get("containerStatuses")
             state: dict[str, Any] = states[0]["state"] if states else {}
@@ -53,16 +59,24 @@ class Nodes:
             if "terminated" in state:
                 self.boxes[uid].over = self.boxes[uid].over or now
         there = {pod["metadata"]["uid"] for pod in pods}
-        for uid, box in self.boxes.items():  # on a node that nobody hears, a pod that left the list may still execute
+        # On a node that nobody hears, a pod that left the list may still execute.
+        for uid, box in self.boxes.items():
             if self.off or (box.due < now if self.cut else uid not in there):
                 box.over = box.over or now
         boxes = self.boxes.values()
-        return {side: {b.name: "over" if b.over else "lives" for b in boxes if b.side == side} for side in SIDES}
+        return {
+            side: {b.name: "over" if b.over else "lives" for b in boxes if b.side == side}
+            for side in SIDES
+        }
 
     def living(self, side: str = "", seconds: float = 0.0) -> list[Box]:
         """Those that execute for so long at the least."""
         until = time.time() + seconds
-        return [box for box in list(self.boxes.values()) if side in box.side and not box.over and box.due > until]
+        return [
+            box
+            for box in list(self.boxes.values())
+            if side in box.side and not box.over and box.due > until
+        ]
 
 
 def _box(pod: dict[str, Any], now: float) -> Box:

@@ -1,8 +1,9 @@
 """The oracle: what must hold, whatever broke. It shares no code with the service.
 
-It is given evidence alone: rows as SQL told them, the crawlers' own journals, what was asked for with which answer,
-when which fault was in force, what lies in the archive, and what a sampler saw twice a second in record and /proc.
-``judge`` says in sentences what is wrong. tests/soak/test_faults_oracle.py tells it every lie it must find.
+It is given evidence alone: rows as SQL told them, the crawlers' own journals, what was asked for
+with which answer, when which fault was in force, what lies in the archive, and what a sampler saw
+twice a second in record and /proc. ``judge`` says in sentences what is wrong.
+tests/soak/test_faults_oracle.py tells it every lie it must find.
 """
 
 from __future__ import annotations
@@ -14,26 +15,31 @@ from dataclasses import dataclass, field
 from tools.soak.journal import Process, overlaps
 
 Name = tuple[int, int, int]
-#: What a status can be that is untrue: ended on record and alive; alive on record and over; waiting and begun.
+#: What a status can be that is untrue: ended on record and alive; alive on record and over; waiting
+#: and begun.
 ALIVE, DEAD, WAITING = "ended but alive", "alive but dead", "waits but executes"
 ENDED = ("SUCCEEDED", "FAILED", "CANCELLED", "LOST")
 WAITS, EXECUTES = ("QUEUED", "PENDING"), ("RUNNING", "STOPPING")
 OVER = ("COMPLETED", "FAILED")
-#: Without a fault a record may be behind the processes for so long: the looks of the bench's runs are 6 s apart.
+#: Without a fault a record may be behind the processes for so long: the looks of the bench's runs
+#: are 6 s apart.
 LATE_S = 20.0
 #: The same in a short play, which a busy machine plays beside much else.
 SHORT_LATE_S = 60.0
-#: Jobs of managers have the usual ladder: their first look is due after a minute, and only wake-ups come sooner.
+#: Jobs of managers have the usual ladder: their first look is due after a minute, and only wake-ups
+#: come sooner.
 LADDER_S = 60.0
-#: A fault is made good for so long after its end: connections come back, activities are tried again.
+#: A fault is made good for so long after its end: connections come back, activities are tried
+#: again.
 AFTER_S = 15.0
 #: When the faults have ended, what is open gets less within so long, until nothing is.
 SETTLE_S = 90.0
 #: A deployment that was under way at an accepted stop begins by then; nothing later.
 ON_ITS_WAY_S = 60.0
 EVERY_S = 0.5
-#: The looks of the bench's runs are 6 s apart, or up to ten times as many where an overloaded machine stretches the
-#: interval and says so. Where a fault must not hinder looks, a next look is overdue by at most so many seconds.
+#: The looks of the bench's runs are 6 s apart, or up to ten times as many where an overloaded
+#: machine stretches the interval and says so. Where a fault must not hinder looks, a next look is
+#: overdue by at most so many seconds.
 INTERVAL_S, STRETCH_MAX, OVERDUE_S = 6.0, 10.0, 15.0
 #: Faults that leave nobody who notices a change: it is found by the next look.
 BLIND = "blind"
@@ -79,7 +85,9 @@ class Age:
     at: float
     oldest: float
     overdue: float
-    """By how much the most overdue next look exceeded the interval that the record shows for its run."""
+    """By how much the most overdue next look exceeded the interval that the record shows for its
+    run.
+    """
 
 
 @dataclass(frozen=True)
@@ -158,17 +166,23 @@ class Evidence:
     left: list[str] = field(default_factory=list)
     """What was still open so long after the faults."""
     wanted: dict[str, str] = field(default_factory=dict)
-    """Jobs of accepted managers and steps of accepted graphs by their number: the one that ends before it begins."""
+    """Jobs of accepted managers and steps of accepted graphs by their number: the one that ends
+    before it begins.
+    """
     schedule: tuple[float, float, float] = (0.0, 0.0, 0.0)
     """Since when and until when a schedule surely was there, and its seconds."""
     due: list[tuple[float, str, int | None]] = field(default_factory=list)
     """When it was due, by its lines: with what became of that, and the run that it began."""
     short: bool = False
-    """A play of seconds beside much else: a fault may meet nobody, but not all of them; a record may be later."""
+    """A play of seconds beside much else: a fault may meet nobody, but not all of them; a record
+    may be later.
+    """
     late: float = 0.0
     """For so many seconds a record may be late, where somebody says so."""
     patience: float = 1.0
-    """How many times as long as on a machine of its own everything may take; a short play measures it."""
+    """How many times as long as on a machine of its own everything may take; a short play measures
+    it.
+    """
     died: list[str] = field(default_factory=list)
     """Processes of ours that ended, and nobody had killed them."""
     prompt: str = ""
@@ -181,7 +195,9 @@ class Evidence:
     """When something began to execute once more."""
 
     def label(self, at: float) -> str:
-        """The fault in whose time a moment lies: the last one that began before it and is not made good yet."""
+        """The fault in whose time a moment lies: the last one that began before it and is not made
+        good yet.
+        """
         found = [one.label for one in self.faults if one.began <= at <= one.ended + AFTER_S]
         return found[-1] if found else "calm"
 
@@ -190,7 +206,9 @@ class Evidence:
         return bool(self.prompt) and self.prompt in fault.label
 
     def disturbed(self, since: float, until: float, for_records: bool = False) -> float:
-        """Seconds of this time in which a fault, or one that excuses ``for_records``, was in force or was made good."""
+        """Seconds of this time in which a fault, or one that excuses ``for_records``, was in force
+        or was made good.
+        """
         excuses = [one for one in self.faults if not (for_records and self.must_be_prompt(one))]
         spans, last, total = sorted((one.began, one.ended + AFTER_S) for one in excuses), since, 0.0
         for begin, end in spans:
@@ -200,16 +218,26 @@ class Evidence:
         return total
 
     def forgotten(self, since: float, until: float | None = None) -> bool:
-        """Whether what was written then may be gone: after a copy of the record that was put back. Nothing else may."""
+        """Whether what was written then may be gone: after a copy of the record that was put back.
+
+        Nothing else may.
+        """
         backs = [one for one in self.faults if one.label == "restore of database"]
         return any(one.began <= (until or since) and since <= one.ended for one in backs)
 
     def bound(self, kind: str) -> list[Ask]:
         """Of what was asked for: what was accepted, and is not forgotten."""
-        return [a for a in self.asks if a.kind == kind and a.accepted and not self.forgotten(a.sent, a.answered)]
+        return [
+            a
+            for a in self.asks
+            if a.kind == kind and a.accepted and not self.forgotten(a.sent, a.answered)
+        ]
 
     def disk_full(self, since: float, until: float) -> bool:
-        return any(o.label.startswith("disk") and o.began <= until and o.ended + 3 >= since for o in self.faults)
+        return any(
+            o.label.startswith("disk") and o.began <= until and o.ended + 3 >= since
+            for o in self.faults
+        )
 
 
 def judge(evidence: Evidence) -> list[str]:
@@ -221,7 +249,10 @@ def judge(evidence: Evidence) -> list[str]:
         *statuses(evidence),
         *_stops(evidence),
         *_delivered(evidence),
-        *(f"{SETTLE_S * evidence.patience:.0f} s without progress after the faults: {one}" for one in evidence.left),
+        *(
+            f"{SETTLE_S * evidence.patience:.0f} s without progress after the faults: {one}"
+            for one in evidence.left
+        ),
         *_planned(evidence),
         *_looked_at(evidence),
         *evidence.died,
@@ -232,7 +263,10 @@ def statuses(evidence: Evidence) -> list[str]:
     """Those about statuses alone, and about faults that did nothing."""
     idle = [one for one in evidence.faults if not one.happened]
     told = not evidence.short or len(idle) == len(evidence.faults)
-    return [*_true(evidence), *(f"the fault {one.label} did nothing: {one.did}" for one in idle if told)]
+    return [
+        *_true(evidence),
+        *(f"the fault {one.label} did nothing: {one.did}" for one in idle if told),
+    ]
 
 
 def _accepted(e: Evidence) -> Iterator[str]:
@@ -251,9 +285,13 @@ def _accepted(e: Evidence) -> Iterator[str]:
 
 
 def _once(e: Evidence) -> Iterator[str]:
-    """Each task on record executed once for its attempt, no index twice at a time, and nothing without a record."""
+    """Each task on record executed once for its attempt, no index twice at a time, and nothing
+    without a record.
+    """
     rows, ran = Counter(task.name for task in e.tasks), Counter(one.name for one in e.processes)
-    yield from (f"task {name} is on record {times} times" for name, times in rows.items() if times > 1)
+    yield from (
+        f"task {name} is on record {times} times" for name, times in rows.items() if times > 1
+    )
     yield from (f"task {name} executed {times} times" for name, times in ran.items() if times > 1)
     unknown = {one.name for one in e.processes if not e.forgotten(one.begin)} - rows.keys()
     yield from (f"task {name} executed and is not on record" for name in unknown)
@@ -265,7 +303,9 @@ def _once(e: Evidence) -> Iterator[str]:
         indexes[one.run_id, one.index].append(one)
     good = {task.name for task in e.tasks if task.status == "SUCCEEDED"}
     for index, processes in indexes.items():
-        yield from (f"index {index} executed twice at a time: {a}; {b}" for a, b in overlaps(processes))
+        yield from (
+            f"index {index} executed twice at a time: {a}; {b}" for a, b in overlaps(processes)
+        )
         for one in processes:
             if any(other.name in good and other.attempt < one.attempt for other in processes):
                 yield f"index {index} had succeeded and was executed again: {one}"
@@ -294,17 +334,24 @@ def _told_otherwise(e: Evidence) -> Iterator[tuple[Process, str]]:
             for a in e.asks
             if a.run_id == one.run_id
         )
-        if crossed and task.status == "CANCELLED":  # a forced one may kill between the last word and the exit
+        # A forced one may kill between the last word and the exit.
+        if crossed and task.status == "CANCELLED":
             continue
         finished = one.end.get("code") == 0 and one.end.get("reason") == "finished"
         if finished and task.status != "SUCCEEDED":
-            yield one, f"task {one.name} told that it finished and is {task.status}, {task.outcome}: {one}"
+            yield (
+                one,
+                f"task {one.name} told that it finished and is {task.status}, "
+                f"{task.outcome}: {one}",
+            )
         if not finished and not one.signals and task.status == "SUCCEEDED":
             yield one, f"task {one.name} told that it failed and is {task.status}: {one}"
 
 
 def _true(e: Evidence) -> Iterator[str]:
-    """No status says ended of what lives; none is behind for longer than looks take, but for faults."""
+    """No status says ended of what lives; none is behind for longer than looks take, but for
+    faults.
+    """
     stretches: dict[tuple[Name, str], list[float]] = defaultdict(list)
     slow = {one.name for one in e.processes if one.args.get("number", "").startswith("m")}
     for seen in e.seen:
@@ -318,10 +365,14 @@ def _true(e: Evidence) -> Iterator[str]:
         for at in [*moments[1:], float("inf")]:
             # Nobody can read a database that is away: a gap that faults fill is none.
             if at - last > 4 * EVERY_S and e.disturbed(last, at, True) < at - last - EVERY_S:
-                longest, when = max((longest, when), (last - began - e.disturbed(began, last, True), began))
+                longest, when = max(
+                    (longest, when), (last - began - e.disturbed(began, last, True), began)
+                )
                 began = at
             last = at
-        allowed = (e.late or (SHORT_LATE_S if e.short else LATE_S)) * e.patience + (LADDER_S if name in slow else 0)
+        allowed = (e.late or (SHORT_LATE_S if e.short else LATE_S)) * e.patience + (
+            LADDER_S if name in slow else 0
+        )
         if e.label(when).startswith(BLIND):
             allowed += INTERVAL_S * STRETCH_MAX + OVERDUE_S
         if longest > allowed:
@@ -329,24 +380,49 @@ def _true(e: Evidence) -> Iterator[str]:
 
 
 def _stops(e: Evidence) -> Iterator[str]:
-    """A stop that was accepted ends its run: nothing begins after it, and who heard it is recorded as stopped."""
+    """A stop that was accepted ends its run: nothing begins after it, and who heard it is recorded
+    as stopped.
+    """
     ends = {task.name: task for task in e.tasks}
     for stop in e.bound("stop"):
         if stop.status != 202:
             continue
         # From a resume on that may have been heard, the stop is history.
-        resumes = [a.sent for a in e.asks if a.kind == "resume" and a.run_id == stop.run_id and a.answered > stop.sent]
+        resumes = [
+            a.sent
+            for a in e.asks
+            if a.kind == "resume" and a.run_id == stop.run_id and a.answered > stop.sent
+        ]
         until = min(resumes, default=float("inf"))
         for one in e.processes:
             if one.run_id != stop.run_id:
                 continue
-            if stop.answered + ON_ITS_WAY_S * e.patience + e.disturbed(stop.answered, one.begin) < one.begin < until:
-                yield f"run {one.run_id} was stopped at {stop.answered:.1f}, and this began after it: {one}"
+            if (
+                stop.answered + ON_ITS_WAY_S * e.patience + e.disturbed(stop.answered, one.begin)
+                < one.begin
+                < until
+            ):
+                yield (
+                    f"run {one.run_id} was stopped at {stop.answered:.1f}, and this began after "
+                    f"it: {one}"
+                )
             task = ends.get(one.name)
             end = one.end if one.end and one.end.get("reason") == "shutdown" else None
-            heard = end is not None and stop.answered < end["at"] < until and not e.disk_full(one.begin, one.last)
-            if heard and task and task.status not in ("CANCELLED", "SUCCEEDED") and one.begin < stop.sent:
-                yield f"task {one.name} was stopped after an accepted stop and is {task.status}, {task.outcome}"
+            heard = (
+                end is not None
+                and stop.answered < end["at"] < until
+                and not e.disk_full(one.begin, one.last)
+            )
+            if (
+                heard
+                and task
+                and task.status not in ("CANCELLED", "SUCCEEDED")
+                and one.begin < stop.sent
+            ):
+                yield (
+                    f"task {one.name} was stopped after an accepted stop and is {task.status}, "
+                    f"{task.outcome}"
+                )
     for one in e.processes:
         if len(one.signals) > 1:
             yield f"{one} got {len(one.signals)} stop signals"
@@ -355,8 +431,16 @@ def _stops(e: Evidence) -> Iterator[str]:
 def _delivered(e: Evidence) -> Iterator[str]:
     """Each ended run has its event once for each verdict, and one archive that is there."""
     exported, events = Counter(row[:2] for row in e.exports), Counter(e.events)
-    yield from (f"the export {name} is on record {times} times" for name, times in exported.items() if times > 1)
-    yield from (f"the event {name} is on record {times} times" for name, times in events.items() if times > 1)
+    yield from (
+        f"the export {name} is on record {times} times"
+        for name, times in exported.items()
+        if times > 1
+    )
+    yield from (
+        f"the event {name} is on record {times} times"
+        for name, times in events.items()
+        if times > 1
+    )
     told, hook = set(e.told), [ask.answered for ask in e.bound("webhook")]
     first = list(dict.fromkeys(e.hooked))
     for run_id, attempt in first:
@@ -374,11 +458,16 @@ def _delivered(e: Evidence) -> Iterator[str]:
                 yield f"the event of run {name} is on record and was never told"
             if not exported[name]:
                 yield f"run {name} ended without an export"
-    yield from (f"the deletion of run {run_id} never ended" for run_id, ended in e.deleted.items() if not ended)
+    yield from (
+        f"the deletion of run {run_id} never ended"
+        for run_id, ended in e.deleted.items()
+        if not ended
+    )
     for ask in e.bound("delete"):
         if ask.run_id not in e.deleted:
             yield f"the deletion of run {ask.run_id} was accepted and is not on record"
-    gone = {a.run_id for a in e.asks if a.kind == "delete"} - {a.run_id for a in e.bound("delete")}  # and nobody knows
+    # And nobody knows.
+    gone = {a.run_id for a in e.asks if a.kind == "delete"} - {a.run_id for a in e.bound("delete")}
     for run_id, attempt, status, url in e.exports:
         if run_id in e.deleted and e.archives.get(url or ""):
             yield f"run {run_id} was deleted, and its archive lies at {url}"
@@ -389,20 +478,29 @@ def _delivered(e: Evidence) -> Iterator[str]:
 
 
 def _planned(e: Evidence) -> Iterator[str]:
-    """Each job and step came to its good end once, in order; each due time has one line, and began what it says."""
+    """Each job and step came to its good end once, in order; each due time has one line, and began
+    what it says.
+    """
     by_number: dict[str, list[Process]] = defaultdict(list)
     for one in e.processes:
         by_number[one.args.get("number", "")].append(one)
-    plans = [a for a in e.asks if a.kind in ("manager", "jobs", "graph") and e.forgotten(a.sent, a.answered)]
+    plans = [
+        a
+        for a in e.asks
+        if a.kind in ("manager", "jobs", "graph") and e.forgotten(a.sent, a.answered)
+    ]
     gone = {ask.key.split("-")[1] for ask in plans}
     for number, before in e.wanted.items():
         mine = by_number[number]
         good = [one for one in mine if one.end and one.end.get("reason") == "finished"]
-        if any(e.forgotten(one.begin, one.last) for one in mine):  # whoever began it may not know, and begins it again
+        # Whoever began it may not know, and begins it again.
+        if any(e.forgotten(one.begin, one.last) for one in mine):
             good = good[-1:]
         if not good and number[1:].split("-")[0] in gone:
             continue
-        broken = any((one.pid, one.start) in e.kills or e.disk_full(one.begin, one.last) for one in mine)
+        broken = any(
+            (one.pid, one.start) in e.kills or e.disk_full(one.begin, one.last) for one in mine
+        )
         if len(good) > 1 or not (good or broken or before):
             yield f"job {number} came to a good end {len(good)} times: {[str(one) for one in mine]}"
         ended = [one.last for one in by_number[before] if before and one.end]
@@ -421,26 +519,38 @@ def _planned(e: Evidence) -> Iterator[str]:
 
 
 def _looked_at(e: Evidence) -> Iterator[str]:
-    """Faults that must not hinder looks leave none of the bench's runs without one for longer than this."""
+    """Faults that must not hinder looks leave none of the bench's runs without one for longer than
+    this.
+    """
     for fault in filter(e.must_be_prompt, e.faults):
-        # The last look before it may be as old as the interval; what was old for another reason has its own fault.
+        # The last look before it may be as old as the interval; what was old for another reason has
+        # its own fault.
         since = fault.began + INTERVAL_S + OVERDUE_S
         ages = [age for age in e.ages if since <= age.at <= fault.ended]
         overdue = max((age.overdue for age in ages), default=0.0)
         if overdue > OVERDUE_S * e.patience:
-            yield f"in the time of {fault.label} the next look at a run was overdue by {overdue:.0f} s"
+            yield (
+                f"in the time of {fault.label} the next look at a run was overdue by "
+                f"{overdue:.0f} s"
+            )
         oldest = max((age.oldest for age in ages), default=0.0)
         if oldest > (INTERVAL_S * STRETCH_MAX + OVERDUE_S) * e.patience:
             yield f"in the time of {fault.label} the last look at a run was {oldest:.0f} s old"
 
 
 def lost(e: Evidence) -> list[float]:
-    """The last moments of what was accepted and has no true end on record: of starts, and of tasks on record."""
+    """The last moments of what was accepted and has no true end on record: of starts, and of tasks
+    on record.
+    """
     keys = {run.key for run in e.runs}
     found = [a.answered for a in e.asks if a.kind == "start" and a.accepted and a.key not in keys]
     last = {one.name: one.last for one in e.processes}
     begun = {ask.run_id: ask.answered for ask in e.asks if ask.kind == "start"}
-    tasks = {t.name: last.get(t.name, begun.get(t.name[0], 0.0)) for t in e.tasks if t.status not in ENDED}
+    tasks = {
+        t.name: last.get(t.name, begun.get(t.name[0], 0.0))
+        for t in e.tasks
+        if t.status not in ENDED
+    }
     tasks |= {one.name: one.last for one, _ in _told_otherwise(e)}
     return found + list(tasks.values())
 
@@ -452,20 +562,27 @@ def doubled(e: Evidence) -> list[float]:
     found = []
     for one in sorted(e.processes, key=lambda process: process.begin):
         earlier = before[one.run_id, one.index]
-        if any(other.name == one.name or other.last > one.begin or other.name in good for other in earlier):
+        if any(
+            other.name == one.name or other.last > one.begin or other.name in good
+            for other in earlier
+        ):
             found.append(one.begin)
         earlier.append(one)
     return found
 
 
 def verdicts(e: Evidence) -> dict[str, list[float]]:
-    """By fault that must not hinder records: how long after its end runs had their verdicts that waited for it."""
+    """By fault that must not hinder records: how long after its end runs had their verdicts that
+    waited for it.
+    """
     last: dict[int, float] = defaultdict(float)
     for one in e.processes:
         last[one.run_id] = max(last[one.run_id], one.last)
     return {
         fault.label: [
-            run.ended - fault.ended for run in e.runs if fault.began < last[run.run_id] < fault.ended < run.ended
+            run.ended - fault.ended
+            for run in e.runs
+            if fault.began < last[run.run_id] < fault.ended < run.ended
         ]
         for fault in filter(e.must_be_prompt, e.faults)
     }
@@ -475,8 +592,9 @@ Figure = dict[str, dict[str, float]]
 
 
 def figure(e: Evidence) -> Figure:
-    """By fault: tasks that began or ended in its time, untrue status-seconds and tasks of each kind, what was lost or
-    doubled, the longest time for which one status was untrue, and how old a last look was."""
+    """By fault: tasks that began or ended in its time, untrue status-seconds and tasks of each
+    kind, what was lost or doubled, the longest time for which one status was untrue, and how old a
+    last look was."""
     found: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for one in e.processes:
         for label in {e.label(one.begin), e.label(one.last)}:

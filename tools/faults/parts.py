@@ -1,4 +1,6 @@
-"""The processes of the bench: started, kept up, killed, frozen and ended by their ids; and toxiproxy between them."""
+"""The processes of the bench: started, kept up, killed, frozen and ended by their ids; and
+toxiproxy between them.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,15 @@ import httpx
 RESTART_S = 2.0
 #: No judgement: on a busy machine five processes have taken three minutes.
 READY_S = 900.0
-#: Each request in a connection of its own, as of strangers. A client of its own for each would read certificates anew.
+#: Each request in a connection of its own, as of strangers. A client of its own for each would read
+#: certificates anew.
 HTTP = httpx.Client(trust_env=False, verify=False, limits=httpx.Limits(max_keepalive_connections=0))
 
 
 def stat(pid: int) -> tuple[str, int, int] | None:
-    """State, parent and start time of a process, as the kernel tells them; ``None`` when there is none."""
+    """State, parent and start time of a process, as the kernel tells them; ``None`` when there is
+    none.
+    """
     with suppress(OSError, IndexError, ValueError):
         words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return words[0], int(words[1]), int(words[19])
@@ -62,7 +67,13 @@ class Part:
         self, name: str, command: Sequence[str], env: Mapping[str, str], folder: Path, ready: Callable[[], bool],
         user: str = "",
     ) -> None:  # fmt: skip
-        self.name, self.command, self.env, self.folder, self.ready = name, list(command), dict(env), folder, ready
+        self.name, self.command, self.env, self.folder, self.ready = (
+            name,
+            list(command),
+            dict(env),
+            folder,
+            ready,
+        )
         self._as = ["--reuid", user, "--regid", user, "--clear-groups"] if user else []
         self.process: subprocess.Popen[bytes] | None = None
         self.deaths: list[tuple[float, int]] = []
@@ -77,7 +88,12 @@ class Part:
         words = ["setpriv", "--pdeathsig", "KILL", *self._as, "--", *self.command]
         with (self.folder / f"{self.name}.log").open("ab") as log:
             self.process = subprocess.Popen(
-                words, env=self.env, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                words,
+                env=self.env,
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
             )
         self.wanted, self._dead_at = True, 0.0
 
@@ -102,14 +118,18 @@ class Part:
             self.start()
 
     def kill(self) -> int:
-        """As a crash does, its children too where it is one program of several processes; how many died."""
+        """As a crash does, its children too where it is one program of several processes; how many
+        died.
+        """
         victims = [self.pid, *(children(self.pid) if self._as else [])]
         for pid in filter(None, victims):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         if self.process:
             self.process.wait(30)
-        return len([pid for pid in victims if pid and ((found := stat(pid)) is None or found[0] == "Z")])
+        return len(
+            [pid for pid in victims if pid and ((found := stat(pid)) is None or found[0] == "Z")]
+        )
 
     def end(self, seconds: float) -> None:
         """In order, or by force after so long."""
@@ -123,14 +143,21 @@ class Part:
 
 
 class Proxies:
-    """toxiproxy's API, and what went through it: counted by the kernel in its sockets, and by itself."""
+    """toxiproxy's API, and what went through it: counted by the kernel in its sockets, and by
+    itself.
+    """
 
     def __init__(self, url: str) -> None:
         self.ports: dict[str, int] = {}
         self._http = httpx.Client(base_url=url, timeout=60, trust_env=False)
 
     def add(self, name: str, listen: int, upstream: int) -> None:
-        body = {"name": name, "listen": f"127.0.0.1:{listen}", "upstream": f"127.0.0.1:{upstream}", "enabled": True}
+        body = {
+            "name": name,
+            "listen": f"127.0.0.1:{listen}",
+            "upstream": f"127.0.0.1:{upstream}",
+            "enabled": True,
+        }
         self._http.post("/proxies", json=body).raise_for_status()
         self.ports[name] = listen
 
@@ -138,7 +165,12 @@ class Proxies:
         self._http.post(f"/proxies/{name}", json={"enabled": value}).raise_for_status()
 
     def toxic(self, name: str, kind: str, stream: str, **attributes: int) -> None:
-        body = {"name": f"{kind}-{stream}", "type": kind, "stream": stream, "attributes": attributes}
+        body = {
+            "name": f"{kind}-{stream}",
+            "type": kind,
+            "stream": stream,
+            "attributes": attributes,
+        }
         self._http.post(f"/proxies/{name}/toxics", json=body).raise_for_status()
 
     def heal(self, name: str) -> None:
@@ -148,10 +180,14 @@ class Proxies:
         self.enable(name, True)
 
     def through(self, name: str) -> int:
-        """Bytes of clients in connections that have ended, also of those too short to be seen open."""
+        """Bytes of clients in connections that have ended, also of those too short to be seen
+        open.
+        """
         lines = self._http.get("/metrics").text.splitlines()
         mine = [
-            line for line in lines if line.startswith("toxiproxy_proxy_received_bytes_total") and f'"{name}"' in line
+            line
+            for line in lines
+            if line.startswith("toxiproxy_proxy_received_bytes_total") and f'"{name}"' in line
         ]
         return sum(int(float(line.split()[-1])) for line in mine if 'direction="upstream"' in line)
 

@@ -1,9 +1,11 @@
-"""scrapyd in the world of the bench, beside ours: the same crawls at the same time, under the same faults.
+"""scrapyd in the world of the bench, beside ours: the same crawls at the same time, under the same
+faults.
 
-scrapyd (PyPI) gets a venv of its own beside the programs of the bench. Its jobs are the bench's crawler with journals
-of its own, its files lie on the same small disk, and who is not answered asks again. Its ``listjobs.json`` is read
-twice a second as anybody reads it: pending, running, finished; an accepted job that it does not list is over, as far as
-one can tell. Whoever hears nothing keeps the last word.
+scrapyd (PyPI) gets a venv of its own beside the programs of the bench. Its jobs are the bench's
+crawler with journals of its own, its files lie on the same small disk, and who is not answered asks
+again. Its ``listjobs.json`` is read twice a second as anybody reads it: pending, running, finished;
+an accepted job that it does not list is over, as far as one can tell. Whoever hears nothing keeps
+the last word.
 """
 
 from __future__ import annotations
@@ -73,41 +75,60 @@ class Scrapyd:
         world = self.world
         self.journals.mkdir()
         (world.folder / "plain.py").write_text(RUNNER)
-        # Its queue lies beside the small disk, as our database does: see docs/faults.md for what happens otherwise.
+        # Its queue lies beside the small disk, as our database does: see docs/faults.md for what
+        # happens otherwise.
         places = "".join(f"{name}_dir = {world.disk / name}\n" for name in ("logs", "eggs"))
         places += f"dbs_dir = {world.folder / 'dbs'}\n"
         options = f"http_port = {world.port('scrapyd')}\nmax_proc = {SLOTS}\nrunner = plain\n"
-        (world.logs / "scrapyd.conf").write_text(f"[scrapyd]\n{options}{places}[settings]\nsoak = none\n")
+        (world.logs / "scrapyd.conf").write_text(
+            f"[scrapyd]\n{options}{places}[settings]\nsoak = none\n"
+        )
         env = world.clean | {"PYTHONPATH": str(world.folder), "FILES": str(world.disk / "files")}
         words = [str(program()), "-m", "scrapyd"]
-        world.parts["scrapyd"] = Part("scrapyd", words, env, world.logs, answers(f"{self.url}/daemonstatus.json"))
+        world.parts["scrapyd"] = Part(
+            "scrapyd", words, env, world.logs, answers(f"{self.url}/daemonstatus.json")
+        )
         world.parts["scrapyd"].start()
         world.parts["scrapyd"].wait_ready()
         world.beside["scrapyd"] = self.journals
         self._asker.start()
 
     def want(self, args: dict[str, str]) -> None:
-        """Ask for a job with these arguments until it is accepted; not for one that only a stop ends."""
+        """Ask for a job with these arguments until it is accepted; not for one that only a stop
+        ends.
+        """
         if float(args["seconds"]) <= USUAL:
             self.count += 1
-            self.asked[str(self.count)] = args | {"journal": str(self.journals), "jobid": str(self.count)}
+            self.asked[str(self.count)] = args | {
+                "journal": str(self.journals),
+                "jobid": str(self.count),
+            }
 
     def _ask(self) -> None:
         while not self._over.wait(0.2):
             for number in list(self.asked):
                 with suppress(httpx.HTTPError, ValueError):
                     form = {"project": "soak", "spider": "soak", **self.asked[number]}
-                    told = httpx.post(f"{self.url}/schedule.json", data=form, timeout=2, trust_env=False).json()
+                    told = httpx.post(
+                        f"{self.url}/schedule.json", data=form, timeout=2, trust_env=False
+                    ).json()
                     if told["status"] == "ok":
                         self.accepted[number] = time.time()
                         del self.asked[number]
 
     def record(self) -> Rows:
-        """Each accepted job with its status, under our words. Raises what the sampler takes for nobody's answer."""
+        """Each accepted job with its status, under our words.
+
+        Raises what the sampler takes for nobody's answer.
+        """
         known = list(self.accepted)
         try:
-            told = httpx.get(f"{self.url}/listjobs.json?project=soak", timeout=2, trust_env=False).json()
-            self.listed = {job["id"]: status for name, status in STATUSES.items() for job in told[name]}
+            told = httpx.get(
+                f"{self.url}/listjobs.json?project=soak", timeout=2, trust_env=False
+            ).json()
+            self.listed = {
+                job["id"]: status for name, status in STATUSES.items() for job in told[name]
+            }
         except (httpx.HTTPError, ValueError, KeyError) as error:
             raise pymysql.err.OperationalError(str(error)) from error
         return [(int(number), 0, 1, self.listed.get(number, "LOST")) for number in known]
@@ -130,13 +151,19 @@ class Scrapyd:
         lost = [number for number in self.accepted if self.listed.get(number) != "SUCCEEDED"]
         evidence.lost = [last.get(number, self.accepted[number]) for number in lost]
         evidence.doubled = doubled(evidence)
-        bad = {str(one.run_id) for one in evidence.processes if not one.end or one.end.get("reason") != "finished"}
+        bad = {
+            str(one.run_id)
+            for one in evidence.processes
+            if not one.end or one.end.get("reason") != "finished"
+        }
         told = {
             "accepted": len(self.accepted),
             "never begun": len(self.accepted.keys() - last.keys()),
             "not listed any more": len(self.accepted.keys() - self.listed.keys()),
             "never finished as listed": sum(one in self.listed for one in lost),
-            "finished as listed, and killed or failed": sum(self.listed.get(one) == "SUCCEEDED" for one in bad),
+            "finished as listed, and killed or failed": sum(
+                self.listed.get(one) == "SUCCEEDED" for one in bad
+            ),
         }
         self.world.say(f"jobs of scrapyd: {told}")
         return evidence

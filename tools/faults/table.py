@@ -1,7 +1,9 @@
-"""``python -m tools.faults.table --seed S --seeds N --minutes M``: the table of docs/faults.md, in Markdown.
+"""``python -m tools.faults.table --seed S --seeds N --minutes M``: the table of docs/faults.md, in
+Markdown.
 
-For each seed it plays ours with scrapyd beside it, and plain Jobs with ours beside them, one play after the other, and
-adds them up. Exit code 1: a play found something, or did not come to its end; what was played is in the table.
+For each seed it plays ours with scrapyd beside it, and plain Jobs with ours beside them, one play
+after the other, and adds them up. Exit code 1: a play found something, or did not come to its end;
+what was played is in the table.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from tools.faults.oracle import ALIVE, DEAD, WAITING, Figure, per_thousand
 COLUMNS = ("tasks", ALIVE, f"{ALIVE}, tasks", DEAD, f"{DEAD}, tasks", WAITING, "lost", "doubled")
 GREATEST = ("longest", "oldest look")
 CALM = "calm"
-#: Seconds without a fault at the begin of each play. Faults leave too little time between them for the row of no fault.
+#: Seconds without a fault at the begin of each play. Faults leave too little time between them for
+#: the row of no fault.
 CALM_S = 60
 #: Whom a kill or a freeze met makes a difference: rows of docs/faults.md.
 WHOM = {"crawler": "of crawler", "controllers": "of controllers", "temporal": "of Temporal"}
@@ -36,7 +39,9 @@ PLAYS = (
 def lines(figure: Figure) -> Iterator[str]:
     """The figure of one side, for people."""
     columns = (*COLUMNS, *GREATEST)
-    yield f"{'in the time of':40} " + " ".join(f"{name:>{len(name)}}" for name in (*columns, "for 1,000"))
+    yield f"{'in the time of':40} " + " ".join(
+        f"{name:>{len(name)}}" for name in (*columns, "for 1,000")
+    )
     for label, row in sorted(figure.items()):
         values = [*(row.get(name, 0.0) for name in columns), per_thousand(row)]
         yield f"{label:40} " + " ".join(
@@ -68,7 +73,14 @@ def together(figures: Sequence[Figure]) -> Figure:
 
 def markdown(title: str, ours: Figure, theirs: Figure) -> Iterator[str]:
     """A table with both sides in each cell."""
-    heads = ("tasks", "untrue, for 1,000", "lost", "doubled", f"{ALIVE}, s (tasks)", f"{DEAD}, s (tasks)")
+    heads = (
+        "tasks",
+        "untrue, for 1,000",
+        "lost",
+        "doubled",
+        f"{ALIVE}, s (tasks)",
+        f"{DEAD}, s (tasks)",
+    )
     yield f"| {title} | " + " | ".join(heads) + " |"
     yield "|---|" + "---|" * len(heads)
     rows = sorted({*ours, *theirs} - {"no fault"})
@@ -76,7 +88,9 @@ def markdown(title: str, ours: Figure, theirs: Figure) -> Iterator[str]:
         sides = [side.get(label, {}) for side in (ours, theirs)]
         cells = [_cell(sides, "tasks"), "/".join(f"{per_thousand(row):,.0f}" for row in sides)]
         cells += [_cell(sides, "lost"), _cell(sides, "doubled")]
-        cells += [f"{_cell(sides, name)} ({_cell(sides, f'{name}, tasks')})" for name in (ALIVE, DEAD)]
+        cells += [
+            f"{_cell(sides, name)} ({_cell(sides, f'{name}, tasks')})" for name in (ALIVE, DEAD)
+        ]
         yield f"| {label} | " + " | ".join(cells) + " |"
 
 
@@ -95,7 +109,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--minutes", type=float, default=3.0, help="of each play")
-    parser.add_argument("--dev", action="store_true", help="Temporal is the dev server of its SDK, not production's")
+    parser.add_argument(
+        "--dev", action="store_true", help="Temporal is the dev server of its SDK, not production's"
+    )
     chosen = parser.parse_args()
     red, tables = [], []
     with tempfile.TemporaryDirectory() as folder:
@@ -103,14 +119,27 @@ def main() -> int:
             figures = []
             for seed in range(chosen.seed, chosen.seed + chosen.seeds):
                 file = Path(folder) / f"{module}-{seed}"
-                asked = [sys.executable, "-m", module, "--seed", str(seed), "--minutes", str(chosen.minutes), *words]
+                asked = [
+                    sys.executable,
+                    "-m",
+                    module,
+                    "--seed",
+                    str(seed),
+                    "--minutes",
+                    str(chosen.minutes),
+                    *words,
+                ]
                 asked += ["--calm", str(CALM_S)]
                 asked += ["--dev"] if chosen.dev and module == "tools.faults" else []
                 if subprocess.run([*asked, "--figures", str(file)], check=False).returncode:
                     red.append(f"{module}, seed {seed}")
                 if file.exists():
                     figures.append(json.loads(file.read_text()))
-            tables.append("\n".join(markdown(title, *(together([one[s] for one in figures]) for s in (left, right)))))
+            tables.append(
+                "\n".join(
+                    markdown(title, *(together([one[s] for one in figures]) for s in (left, right)))
+                )
+            )
     print("\n\n".join(["", *tables, *(f"RED: {one}" for one in red)]))
     return 1 if red else 0
 

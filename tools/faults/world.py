@@ -1,7 +1,9 @@
-"""The world of the bench: real servers and our services on loopback, toxiproxy before each, a small disk for the tasks.
+"""The world of the bench: real servers and our services on loopback, toxiproxy before each, a small
+disk for the tasks.
 
-Temporal's production server on PostgreSQL, MariaDB, S3 by rclone; one scheduler service, two gateways, two workers of
-all roles on the local cluster. Nothing outlives the program: everything is ended by its process id.
+Temporal's production server on PostgreSQL, MariaDB, S3 by rclone; one scheduler service, two
+gateways, two workers of all roles on the local cluster. Nothing outlives the program: everything is
+ended by its process id.
 """
 
 from __future__ import annotations
@@ -37,28 +39,51 @@ PG = Path("/usr/lib/postgresql/15/bin")
 DISK = "512m"
 SLOTS = 12
 OURS = ("scheduler", "gateway-1", "gateway-2", "worker-1", "worker-2")
-#: In a short play each is there once, which halves what it costs: two of a kind are for the task ``faults``.
+#: In a short play each is there once, which halves what it costs: two of a kind are for the task
+#: ``faults``.
 SHORT_OURS = ("scheduler", "gateway-2", "worker-2")
-PROXIED = ("temporal", "postgres", "database", "s3", "scheduler", "gateway-1", "gateway-2", "webhook")
+PROXIED = (
+    "temporal",
+    "postgres",
+    "database",
+    "s3",
+    "scheduler",
+    "gateway-1",
+    "gateway-2",
+    "webhook",
+)
 #: What of the machine's environment would be settings of ours.
 FOREIGN = ("LIFECYCLE_", "TEMPORAL_", "AWS_", "CRAWL_", "OTEL_")
 DYNAMIC = (
     "matching.enableFairness: [{value: true}]\nmatching.numTaskqueueWritePartitions: [{value: 1}]\n"
-    "matching.priorityBacklogForwarding: [{value: false, constraints: {taskQueueName: crawler-lifecycle}}]\n"
+    "matching.priorityBacklogForwarding: [{value: false, constraints: {taskQueueName: "
+    "crawler-lifecycle}}]\n"
     "worker.perNamespaceWorkerOptions: [{value: {MaxConcurrentWorkflowTaskPollers: 20}}]\n"
 )
 ARGS = {"seconds": "1", "how": "finished"}
-#: After a restore nobody waits a quarter of an hour for an audit, nor minutes for a starter that died with the past.
+#: After a restore nobody waits a quarter of an hour for an audit, nor minutes for a starter that
+#: died with the past.
 AUDITS = {
     f"LIFECYCLE_AUDIT__{name}": value
-    for name, value in {"EVERY_S": "10", "GRACE_S": "5", "ORPHAN_GRACE_S": "5", "START_GRACE_S": "5"}.items()
+    for name, value in {
+        "EVERY_S": "10",
+        "GRACE_S": "5",
+        "ORPHAN_GRACE_S": "5",
+        "START_GRACE_S": "5",
+    }.items()
 }
 
 
 class World:
     """Everything that is up. Parts are started by the main thread alone."""
 
-    def __init__(self, folder: Path, say: Callable[[str], None], landed: Path | None = None, dev: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        say: Callable[[str], None],
+        landed: Path | None = None,
+        dev: bool = False,
+    ) -> None:
         self.folder, self.say, self.landed, self.dev = folder, say, landed, dev
         self.ours = SHORT_OURS if dev else OURS
         self.gateways = [name for name in self.ours if name.startswith("gateway")]
@@ -66,23 +91,32 @@ class World:
         self.ports: dict[str, int] = {}
         self.journals, self.disk, self.logs = folder / "journals", folder / "disk", folder / "logs"
         clean = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
-        # The folder marks every process of this world, crawlers too: they get HOME, and folders of their own below it.
+        # The folder marks every process of this world, crawlers too: they get HOME, and folders of
+        # their own below it.
         path = f"{Path(sys.executable).parent}:{clean['PATH']}"
         self.clean = clean | {"HOME": str(folder), "NO_COLOR": "1", "PATH": path}
         self._local, self.receiver, self.slots = threading.local(), Receiver(), SLOTS
         self.beside: dict[str, Path] = {}
-        """Parts that are compared with ours and suffer the same, and the journals of their crawlers."""
+        """Parts that are compared with ours and suffer the same, and the journals of their
+        crawlers.
+        """
 
-    # --- life --------------------------------------------------------------------------------------------------------
+    # --- life -------------------------------------------------------------------------------------
 
     @classmethod
     @contextmanager
     def up(
-        cls, say: Callable[[str], None], keep: Path | None, landed: str = "", dev: bool = False, slots: int = SLOTS
+        cls,
+        say: Callable[[str], None],
+        keep: Path | None,
+        landed: str = "",
+        dev: bool = False,
+        slots: int = SLOTS,
     ) -> Iterator[World]:
         """A world that is up; ended afterwards. The folder stays, without the data of the servers.
 
-        ``landed``: the commit of another build, of which the second gateway and the second worker are. ``dev``:
+        ``landed``: the commit of another build, of which the second gateway and the second worker
+            are. ``dev``:
         Temporal is the dev server of its SDK, on a file.
         """
         folder = keep or Path(tempfile.mkdtemp(prefix="faults-"))
@@ -110,7 +144,10 @@ class World:
         """The folders, and the small disk."""
         for place in (self.journals, self.disk, self.logs):
             place.mkdir()
-        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK},mode=0755", "none", str(self.disk)], check=True)
+        subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={DISK},mode=0755", "none", str(self.disk)],
+            check=True,
+        )
         undo.callback(subprocess.run, ["umount", "-l", str(self.disk)], check=True)
 
     def _copy_tasks(self) -> None:
@@ -147,14 +184,22 @@ class World:
 
     def dump(self, file: Path) -> None:
         """Keep the record: for whoever looks for the cause of a violation, or to put it back."""
-        words = ["mariadb-dump", "--hex-blob", "--single-transaction", "--add-drop-database", *self._client()]
+        words = [
+            "mariadb-dump",
+            "--hex-blob",
+            "--single-transaction",
+            "--add-drop-database",
+            *self._client(),
+        ]
         with file.open("wb") as out:
-            subprocess.run([*words, "--databases", "lifecycle"], stdout=out, check=True, timeout=120)
+            subprocess.run(
+                [*words, "--databases", "lifecycle"], stdout=out, check=True, timeout=120
+            )
 
     def _client(self) -> list[str]:
         return ["-h", "127.0.0.1", "-P", str(self.port("database")), "-u", "root"]
 
-    # --- copies, and what comes of them ------------------------------------------------------------------------------
+    # --- copies, and what comes of them -----------------------------------------------------------
 
     def copy(self, whom: str) -> Path:
         """A copy of the record, or of all that Temporal knows, taken while everything goes on."""
@@ -162,7 +207,16 @@ class World:
             self.dump(copy := self.folder / "copy.sql")
         else:
             shutil.rmtree(copy := self.folder / "postgres" / "copy", ignore_errors=True)
-            words = ["-D", str(copy), "-h", "127.0.0.1", "-p", str(self.port("postgres")), "-U", "temporal"]
+            words = [
+                "-D",
+                str(copy),
+                "-h",
+                "127.0.0.1",
+                "-p",
+                str(self.port("postgres")),
+                "-U",
+                "temporal",
+            ]
             self._run(str(PG / "pg_basebackup"), *words, "-c", "fast", user="postgres")
         return copy
 
@@ -170,11 +224,23 @@ class World:
         """How much there is that a restore can lose: changes of statuses, or pages of histories."""
         if whom == "database":
             return int(self.record("SELECT COUNT(*) FROM status_transition")[0][0])
-        words = ["-h", "127.0.0.1", "-p", str(self.port("postgres")), "-U", "temporal", "-d", "temporal"]
+        words = [
+            "-h",
+            "127.0.0.1",
+            "-p",
+            str(self.port("postgres")),
+            "-U",
+            "temporal",
+            "-d",
+            "temporal",
+        ]
         return int(self._run(str(PG / "psql"), *words, "-Atc", "SELECT COUNT(*) FROM history_node"))
 
     def put_back(self, whom: str, copy: Path) -> None:
-        """The server has what the copy has. Of Temporal's, Temporal is started again too: it remembers what is gone."""
+        """The server has what the copy has.
+
+        Of Temporal's, Temporal is started again too: it remembers what is gone.
+        """
         if whom == "database":
             with copy.open("rb") as file:
                 subprocess.run(["mariadb", *self._client()], stdin=file, check=True, timeout=120)
@@ -190,7 +256,9 @@ class World:
             part.wait_ready()
 
     def audited(self) -> None:
-        """Ours come back after a restore, as docs/operations-database.md says, and what no row knows is adopted."""
+        """Ours come back after a restore, as docs/operations-database.md says, and what no row
+        knows is adopted.
+        """
         crawlctl, env = [sys.executable, "-m", "crawler_lifecycle.cli"], self.env | AUDITS
         self._run(*crawlctl, "db", "upgrade", env=env)
         for part in (self.parts[name] for name in self.ours):
@@ -199,11 +267,20 @@ class World:
         for name in self.ours:
             self.parts[name].wait_ready(self.tick)
         for _ in range(10):
-            told = subprocess.run([*crawlctl, "audit", "--adopt"], env=env, capture_output=True, text=True, timeout=120)
+            told = subprocess.run(
+                [*crawlctl, "audit", "--adopt"],
+                env=env,
+                capture_output=True,
+                text=True,
+                timeout=120,
+            )
             if told.returncode in (0, 1):
                 break
             self.say(f"  audit: {told.stderr.strip()[-200:]}")
-        self.say(f"  audit: {told.stdout.count('taken up again')} of {told.stdout.count('workflow ')} taken up again")
+        self.say(
+            f"  audit: {told.stdout.count('taken up again')} of {told.stdout.count('workflow ')} "
+            "taken up again"
+        )
 
     def tick(self) -> None:
         for part in self.parts.values():
@@ -219,20 +296,33 @@ class World:
                     self.ports[name] = one
         return self.ports[name]
 
-    def _part(self, name: str, command: list[str], env: dict[str, str], ready: Callable[[], bool], **more: Any) -> Part:
+    def _part(
+        self,
+        name: str,
+        command: list[str],
+        env: dict[str, str],
+        ready: Callable[[], bool],
+        **more: Any,
+    ) -> Part:
         self.parts[name] = part = Part(name, command, env, self.logs, ready, **more)
         part.start()
         return part
 
     def _run(self, *words: str, user: str = "", env: dict[str, str] | None = None) -> str:
         """Run a command to its end. Raises RuntimeError with its words."""
-        as_user = ["setpriv", "--reuid", user, "--regid", user, "--clear-groups", "--"] if user else []
-        done = subprocess.run([*as_user, *words], env=env or self.clean, capture_output=True, text=True, timeout=900)
+        as_user = (
+            ["setpriv", "--reuid", user, "--regid", user, "--clear-groups", "--"] if user else []
+        )
+        done = subprocess.run(
+            [*as_user, *words], env=env or self.clean, capture_output=True, text=True, timeout=900
+        )
         if done.returncode:
-            raise RuntimeError(f"{' '.join(words)[:200]}: {done.stderr[-1500:]}{done.stdout[-500:]}")
+            raise RuntimeError(
+                f"{' '.join(words)[:200]}: {done.stderr[-1500:]}{done.stdout[-500:]}"
+            )
         return done.stdout
 
-    # --- what is not ours --------------------------------------------------------------------------------------------
+    # --- what is not ours -------------------------------------------------------------------------
 
     def _servers(self) -> None:
         programs, port = available(self.dev), self.port
@@ -242,7 +332,8 @@ class World:
         rclone[rclone.index("--addr") + 1] = f"127.0.0.1:{port('s3')}"
         self._part("s3", rclone, self.clean, lambda: listens(port("s3")))
         cli = [str(Path(sys.executable).with_name("temporal"))]
-        if self.dev:  # with the settings of `crawlctl dev`: by its own it reads its queues 20 times a second
+        # With the settings of `crawlctl dev`: by its own it reads its queues 20 times a second.
+        if self.dev:
             dev = temporal_server.command(self.folder / "temporal.db", port("temporal"), None)
             self._temporal(dev, "", cli)
         self._toxiproxy(programs)
@@ -259,7 +350,14 @@ class World:
 
     def _toxiproxy(self, programs: Path) -> None:
         at = str(self.port("toxiproxy"))
-        words = [str(programs / "toxiproxy-server"), "-host", "127.0.0.1", "-port", at, "-proxy-metrics"]
+        words = [
+            str(programs / "toxiproxy-server"),
+            "-host",
+            "127.0.0.1",
+            "-port",
+            at,
+            "-proxy-metrics",
+        ]
         quiet = self.clean | {"LOG_LEVEL": "warn"}
         api = f"http://127.0.0.1:{at}"
         self._part("toxiproxy", words, quiet, answers(f"{api}/version")).wait_ready()
@@ -268,15 +366,29 @@ class World:
     def _mariadb(self) -> None:
         data, find = self.folder / "mariadb", "/usr/sbin:/usr/bin:/usr/local/bin"
         data.mkdir()
-        maker, server = (shutil.which(name, path=find) for name in ("mariadb-install-db", "mariadbd"))
+        maker, server = (
+            shutil.which(name, path=find) for name in ("mariadb-install-db", "mariadbd")
+        )
         if not (maker and server):
             raise RuntimeError("MariaDB is not installed; `make test-deps` installs it")
         where = [f"--datadir={data / 'data'}", "--user=root"]
         self._run(maker, "--no-defaults", *where, "--auth-root-authentication-method=normal")
-        more = [f"--tmpdir={data}", f"--socket={data / 's'}", f"--port={self.port('database')}", "--skip-log-bin"]
-        more += ["--bind-address=127.0.0.1", "--skip-name-resolve", "--innodb-buffer-pool-size=128M"]
-        more += ["--innodb-flush-log-at-trx-commit=2", "--innodb-flush-method=nosync"]  # durable against its own death
-        self._part("mariadb", [server, "--no-defaults", *where, *more], self.clean, self._database_answers)
+        more = [
+            f"--tmpdir={data}",
+            f"--socket={data / 's'}",
+            f"--port={self.port('database')}",
+            "--skip-log-bin",
+        ]
+        more += [
+            "--bind-address=127.0.0.1",
+            "--skip-name-resolve",
+            "--innodb-buffer-pool-size=128M",
+        ]
+        # Durable against its own death.
+        more += ["--innodb-flush-log-at-trx-commit=2", "--innodb-flush-method=nosync"]
+        self._part(
+            "mariadb", [server, "--no-defaults", *where, *more], self.clean, self._database_answers
+        )
 
     def _database_answers(self) -> bool:
         with suppress(pymysql.err.MySQLError):
@@ -288,9 +400,28 @@ class World:
         data.mkdir()
         shutil.chown(data, "postgres", "postgres")
         env = self.clean | {"HOME": str(data)}
-        self._run(str(PG / "initdb"), "-D", f"{data}/data", "-A", "trust", "-U", "temporal", user="postgres", env=env)
-        words = [str(PG / "postgres"), "-D", f"{data}/data", "-p", str(self.port("postgres")), "-k", str(data)]
-        words += ["-c", "listen_addresses=127.0.0.1", "-c", "fsync=off"]  # durable against its own death
+        self._run(
+            str(PG / "initdb"),
+            "-D",
+            f"{data}/data",
+            "-A",
+            "trust",
+            "-U",
+            "temporal",
+            user="postgres",
+            env=env,
+        )
+        words = [
+            str(PG / "postgres"),
+            "-D",
+            f"{data}/data",
+            "-p",
+            str(self.port("postgres")),
+            "-k",
+            str(data),
+        ]
+        # Durable against its own death.
+        words += ["-c", "listen_addresses=127.0.0.1", "-c", "fsync=off"]
         ask = [str(PG / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port("postgres"))]
         ready = lambda: subprocess.run(ask).returncode == 0  # noqa: E731
         return self._part("postgres", words, env, ready, user="postgres")
@@ -298,23 +429,48 @@ class World:
     def _production(self, programs: Path) -> tuple[list[str], str]:
         """Its production server; and the namespace that is still to be made."""
         self.parts["postgres"].wait_ready()
-        tool = [str(programs / "temporal-sql"), "--plugin", "postgres12_pgx", "--ep", "127.0.0.1", "-u", "temporal"]
+        tool = [
+            str(programs / "temporal-sql"),
+            "--plugin",
+            "postgres12_pgx",
+            "--ep",
+            "127.0.0.1",
+            "-u",
+            "temporal",
+        ]
         tool += ["-p", str(self.port("postgres")), "--pw", "none"]
         for name, schema in (("temporal", "temporal"), ("temporal_visibility", "visibility")):
             self._run(*tool, "--db", name, "create")
             self._run(*tool, "--db", name, "setup-schema", "-v", "0.0")
-            self._run(*tool, "--db", name, "update-schema", "-d", str(programs / "schema" / schema / "versioned"))
+            self._run(
+                *tool,
+                "--db",
+                name,
+                "update-schema",
+                "-d",
+                str(programs / "schema" / schema / "versioned"),
+            )
         config = self.folder / "temporal"
         config.mkdir()
         (config / "dynamic.yaml").write_text(DYNAMIC)
-        at = f'pluginName: postgres12_pgx, connectAddr: "127.0.0.1:{self.port("proxy of postgres")}", user: temporal'
+        at = (
+            "pluginName: postgres12_pgx, connectAddr: "
+            f'"127.0.0.1:{self.port("proxy of postgres")}", user: temporal'
+        )
         sql = f"{at}, password: none, connectProtocol: tcp"
         names = ("temporal", "http", "matching", "history", "work", "m1", "m2", "m3", "m4")
         places = {name: self.port(name) for name in names}
         model = Template(Path(__file__).with_name("temporal.yaml").read_text())
         text = model.substitute(sql=sql, dynamic=config / "dynamic.yaml", **places)
         (config / "development.yaml").write_text(text)
-        words = [str(programs / "temporal-server"), "--root", str(self.folder), "--config", "temporal", "--env"]
+        words = [
+            str(programs / "temporal-server"),
+            "--root",
+            str(self.folder),
+            "--config",
+            "temporal",
+            "--env",
+        ]
         return [*words, "development", "--allow-no-auth", "start"], "default"
 
     def _temporal(self, words: list[str], namespace: str, cli: list[str]) -> None:
@@ -322,16 +478,27 @@ class World:
 
         def healthy() -> bool:
             asked = [*operator, "cluster", "health", "--address", at]
-            if not listens(self.port("temporal")):  # whoever asks by the program each time takes what it waits for
+            # Whoever asks by the program each time takes what it waits for.
+            if not listens(self.port("temporal")):
                 return False
             return subprocess.run(asked, env=self.clean, capture_output=True).returncode == 0
 
         part = self._part("temporal", words, self.clean, healthy)
         if namespace:
             part.wait_ready()
-            self._run(*operator, "namespace", "create", "-n", namespace, "--retention", "24h", "--address", at)
+            self._run(
+                *operator,
+                "namespace",
+                "create",
+                "-n",
+                namespace,
+                "--retention",
+                "24h",
+                "--address",
+                at,
+            )
 
-    # --- ours --------------------------------------------------------------------------------------------------------
+    # --- ours -------------------------------------------------------------------------------------
 
     def _services(self) -> None:
         proxy = {name: f"127.0.0.1:{self.port(f'proxy of {name}')}" for name in PROXIED}
@@ -339,7 +506,12 @@ class World:
         crawlers = self.folder / "crawlers.yaml"
         args: dict[str, Any] = {name: {"default": value} for name, value in ARGS.items()}
         args |= {"journal": {"default": str(self.journals)}, "number": {"required": False}}
-        entry = {"name": "soak", "kind": "command", "project": str(SOAK), "command": ["python", "-S", "crawler.py"]}
+        entry = {
+            "name": "soak",
+            "kind": "command",
+            "project": str(SOAK),
+            "command": ["python", "-S", "crawler.py"],
+        }
         crawlers.write_text(json.dumps([entry | {"resumable": True, "args": args}]))
         self.env = self.clean | aws_environment(f"http://{proxy['s3']}") | {
             "TEMPORAL_ADDRESS": proxy["temporal"],
@@ -379,12 +551,18 @@ class World:
             file.write(by.to_bytes(8, "little", signed=True))
 
     def service(self, name: str) -> Part:
-        """Start one of ours. The second of two is of the build that landed, if one is given, and has its own clock."""
+        """Start one of ours.
+
+        The second of two is of the build that landed, if one is given, and has its own clock.
+        """
         verb = name.partition("-")[0]
         env, port = dict(self.env), self.port(name)
         if name.endswith("-2"):
             self.set_clock(name, 0)
-            env |= {"LD_PRELOAD": str(self.folder / "clock.so"), "WRONG_CLOCK": str(self._clock(name))}
+            env |= {
+                "LD_PRELOAD": str(self.folder / "clock.so"),
+                "WRONG_CLOCK": str(self._clock(name)),
+            }
             env |= {"PYTHONPATH": str(self.landed or ROOT)}
         if verb == "gateway":
             env |= {"LIFECYCLE_GATEWAY__PORT": str(port)}
@@ -393,7 +571,7 @@ class World:
         words = [sys.executable, "-m", "crawler_lifecycle.cli", verb]
         return self._part(name, words, env, answers(f"http://127.0.0.1:{port}/readyz"))
 
-    # --- asking ------------------------------------------------------------------------------------------------------
+    # --- asking -----------------------------------------------------------------------------------
 
     def record(self, sql: str, database: str = "lifecycle") -> list[tuple[Any, ...]]:
         """What the database holds, past every proxy. Raises pymysql's errors when it is away."""
@@ -404,7 +582,8 @@ class World:
                 held.connection = pymysql.connect(
                     **where, database=database, connect_timeout=2, read_timeout=5, autocommit=True
                 )
-            held.connection.select_db(database)  # the first question of all is asked before there is a record
+            # The first question of all is asked before there is a record.
+            held.connection.select_db(database)
             with held.connection.cursor() as cursor:
                 cursor.execute(sql)
                 return list(cursor.fetchall())
@@ -412,9 +591,16 @@ class World:
             held.connection = None
             raise
 
-    def ask(self, gateway: str, method: str, path: str, body: Any, key: str = "") -> tuple[int | None, dict[str, Any]]:
-        """One request through the proxy of a gateway: status and answer; ``None`` when nobody answered."""
-        url, headers = f"http://127.0.0.1:{self.port(f'proxy of {gateway}')}{path}", {"Idempotency-Key": key}
+    def ask(
+        self, gateway: str, method: str, path: str, body: Any, key: str = ""
+    ) -> tuple[int | None, dict[str, Any]]:
+        """One request through the proxy of a gateway: status and answer; ``None`` when nobody
+        answered.
+        """
+        url, headers = (
+            f"http://127.0.0.1:{self.port(f'proxy of {gateway}')}{path}",
+            {"Idempotency-Key": key},
+        )
         try:
             got = HTTP.request(method, url, json=body, headers=headers, timeout=15)
             told = got.json() if got.content else {}

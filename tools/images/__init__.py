@@ -1,1 +1,4 @@
-"""Our container images: base, build, bill of materials, and what is compared with them. ``python -m tools.images``."""
+"""Our container images: base, build, bill of materials, and what is compared with them.
+
+``python -m tools.images``.
+"""

@@ -13,7 +13,9 @@ from tools.images import base, build, listed, sbom
 def main() -> int:
     parser = argparse.ArgumentParser(prog="tools.images", description=__doc__)
     parser.add_argument("verb", choices=("build", "again", "base", "list"))
-    parser.add_argument("--fresh", action="store_true", help="make the base anew, with Debian's updates")
+    parser.add_argument(
+        "--fresh", action="store_true", help="make the base anew, with Debian's updates"
+    )
     parser.add_argument("--only", action="append", help="name of an image")
     given = parser.parse_args()
     chosen = [image for image in build.IMAGES if given.only is None or image.name in given.only]
@@ -28,7 +30,10 @@ def main() -> int:
         plan = build.plan(fresh=given.fresh)
         for image, path in build.all_built(plan, chosen):
             document = sbom.written(image, path, plan.epoch)
-            print(f"  {document.name}: valid CycloneDX {sbom.VERSION}, {sbom.count(document)}", flush=True)
+            print(
+                f"  {document.name}: valid CycloneDX {sbom.VERSION}, {sbom.count(document)}",
+                flush=True,
+            )
         return 0
     return again(chosen)
 
@@ -40,7 +45,10 @@ def again(chosen: list[build.Image]) -> int:
         for image, path in build.all_built(build.plan(), chosen, Path(name)):
             with build.opened(path) as now, build.opened(build.DIST / path.name) as before:
                 same = now.digest == before.digest
-                print(f"{image.name}: {'the same digest' if same else 'ANOTHER digest'} as that of dist/images")
+                print(
+                    f"{image.name}: {'the same digest' if same else 'ANOTHER digest'} as that of "
+                    "dist/images"
+                )
                 other += [] if same else [image.name]
     return len(other) > 0
 

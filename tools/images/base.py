@@ -1,8 +1,10 @@
-"""Debian with Python and little else, made from packages: the base of the images where no registry is reached.
+"""Debian with Python and little else, made from packages: the base of the images where no registry
+is reached.
 
-Two archives: ``runtime`` is what ships, ``build`` has pip as well and is left behind. mmdebstrap makes them, since it
-takes what is essential and not apt, leaves no lists, logs or caches, and makes the same bytes of the same packages.
-They are kept outside of the tree until the recipe changes; ``--fresh`` fetches Debian's updates.
+Two archives: ``runtime`` is what ships, ``build`` has pip as well and is left behind. mmdebstrap
+makes them, since it takes what is essential and not apt, leaves no lists, logs or caches, and makes
+the same bytes of the same packages. They are kept outside of the tree until the recipe changes;
+``--fresh`` fetches Debian's updates.
 """
 
 from __future__ import annotations
@@ -22,13 +24,21 @@ SUITE, PYTHON = "bookworm", "3.11"
 EPOCH = 1_686_355_200
 #: Days after which Debian probably has updates.
 OLD_DAYS = 7
-RUNTIME = ("python3-minimal", "libpython3-stdlib", "ca-certificates", "tzdata", "netbase", "libstdc++6")
+RUNTIME = (
+    "python3-minimal",
+    "libpython3-stdlib",
+    "ca-certificates",
+    "tzdata",
+    "netbase",
+    "libstdc++6",
+)
 PACKAGES = {"runtime": RUNTIME, "build": (*RUNTIME, "python3-pip")}
 #: Licences stay: whoever passes an image on has to pass them on.
 _LEFT_OUT = ("doc/*", "man/*", "info/*", "locale/*", "lintian/*", "groff/*")
 _HOOKS = (
     # Where the official Python image has it, and what our Dockerfiles name.
-    f'ln -s /usr/bin/python{PYTHON} "$1/usr/local/bin/python3" && ln -s python3 "$1/usr/local/bin/python"',
+    f'ln -s /usr/bin/python{PYTHON} "$1/usr/local/bin/python3" && ln -s python3 '
+    '"$1/usr/local/bin/python"',
     # Nobody in a container becomes somebody else.
     'find "$1/usr" -xdev -type f -perm /6000 -exec chmod a-s {} +',
     # What packages asked while they were installed; nothing is installed any more.
@@ -51,24 +61,39 @@ def command(kind: str, path: Path, mirror: str = "") -> list[str]:
     # Without this the package usrmerge would come, and all of Perl with it.
     options += ["--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr"]
     what = ["--variant=essential", "--format=tar", f"--include={','.join(PACKAGES[kind])}"]
-    return ["mmdebstrap", "--quiet", *what, *options, SUITE, str(path), *([mirror] if mirror else [])]
+    return [
+        "mmdebstrap",
+        "--quiet",
+        *what,
+        *options,
+        SUITE,
+        str(path),
+        *([mirror] if mirror else []),
+    ]
 
 
 def made(kind: str, *, fresh: bool = False, mirror: str = "") -> Path:
-    """The archive of this base, for ``buildah pull docker-archive:`` or ``docker load``; made when it is not there."""
+    """The archive of this base, for ``buildah pull docker-archive:`` or ``docker load``; made when
+    it is not there.
+    """
     architecture = _architecture()
     key = hashlib.sha256(repr((command(kind, Path()), _ENV, EPOCH)).encode()).hexdigest()[:12]
     kept = cache() / f"base-{SUITE}-{architecture}-{kind}-{key}.tar"
     if kept.exists() and not fresh:
         days = (time.time() - kept.stat().st_mtime) / 86_400
-        print(f"base: {kept}, {days:.0f} days old", "(FRESH=1 fetches Debian's updates)" if days > OLD_DAYS else "")
+        print(
+            f"base: {kept}, {days:.0f} days old",
+            "(FRESH=1 fetches Debian's updates)" if days > OLD_DAYS else "",
+        )
         return kept
     kept.parent.mkdir(parents=True, exist_ok=True)
     print(f"base: {kept.name} is made of Debian's packages, a minute", flush=True)
     root = kept.with_suffix(f".{os.getpid()}.root")
     try:
         clean = {**os.environ, "SOURCE_DATE_EPOCH": str(EPOCH)}
-        subprocess.run(command(kind, root, mirror), check=True, env=clean, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            command(kind, root, mirror), check=True, env=clean, stdout=subprocess.DEVNULL
+        )
         pack(root, kept, reference(kind), architecture)
     finally:
         root.unlink(missing_ok=True)

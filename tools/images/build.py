@@ -1,4 +1,6 @@
-"""Both images from their Dockerfiles, by the engine of this machine: an OCI archive each, its digest and its sizes."""
+"""Both images from their Dockerfiles, by the engine of this machine: an OCI archive each, its
+digest and its sizes.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ ROOT = Path(__file__).resolve().parents[2]
 DIST = ROOT / "dist" / "images"
 #: Those that need no service; the third has a client for one, which may be there without it.
 ENGINES = ("buildah", "podman", "docker")
-#: The authorities that this machine trusts, and its way to packages: a build trusts and takes the same.
+#: The authorities that this machine trusts, and its way to packages: a build trusts and takes the
+#: same.
 _OF_THE_MACHINE = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pip.conf")
 
 
@@ -43,7 +46,11 @@ class Image:
 _MB = 1_000_000
 IMAGES = (
     Image(
-        "crawler-lifecycle", "Dockerfile", 350 * _MB, "opt/crawler-lifecycle/lib/python*/site-packages", ".dockerignore"
+        "crawler-lifecycle",
+        "Dockerfile",
+        350 * _MB,
+        "opt/crawler-lifecycle/lib/python*/site-packages",
+        ".dockerignore",
     ),
     Image(
         "crawlers",
@@ -68,12 +75,18 @@ class Plan:
 
 
 def engine() -> str:
-    """The engine that ``BUILDER`` names, or the first that is there. Raises ``SystemExit`` where there is none."""
+    """The engine that ``BUILDER`` names, or the first that is there.
+
+    Raises ``SystemExit`` where there is none.
+    """
     wanted = os.environ.get("BUILDER")
     for name in [wanted] if wanted else ENGINES:
         if shutil.which(name) and (name != "docker" or wanted or _answers()):
             return name
-    raise SystemExit(f"images: {wanted or ', '.join(ENGINES)}: not found; on Debian run `python3 -m tools image-deps`")
+    raise SystemExit(
+        f"images: {wanted or ', '.join(ENGINES)}: not found; on Debian run `python3 -m tools "
+        "image-deps`"
+    )
 
 
 def _answers() -> bool:
@@ -81,11 +94,18 @@ def _answers() -> bool:
 
 
 def plan(*, fresh: bool = False) -> Plan:
-    """By the newest commit, and by ``BUILDER``, ``BUILD_ID``, ``PYTHON_IMAGE``, ``RUNTIME_IMAGE``, ``MIRROR``."""
+    """By the newest commit, and by ``BUILDER``, ``BUILD_ID``, ``PYTHON_IMAGE``, ``RUNTIME_IMAGE``,
+    ``MIRROR``.
+    """
     found = engine()
-    bases = {name: os.environ[name] for name in ("PYTHON_IMAGE", "RUNTIME_IMAGE") if os.environ.get(name)}
+    bases = {
+        name: os.environ[name] for name in ("PYTHON_IMAGE", "RUNTIME_IMAGE") if os.environ.get(name)
+    }
     if not bases and found == "buildah":
-        bases = {"PYTHON_IMAGE": load(found, "build", fresh), "RUNTIME_IMAGE": load(found, "runtime", fresh)}
+        bases = {
+            "PYTHON_IMAGE": load(found, "build", fresh),
+            "RUNTIME_IMAGE": load(found, "runtime", fresh),
+        }
     epoch = os.environ.get("SOURCE_DATE_EPOCH") or _git("log", "-1", "--format=%ct")
     build_id = os.environ.get("BUILD_ID") or _git("rev-parse", "--short=12", "HEAD")
     return Plan(found, build_id, _git("rev-parse", "HEAD"), int(epoch), bases)
@@ -95,7 +115,9 @@ def load(by: str, kind: str, fresh: bool) -> str:
     """Give the engine our own base; returns its name there."""
     archive = base.made(kind, fresh=fresh, mirror=os.environ.get("MIRROR", ""))
     command = (
-        [by, "pull", "--quiet", f"docker-archive:{archive}"] if by == "buildah" else [by, "load", "-i", str(archive)]
+        [by, "pull", "--quiet", f"docker-archive:{archive}"]
+        if by == "buildah"
+        else [by, "load", "-i", str(archive)]
     )
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return base.reference(kind)
@@ -103,20 +125,32 @@ def load(by: str, kind: str, fresh: bool) -> str:
 
 def _git(*words: str) -> str:
     asked = ["git", *words]
-    return subprocess.run(asked, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+    return subprocess.run(
+        asked, cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.strip()
 
 
 def command(image: Image, made: Plan) -> list[str]:
     """The engine's call. Podman's is buildah's."""
-    arguments = {"VERSION": version("crawler-lifecycle"), "BUILD_ID": made.build_id, "REVISION": made.revision}
+    arguments = {
+        "VERSION": version("crawler-lifecycle"),
+        "BUILD_ID": made.build_id,
+        "REVISION": made.revision,
+    }
     given = {**(arguments if image.dockerfile == "Dockerfile" else {}), **made.bases}
-    # Buildah 1.28 takes a layer from its cache although a build argument in it is another one: the image would tell the
-    # build id of the last build.
+    # Buildah 1.28 takes a layer from its cache although a build argument in it is another one: the
+    # image would tell the build id of the last build.
     options = ["--no-cache", "--file", image.dockerfile, "--tag", f"{image.name}:{made.build_id}"]
     options += [f"--build-arg={name}={value}" for name, value in given.items()]
     if made.engine != "docker":
-        # No time of the build, nothing about the engine: the same sources and the same base give the same digest.
-        options += ["--layers", "--format=oci", "--identity-label=false", f"--timestamp={made.epoch}"]
+        # No time of the build, nothing about the engine: the same sources and the same base give
+        # the same digest.
+        options += [
+            "--layers",
+            "--format=oci",
+            "--identity-label=false",
+            f"--timestamp={made.epoch}",
+        ]
         options += [f"--ignorefile={image.ignore}"]
         options += [f"--volume={path}:{path}:ro" for path in _OF_THE_MACHINE if Path(path).exists()]
     if made.engine == "buildah":
@@ -141,7 +175,7 @@ def build(image: Image, made: Plan, to: Path = DIST) -> Path:
     return path
 
 
-# --- what an archive holds -------------------------------------------------------------------------------------------
+# --- what an archive holds ------------------------------------------------------------------------
 
 
 class Archive:
@@ -166,7 +200,11 @@ class Archive:
 
     def layers(self) -> Iterator[tuple[str, IO[bytes] | gzip.GzipFile]]:
         """What made a layer, and its bytes as a plain tar."""
-        by = [one["created_by"] for one in self.config.get("history", ()) if not one.get("empty_layer")]
+        by = [
+            one["created_by"]
+            for one in self.config.get("history", ())
+            if not one.get("empty_layer")
+        ]
         for made_by, described in zip(by, self.manifest["layers"], strict=True):
             found = self.blob(described["digest"])
             if described["mediaType"].endswith("gzip"):
@@ -184,7 +222,10 @@ def opened(path: Path) -> Iterator[Archive]:
 
 
 def renamed(path: Path, to: Path, reference: str) -> Path:
-    """A copy that containerd imports under another name. The image and its digest stay what they are."""
+    """A copy that containerd imports under another name.
+
+    The image and its digest stay what they are.
+    """
     with tarfile.open(path) as old, tarfile.open(to, "w") as new:
         for entry in old:
             body = old.extractfile(entry) if entry.isfile() else None
@@ -218,7 +259,9 @@ def unpacked(path: Path, folder: Path) -> None:
                     if name.startswith(".wh."):
                         _remove(folder / parent / name.removeprefix(".wh."))
                     elif not entry.isdev():
-                        files.extract(entry, folder, filter="fully_trusted", set_attrs=not entry.isdir())
+                        files.extract(
+                            entry, folder, filter="fully_trusted", set_attrs=not entry.isdir()
+                        )
 
 
 def _remove(path: Path) -> None:
@@ -235,13 +278,21 @@ def told(image: Image, path: Path) -> list[str]:
     found = sizes(path)
     lines += [f"  {size / _MB:6.1f} MB  {made_by[:100]}" for made_by, size in found]
     total = sum(size for _, size in found)
-    lines += [f"  {total / _MB:6.1f} MB  unpacked, base included; {path.stat().st_size / _MB:.1f} MB as an archive"]
+    lines += [
+        (
+            f"  {total / _MB:6.1f} MB  unpacked, base included; "
+            f"{path.stat().st_size / _MB:.1f} MB as "
+            "an archive"
+        )
+    ]
     if total > image.most:
         raise SystemExit("\n".join([*lines, f"{image.name}: more than {image.most / _MB:.0f} MB"]))
     return lines
 
 
-def all_built(made: Plan, images: Sequence[Image] = IMAGES, to: Path = DIST) -> Iterator[tuple[Image, Path]]:
+def all_built(
+    made: Plan, images: Sequence[Image] = IMAGES, to: Path = DIST
+) -> Iterator[tuple[Image, Path]]:
     """Each image and its archive, told."""
     for image in images:
         path = build(image, made, to)

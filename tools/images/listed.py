@@ -1,4 +1,5 @@
-"""All images that ``deploy/`` names, read from its files: ``deploy/images.txt``, for places without a registry to ask.
+"""All images that ``deploy/`` names, read from its files: ``deploy/images.txt``, for places without
+a registry to ask.
 
 The chart names none of its own: its images are values, and ``helm template`` with yours lists them.
 """
@@ -36,7 +37,10 @@ def named(value: object) -> Iterator[str]:
 
 
 def found(deploy: Path = DEPLOY) -> dict[str, set[str]]:
-    """Name -> the folders whose files name it. Of ours the name alone: the tag is what you build."""
+    """Name -> the folders whose files name it.
+
+    Of ours the name alone: the tag is what you build.
+    """
     where = defaultdict[str, set[str]](set)
     ours = {image.name for image in build.IMAGES}
     for file in sorted(deploy.rglob("*.yaml")):
@@ -44,7 +48,8 @@ def found(deploy: Path = DEPLOY) -> dict[str, set[str]]:
         if folder.parts[:1] == ("helm",):
             continue
         for document in yaml.safe_load_all(file.read_text()):
-            crawlers = [build.IMAGES[1].name] if file.name == "crawlers.yaml" else []  # entries without an image
+            # Entries without an image.
+            crawlers = [build.IMAGES[1].name] if file.name == "crawlers.yaml" else []
             for image in (*named(document), *crawlers):
                 bare = image.partition("@")[0].rpartition("/")[2].partition(":")[0]
                 where[bare if bare in ours else image].add("/".join(folder.parts[:2]))
@@ -55,5 +60,8 @@ def text(deploy: Path = DEPLOY) -> str:
     """The content of the list."""
     images = found(deploy)
     width = max(len(name) for name in images)
-    lines = [f"{name:{width}}  # {', '.join(sorted(folders))}\n" for name, folders in sorted(images.items())]
+    lines = [
+        f"{name:{width}}  # {', '.join(sorted(folders))}\n"
+        for name, folders in sorted(images.items())
+    ]
     return _HEAD + "".join(lines)

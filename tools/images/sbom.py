@@ -1,7 +1,9 @@
-"""The bill of materials of an image, as CycloneDX: Debian's packages and Python's, read from the image itself.
+"""The bill of materials of an image, as CycloneDX: Debian's packages and Python's, read from the
+image itself.
 
-debsbom (of Debian's packages) and cyclonedx-py (of Python's) write one each; here both become one document, about the
-image by its digest. They live in an environment of their own, of locked packages, in a folder outside of the tree.
+debsbom (of Debian's packages) and cyclonedx-py (of Python's) write one each; here both become one
+document, about the image by its digest. They live in an environment of their own, of locked
+packages, in a folder outside of the tree.
 """
 
 from __future__ import annotations
@@ -35,25 +37,46 @@ sys.exit(f"not CycloneDX: {wrong}" if wrong else 0)
 
 def tools() -> Path:
     """The programs, installed when they are not there."""
-    kept = base.cache() / f"sbom-{hashlib.sha256(LOCK.read_bytes() + sys.version.encode()).hexdigest()[:12]}"
+    kept = (
+        base.cache()
+        / f"sbom-{hashlib.sha256(LOCK.read_bytes() + sys.version.encode()).hexdigest()[:12]}"
+    )
     if not (kept / "made").exists():
         shutil.rmtree(kept, ignore_errors=True)
         venv.create(kept, with_pip=True, symlinks=True)
-        install = ["-m", "pip", "install", "--quiet", "--require-hashes", "--only-binary=:all:", "-r", str(LOCK)]
+        install = [
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--require-hashes",
+            "--only-binary=:all:",
+            "-r",
+            str(LOCK),
+        ]
         subprocess.run([str(kept / "bin" / "python"), *install], check=True)
         (kept / "made").touch()
     return kept / "bin"
 
 
 def written(image: build.Image, archive: Path, epoch: int) -> Path:
-    """Write the document beside the archive. Raises ``CalledProcessError`` where it is not valid."""
+    """Write the document beside the archive.
+
+    Raises ``CalledProcessError`` where it is not valid.
+    """
     programs, path = tools(), archive.with_name(f"{image.name}.cdx.json")
     with tempfile.TemporaryDirectory() as name, build.opened(archive) as opened:
-        root, digest, labels = Path(name, "root"), opened.digest, opened.config["config"].get("Labels") or {}
+        root, digest, labels = (
+            Path(name, "root"),
+            opened.digest,
+            opened.config["config"].get("Labels") or {},
+        )
         root.mkdir()
         build.unpacked(archive, root)
         parts = [_debian(programs, root, Path(name)), _python(programs, root, image, Path(name))]
-    document = merged(image.name, labels.get("org.opencontainers.image.version", ""), digest, epoch, parts)
+    document = merged(
+        image.name, labels.get("org.opencontainers.image.version", ""), digest, epoch, parts
+    )
     text = json.dumps(document, indent=1, sort_keys=True) + "\n"
     subprocess.run([str(programs / "python"), "-c", _VALIDATE], input=text, text=True, check=True)
     path.write_text(text)
@@ -62,32 +85,56 @@ def written(image: build.Image, archive: Path, epoch: int) -> Path:
 
 def _debian(programs: Path, root: Path, work: Path) -> dict[str, Any]:
     made = work / "debian.cdx.json"
-    what = ["--sbom-type=cdx", f"--cdx-schema-version={VERSION}", "--with-licenses", f"--out={made}"]
+    what = [
+        "--sbom-type=cdx",
+        f"--cdx-schema-version={VERSION}",
+        "--with-licenses",
+        f"--out={made}",
+    ]
     subprocess.run([str(programs / "debsbom"), "generate", f"--root={root}", *what], check=True)
     found: dict[str, Any] = json.loads(made.read_text())
     return found
 
 
 def _python(programs: Path, root: Path, image: build.Image, work: Path) -> dict[str, Any]:
-    """As of an environment that has the image's packages: no program of the image is executed for it."""
+    """As of an environment that has the image's packages: no program of the image is executed for
+    it.
+    """
     [packages] = root.glob(image.packages)
     room, made = work / "venv", work / "python.cdx.json"
     venv.create(room, symlinks=True)
     [site] = room.glob("lib/python*/site-packages")
     shutil.rmtree(site)
     site.symlink_to(packages)
-    what = ["environment", "--output-reproducible", f"--spec-version={VERSION}", f"--output-file={made}", str(room)]
+    what = [
+        "environment",
+        "--output-reproducible",
+        f"--spec-version={VERSION}",
+        f"--output-file={made}",
+        str(room),
+    ]
     clean = {**os.environ, "SOURCE_DATE_EPOCH": "0"}
     subprocess.run([str(programs / "cyclonedx-py"), *what], check=True, env=clean)
     found: dict[str, Any] = json.loads(made.read_text())
     return found
 
 
-def merged(name: str, version: str, digest: str, epoch: int, parts: list[dict[str, Any]]) -> dict[str, Any]:
+def merged(
+    name: str, version: str, digest: str, epoch: int, parts: list[dict[str, Any]]
+) -> dict[str, Any]:
     """One document about the image. The same image gives the same document."""
     reference = f"pkg:oci/{name}@{digest.replace(':', '%3A')}"
-    component = {"type": "container", "bom-ref": reference, "name": name, "version": version or digest}
-    roots = {part["metadata"]["component"]["bom-ref"] for part in parts if "component" in part["metadata"]}
+    component = {
+        "type": "container",
+        "bom-ref": reference,
+        "name": name,
+        "version": version or digest,
+    }
+    roots = {
+        part["metadata"]["component"]["bom-ref"]
+        for part in parts
+        if "component" in part["metadata"]
+    }
     depends = [one for part in parts for one in part["dependencies"] if one["ref"] not in roots]
     listed = [one for part in parts for one in part["components"]]
     own = {"ref": reference, "dependsOn": sorted(one["bom-ref"] for one in listed)}
@@ -100,7 +147,11 @@ def merged(name: str, version: str, digest: str, epoch: int, parts: list[dict[st
         "version": 1,
         "metadata": {
             "timestamp": datetime.fromtimestamp(epoch, UTC).isoformat(),
-            "tools": {"components": [one for part in parts for one in part["metadata"]["tools"]["components"]]},
+            "tools": {
+                "components": [
+                    one for part in parts for one in part["metadata"]["tools"]["components"]
+                ]
+            },
             "component": {
                 **component,
                 "purl": reference,

@@ -1,4 +1,6 @@
-"""``python -m tools.soak --minutes N --seed S [--runs M]``: exit 0 when nothing untrue was told, 1 otherwise."""
+"""``python -m tools.soak --minutes N --seed S [--runs M]``: exit 0 when nothing untrue was told, 1
+otherwise.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,24 @@ from tools.soak.world import DURABLE
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tools.soak", description="Has it ever told something untrue?")
-    parser.add_argument("--minutes", type=float, default=10, help="length of the plan (default: 10)")
-    parser.add_argument("--seed", type=int, default=1, help="the plan; the same seed is the same plan (default: 1)")
-    parser.add_argument("--runs", type=int, default=500, help="start at most so many runs (default: 500)")
-    parser.add_argument("--folder", type=Path, help="where the stack lives; kept (default: a temporary one)")
-    parser.add_argument("--mariadb", action="store_true", help="on a MariaDB server of its own (default: SQLite)")
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.soak", description="Has it ever told something untrue?"
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=10, help="length of the plan (default: 10)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=1, help="the plan; the same seed is the same plan (default: 1)"
+    )
+    parser.add_argument(
+        "--runs", type=int, default=500, help="start at most so many runs (default: 500)"
+    )
+    parser.add_argument(
+        "--folder", type=Path, help="where the stack lives; kept (default: a temporary one)"
+    )
+    parser.add_argument(
+        "--mariadb", action="store_true", help="on a MariaDB server of its own (default: SQLite)"
+    )
     parser.add_argument("--plan", action="store_true", help="print the plan and do nothing")
     chosen = parser.parse_args()
     plan = write_plan(chosen.seed, chosen.minutes, chosen.runs)
@@ -32,7 +46,11 @@ def main() -> int:
         server = undo.enter_context(running_mariadb(DURABLE)) if chosen.mariadb else None
         folder = (chosen.folder or Path(scratch)) / "state"
         violations = soak(folder, plan, lambda line: print(line, flush=True), server)
-    print(f"seed {plan.seed}: {len(violations)} violations" if violations else f"seed {plan.seed}: nothing untrue")
+    print(
+        f"seed {plan.seed}: {len(violations)} violations"
+        if violations
+        else f"seed {plan.seed}: nothing untrue"
+    )
     return 1 if violations else 0
 
 

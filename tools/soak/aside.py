@@ -1,7 +1,8 @@
-"""What goes on beside a storm: strangers with odd texts, and schedules, each in a thread of its own.
+"""What goes on beside a storm: strangers with odd texts, and schedules, each in a thread of its
+own.
 
-Their crawls are of the crawler ``aside``, which keeps its journals in a folder of its own: nothing of them counts for
-the manager or the graphs of the storm.
+Their crawls are of the crawler ``aside``, which keeps its journals in a folder of its own: nothing
+of them counts for the manager or the graphs of the storm.
 """
 
 from __future__ import annotations
@@ -38,15 +39,21 @@ class Aside:
         """``module`` has ``CLASS``."""
         self._world, self._over, self.wrong = world, threading.Event(), list[str]()
         door = Door(lambda: str(world.stack.addresses["gateway"]))
-        self.strangers, self.schedules = Strangers(door, seed), Schedules(door, seed, f"{module}:Aside")
+        self.strangers, self.schedules = (
+            Strangers(door, seed),
+            Schedules(door, seed, f"{module}:Aside"),
+        )
         actors = (self.strangers, self.schedules)
-        self._threads = [threading.Thread(target=self._act, args=(one,), daemon=True) for one in actors]
+        self._threads = [
+            threading.Thread(target=self._act, args=(one,), daemon=True) for one in actors
+        ]
 
     def __str__(self) -> str:
         sent, told = [one.start for one in self.strangers.sent], self.schedules.told
         good, lives = sum(one.ok for one in sent), len(self.schedules.lives)
         return (
-            f"{len(sent)} odd requests, {good} accepted; {len(told)} commands on schedules, deleted {lives} times, "
+            f"{len(sent)} odd requests, {good} accepted; {len(told)} commands on schedules, "
+            f"deleted {lives} times, "
             f"{len(self.schedules.wanted)} due times promised to a person"
         )
 

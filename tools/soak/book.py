@@ -1,4 +1,6 @@
-"""Everything that the service has on record about one run, read from its database, its gateway and Temporal."""
+"""Everything that the service has on record about one run, read from its database, its gateway and
+Temporal.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +14,32 @@ from tools.soak.journal import clock
 from tools.soak.world import SoakWorld
 
 RUN = (
-    "run_id, run_uid, request_id, status, stage, outcome, attempt, owner_workflow_id, stop_limit, items, ended_at, "
+    "run_id, run_uid, request_id, status, stage, outcome, attempt, owner_workflow_id, stop_limit, "
+    "items, ended_at, "
     "created_at"
 )
 TASK = (
-    "task_id, task_index, attempt, superseded_by, status, outcome, cause, cluster_uid, exit_code, exit_signal, pages, "
+    "task_id, task_index, attempt, superseded_by, status, outcome, cause, cluster_uid, exit_code, "
+    "exit_signal, pages, "
     "items, started_at, ended_at, run_attempt, retry, retry_note, memory"
 )
-TRANSITION = "seq, task_id, attempt, from_status, to_status, cluster_time, committed_at, lag_ms, source"
-CORRECTION = "id, task_id, attempt, kind, believed, truth, truth_since, believed_since, lag_ms, created_at, found_by"
+TRANSITION = (
+    "seq, task_id, attempt, from_status, to_status, cluster_time, committed_at, lag_ms, source"
+)
+CORRECTION = (
+    "id, task_id, attempt, kind, believed, truth, truth_since, believed_since, lag_ms, "
+    "created_at, found_by"
+)
 CANCELLATION = "attempt, request_id, requested_at, acted_at"
 EVENT = "seq, attempt, type, event_key"
 
 
 @dataclass
 class Book:
-    """One run. Times are seconds since the epoch; commits are in the order in which they were made."""
+    """One run.
+
+    Times are seconds since the epoch; commits are in the order in which they were made.
+    """
 
     run: Row
     tasks: list[Row]
@@ -76,20 +88,41 @@ class Book:
 
     def __str__(self) -> str:
         run = self.run
-        lines = [f"run {run['run_id']}: {run['status']}/{run['outcome']}, attempt {run['attempt']}, {run['stage']}"]
+        lines = [
+            (
+                f"run {run['run_id']}: {run['status']}/{run['outcome']}, attempt {run['attempt']}, "
+                f"{run['stage']}"
+            )
+        ]
         for task in self.tasks:
-            words = (task["task_id"], f"{task['task_index']}/{task['attempt']}", task["status"], task["outcome"])
-            lines.append(f"  task {' '.join(map(str, words))}: {task['cause']} (superseded by {task['superseded_by']})")
+            words = (
+                task["task_id"],
+                f"{task['task_index']}/{task['attempt']}",
+                task["status"],
+                task["outcome"],
+            )
+            lines.append(
+                f"  task {' '.join(map(str, words))}: {task['cause']} (superseded by "
+                f"{task['superseded_by']})"
+            )
         for row in self.transitions:
             whose = f"task {row['task_id']}" if row["task_id"] else "the run"
             lines.append(
-                f"  {stamp(row['committed_at'])} {whose}, attempt {row['attempt']}: {row['from_status']} -> "
-                f"{row['to_status']} by {row['source']}, cluster {stamp(row['cluster_time'])}, lag {row['lag_ms']} ms"
+                f"  {stamp(row['committed_at'])} {whose}, attempt {row['attempt']}: "
+                f"{row['from_status']} -> "
+                f"{row['to_status']} by {row['source']}, cluster {stamp(row['cluster_time'])}, lag "
+                f"{row['lag_ms']} ms"
             )
         for row in self.corrections:
-            told = [f"{name}={row[name]}" for name in ("kind", "task_id", "believed", "truth", "lag_ms", "found_by")]
+            told = [
+                f"{name}={row[name]}"
+                for name in ("kind", "task_id", "believed", "truth", "lag_ms", "found_by")
+            ]
             lines.append(f"  correction {stamp(row['created_at'])}: {' '.join(told)}")
-        lines += [f"  cancellation {row['request_id']} attempt {row['attempt']}" for row in self.cancellations]
+        lines += [
+            f"  cancellation {row['request_id']} attempt {row['attempt']}"
+            for row in self.cancellations
+        ]
         return "\n".join(lines)
 
 
@@ -98,12 +131,23 @@ def stamp(at: float | None) -> str:
     return "-" if at is None else clock(at)
 
 
-TIMES = ("cluster_time", "committed_at", "created_at", "ended_at", "started_at", "truth_since", "believed_since")
+TIMES = (
+    "cluster_time",
+    "committed_at",
+    "created_at",
+    "ended_at",
+    "started_at",
+    "truth_since",
+    "believed_since",
+)
 
 
 def _rows(world: SoakWorld, columns: str, rest: str, *values: object) -> list[Row]:
     names = [name.strip().rpartition(".")[2] for name in columns.split(",")]
-    found = [dict(zip(names, row, strict=True)) for row in world.query(f"SELECT {columns} {rest}", *values)]
+    found = [
+        dict(zip(names, row, strict=True))
+        for row in world.query(f"SELECT {columns} {rest}", *values)
+    ]
     for row in found:
         for name in TIMES:
             if row.get(name) is not None:

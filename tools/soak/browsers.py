@@ -1,9 +1,11 @@
-"""``python -m tools.soak.browsers --times N --seed S``: does a browser, or a part of one, outlive its task?
+"""``python -m tools.soak.browsers --times N --seed S``: does a browser, or a part of one, outlive
+its task?
 
-It starts crawls of the Playwright example on a local cluster, and ends each of them in one of the ways of ``ENDS``, now
-while its browser starts and now in the middle of a page. This process is the reaper of all that it starts: whatever
-leaves its group, its session or its parent becomes ours, so no zygote, helper or crash handler can hide. When
-the cluster says that a task has ended, nothing of it may live. Left files are counted, too.
+It starts crawls of the Playwright example on a local cluster, and ends each of them in one of the
+ways of ``ENDS``, now while its browser starts and now in the middle of a page. This process is the
+reaper of all that it starts: whatever leaves its group, its session or its parent becomes ours, so
+no zygote, helper or crash handler can hide. When the cluster says that a task has ended, nothing of
+it may live. Left files are counted, too.
 """
 
 from __future__ import annotations
@@ -54,7 +56,9 @@ class Task:
     def family(self) -> dict[int, str]:
         """Every process of it, with its command line; the supervisor first."""
         supervisor = int(self._read("supervisor.json"))
-        return {pid: words for pid in (supervisor, *below(supervisor)) if (words := command_line(pid))}
+        return {
+            pid: words for pid in (supervisor, *below(supervisor)) if (words := command_line(pid))
+        }
 
     def strike(self, wanted: Callable[[int, str], bool]) -> None:
         """SIGKILL for the first process of this kind, if it still lives."""
@@ -117,7 +121,10 @@ def browser_dies(task: Task) -> None:
 
 
 def handler_dies(task: Task) -> None:
-    """Crash handlers are daemons: they have a session of their own, and no parent of the task. Nobody misses them."""
+    """Crash handlers are daemons: they have a session of their own, and no parent of the task.
+
+    Nobody misses them.
+    """
     task.strike(lambda _, words: handler(words))
     stop(task)
 
@@ -129,14 +136,30 @@ def zygote_dies(task: Task) -> None:
 
 
 ENDS: tuple[Callable[[Task], None], ...] = (
-    *(stop, kill, stop_and_kill, crawler_dies, runner_dies, supervisor_dies, driver_dies, browser_dies, zygote_dies),
+    *(
+        stop,
+        kill,
+        stop_and_kill,
+        crawler_dies,
+        runner_dies,
+        supervisor_dies,
+        driver_dies,
+        browser_dies,
+        zygote_dies,
+    ),
     handler_dies,
 )
 
 
 def command_line(pid: int) -> str:
     with suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        return (
+            Path(f"/proc/{pid}/cmdline")
+            .read_bytes()
+            .replace(b"\0", b" ")
+            .decode(errors="replace")
+            .strip()
+        )
     return ""
 
 
@@ -233,7 +256,9 @@ class Playing:
         return Task(self._cluster, TaskRef(1000 + index, index, 1), folder)
 
     def _let_work(self, task: Task, *, anyway: bool) -> None:
-        """Half of them are struck while the browser starts: but for those where Playwright waits 30 s for it then."""
+        """Half of them are struck while the browser starts: but for those where Playwright waits 30
+        s for it then.
+        """
         until((task.folder / "process.json").exists)
         if anyway or self._chance.randrange(2):
             until((task.folder / "files" / "items.jsonl").exists)
@@ -247,23 +272,33 @@ class Playing:
         return phase in (Phase.ENDED, Phase.GONE)
 
     def _alive(self) -> list[tuple[int, str]]:
-        """Processes below us that are no supervisor of ours; one that has ended has no command line any more."""
+        """Processes below us that are no supervisor of ours; one that has ended has no command line
+        any more.
+        """
         reap()
         found = ((pid, command_line(pid)) for pid in below(os.getpid()) if pid not in self.others)
         return [(pid, words) for pid, words in found if words and "local.supervisor" not in words]
 
     def files(self) -> Iterator[Path]:
         """Every file that crawls left in their temporary folder."""
-        return (file for file in self.temporary.rglob("*") if file.is_file() and not file.is_symlink())
+        return (
+            file for file in self.temporary.rglob("*") if file.is_file() and not file.is_symlink()
+        )
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tools.soak.browsers", description="Does a browser outlive its task?"
     )
-    parser.add_argument("--times", type=int, default=500, help="how many crawls are ended (default: 500)")
-    parser.add_argument("--seed", type=int, default=1, help="the plan; the same seed is the same plan (default: 1)")
-    parser.add_argument("--minutes", type=float, default=60, help="begin nothing after so long (default: 60)")
+    parser.add_argument(
+        "--times", type=int, default=500, help="how many crawls are ended (default: 500)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=1, help="the plan; the same seed is the same plan (default: 1)"
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=60, help="begin nothing after so long (default: 60)"
+    )
     chosen = parser.parse_args()
     if not become_subreaper():
         print("this system does not give us what outlives its parents", file=sys.stderr)
@@ -282,7 +317,10 @@ def main() -> int:
         shutil.rmtree(folder, ignore_errors=True)
     for words, number in sorted(playing.left.items()):
         print(f"left {number} times {words}")
-    ways = ", ".join(f"{name} {n} (longest {playing.longest[name]:.1f} s)" for name, n in sorted(playing.ends.items()))
+    ways = ", ".join(
+        f"{name} {n} (longest {playing.longest[name]:.1f} s)"
+        for name, n in sorted(playing.ends.items())
+    )
     print(f"{playing.ends.total()} ends in {time.monotonic() - began:.0f} s: {ways}")
     seen = f"{playing.seen} browser processes seen, {playing.handlers} of them crash handlers"
     print(f"{seen}, at most {playing.most} of one task")

@@ -1,4 +1,6 @@
-"""The invariants: what the service says about a run, held against what its processes and the soak wrote down."""
+"""The invariants: what the service says about a run, held against what its processes and the soak
+wrote down.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ DISK_S = 3.0
 ENDED = ("SUCCEEDED", "FAILED", "CANCELLED", "LOST")
 #: Corrections that say that something happened behind our back, and need somebody who did it.
 BEHIND_OUR_BACK = ("killed", "vanished", "never_existed", "not_ours")
-#: Corrections that say that the service itself had been wrong. Nothing that a plan does justifies one.
+#: Corrections that say that the service itself had been wrong. Nothing that a plan does justifies
+#: one.
 NEVER = ("still_alive", "late_evidence", "not_ours")
 #: Ends that another try follows by the usual policy, and how often.
 TRIED_AGAIN, TRIES_MAX = ("interrupted", "evicted", "lost"), 3
@@ -45,14 +48,23 @@ class Case:
     def kills(self, task: Row) -> list[Kill]:
         found = self.deeds.kills_of((self.book.run_id, task["task_index"], task["attempt"]))
         for process in self.of(task):
-            away = [since for since, until in self.deeds.hidden if since - 1 < process.last < until + DISK_S]
+            away = [
+                since
+                for since, until in self.deeds.hidden
+                if since - 1 < process.last < until + DISK_S
+            ]
             found += [Kill(process.name, "disk", since) for since in away]
         return found
 
     def stops(self, at: float, begun: float | None = None) -> Stops:
         """The stops in force at this moment, for a task that began then."""
-        since, former = max(era for era in self.book.eras() if era[0] <= (begun if begun is not None else at))
-        asks, escalates = self.deeds.of(self.number, "stop", "cancel"), "force_stop_after_s" in self.request["limits"]
+        since, former = max(
+            era for era in self.book.eras() if era[0] <= (begun if begun is not None else at)
+        )
+        asks, escalates = (
+            self.deeds.of(self.number, "stop", "cancel"),
+            "force_stop_after_s" in self.request["limits"],
+        )
         return stops_at(at, asks, Era(since, former), self.limit(at), escalates=escalates)
 
     @property
@@ -76,8 +88,13 @@ def check(case: Case) -> Iterator[str]:
     """Every violation of this run, as a sentence."""
     yield from _executions(case)
     yield from _tasks(case)
-    stopped = bool(case.deeds.of(case.number, "stop", "cancel")) or "run_timeout_s" in case.request["limits"]
-    yield from tries(case.book.tasks, over=case.book.ended and not stopped, hungry=case.first_memory is not None)
+    stopped = (
+        bool(case.deeds.of(case.number, "stop", "cancel"))
+        or "run_timeout_s" in case.request["limits"]
+    )
+    yield from tries(
+        case.book.tasks, over=case.book.ended and not stopped, hungry=case.first_memory is not None
+    )
     if case.first_memory is not None:
         policy = case.request["retries"]
         most = parse_memory(policy["memory_cap"]) or 0
@@ -90,7 +107,7 @@ def check(case: Case) -> Iterator[str]:
     yield from _counts(case)
 
 
-# --- what executed ---------------------------------------------------------------------------------------------------
+# --- what executed --------------------------------------------------------------------------------
 
 
 def _executions(case: Case) -> Iterator[str]:
@@ -108,24 +125,30 @@ def _executions(case: Case) -> Iterator[str]:
         yield from _again_after_success(case, index, processes)
     known = {(task["task_index"], task["attempt"]) for task in case.book.tasks}
     for process in case.processes:
-        # Whose deployment was answered to nobody, and whose folder was taken away before a look, left no trace.
+        # Whose deployment was answered to nobody, and whose folder was taken away before a look,
+        # left no trace.
         wiped = any(kill.whom == "folder" for kill in case.deeds.kills_of(process.name))
         if (process.index, process.attempt) not in known and not wiped:
             yield f"no row knows of {process}"
 
 
 def _again_after_success(case: Case, index: int, processes: list[Process]) -> Iterator[str]:
-    reruns = [ask.sent for ask in case.deeds.of(case.number, "resume") if ask.force and ask.answer != "no"]
+    reruns = [
+        ask.sent for ask in case.deeds.of(case.number, "resume") if ask.force and ask.answer != "no"
+    ]
     for task in case.book.tasks:
         if task["task_index"] != index or task["status"] != "SUCCEEDED":
             continue
         later = [p for p in processes if p.attempt > task["attempt"]]
         for process in later:
             if not any(sent < process.begin for sent in reruns):
-                yield f"index {index} succeeded in attempt {task['attempt']} and was executed again: {process}"
+                yield (
+                    f"index {index} succeeded in attempt {task['attempt']} and was executed "
+                    f"again: {process}"
+                )
 
 
-# --- what is recorded of tasks ---------------------------------------------------------------------------------------
+# --- what is recorded of tasks --------------------------------------------------------------------
 
 
 def _tasks(case: Case) -> Iterator[str]:
@@ -138,7 +161,9 @@ def _tasks(case: Case) -> Iterator[str]:
         end: End = (task["status"], str(task["outcome"]))
         processes = case.of(task)
         if not processes:
-            begun = min((row["committed_at"] for row in case.book.of_task(task["task_id"])), default=None)
+            begun = min(
+                (row["committed_at"] for row in case.book.of_task(task["task_id"])), default=None
+            )
             right = never_executed(case.kills(task), case.stops(task["ended_at"] or 0.0, begun))
             if end not in right:
                 yield f"{name} is {end} and never executed; right would be {right}"
@@ -148,14 +173,20 @@ def _tasks(case: Case) -> Iterator[str]:
         right = allowed(process, case.kills(task), stops, starves=case.starves(task, process))
         if end not in right:
             kills = _told(case.kills(task))
-            yield f"{name} is {end}, right would be {sorted(right)} ({stops}): {process}; kills {kills}"
+            yield (
+                f"{name} is {end}, right would be {sorted(right)} ({stops}): {process}; kills "
+                f"{kills}"
+            )
         yield from _numbers(task, process, case)
 
 
 def _numbers(task: Row, process: Process, case: Case) -> Iterator[str]:
     name = f"task {task['task_index']}/{task['attempt']}"
     if task["ended_at"] is not None and task["ended_at"] < process.last - CLOCK_S:
-        yield f"{name} is dated to have ended at {stamp(task['ended_at'])} and executed until {clock(process.last)}"
+        yield (
+            f"{name} is dated to have ended at {stamp(task['ended_at'])} and executed until "
+            f"{clock(process.last)}"
+        )
     end = process.end
     if end is None or case.kills(task) or task["status"] == "LOST":
         return
@@ -186,8 +217,10 @@ def _verdict(case: Case) -> Iterator[str]:
 
 
 def tries(tasks: list[Row], *, over: bool, hungry: bool = False) -> Iterator[str]:
-    """Each further try follows one end that the policy tries again. If the run is over, each such end has its try or
-    the reason why there is none. ``hungry``: its policy also tries again what had too little memory."""
+    """Each further try follows one end that the policy tries again.
+
+    If the run is over, each such end has its try or the reason why there is none. ``hungry``: its
+    policy also tries again what had too little memory."""
     again = {*TRIED_AGAIN, *([OOM] if hungry else [])}
     by_name = {(task["task_index"], task["attempt"]): task for task in tasks}
     if len(by_name) < len(tasks):
@@ -196,20 +229,30 @@ def tries(tasks: list[Row], *, over: bool, hungry: bool = False) -> Iterator[str
         before = by_name.get((index, attempt - 1))
         same = before is not None and before["run_attempt"] == task["run_attempt"]
         if task["retry"] or same:
-            # A task that lived on while its run was taken over has the former attempt; its next try has the new one.
+            # A task that lived on while its run was taken over has the former attempt; its next try
+            # has the new one.
             right = before is not None and before["superseded_by"] == task["task_id"]
-            right = right and before["run_attempt"] <= task["run_attempt"] and task["retry"] == before["retry"] + 1
+            right = (
+                right
+                and before["run_attempt"] <= task["run_attempt"]
+                and task["retry"] == before["retry"] + 1
+            )
             if not right or before["outcome"] not in again:
                 yield f"{index}/{attempt} is retry {task['retry']} after {before}"
         if task["retry"] > TRIES_MAX:
             yield f"{index}/{attempt} is retry {task['retry']} of {TRIES_MAX}"
         decided = task["superseded_by"] is not None or task["retry_note"] is not None
         if over and task["outcome"] in again and not decided:
-            yield f"{index}/{attempt} ended by {task['outcome']}: it was not tried again, and nobody says why"
+            yield (
+                f"{index}/{attempt} ended by {task['outcome']}: it was not tried again, and "
+                "nobody says why"
+            )
 
 
 def growth(tasks: list[Row], first: int, factor: float, most: int) -> Iterator[str]:
-    """A try after an end for lack of memory has more by the factor, up to the most; any other has as much."""
+    """A try after an end for lack of memory has more by the factor, up to the most; any other has
+    as much.
+    """
     by_next = {task["superseded_by"]: task for task in tasks if task["superseded_by"] is not None}
     for task in tasks:
         before, has = by_next.get(task["task_id"]), parse_memory(task.get("memory")) or first
@@ -223,7 +266,7 @@ def growth(tasks: list[Row], first: int, factor: float, most: int) -> Iterator[s
             yield f"{name} has {has // MIB} MiB {how}, right would be {right // MIB}"
 
 
-# --- the ledger ------------------------------------------------------------------------------------------------------
+# --- the ledger -----------------------------------------------------------------------------------
 
 
 def _chains(case: Case) -> Iterator[str]:
@@ -232,11 +275,16 @@ def _chains(case: Case) -> Iterator[str]:
         rows = book.of_task(task["task_id"])
         if rows and rows[0]["source"] == "retry":  # its first row is its creation
             rows = rows[1:]
-        yield from _chain(f"task {task['task_index']}/{task['attempt']}", rows, "QUEUED", task["status"])
+        yield from _chain(
+            f"task {task['task_index']}/{task['attempt']}", rows, "QUEUED", task["status"]
+        )
         for row in rows:
             before = TaskStatus(row["from_status"] or "QUEUED")
             if not task_may_become(before, TaskStatus(row["to_status"])):
-                yield f"task {task['task_index']}: {row['from_status']} cannot become {row['to_status']}"
+                yield (
+                    f"task {task['task_index']}: {row['from_status']} cannot become "
+                    f"{row['to_status']}"
+                )
     rows = book.of_task(None)
     yield from _chain("the run", rows, None, book.run["status"])
     for row in rows:
@@ -269,7 +317,11 @@ def _chain(what: str, rows: list[Row], first: str | None, last: str) -> Iterator
 def _nothing_after_the_end(case: Case) -> Iterator[str]:
     book = case.book
     for task in book.tasks:
-        ends = [row["committed_at"] for row in book.of_task(task["task_id"]) if row["to_status"] in ENDED]
+        ends = [
+            row["committed_at"]
+            for row in book.of_task(task["task_id"])
+            if row["to_status"] in ENDED
+        ]
         for process in case.of(task):
             if ends and process.last > ends[0] + CLOCK_S:
                 yield f"recorded as ended at {clock(ends[0])}, and executes: {process}"
@@ -297,33 +349,46 @@ def _corrections(case: Case) -> Iterator[str]:
         if row["lag_ms"] is not None and row["lag_ms"] < 0:
             yield f"a correction with a lag of {row['lag_ms']} ms"
         if row["kind"] in BEHIND_OUR_BACK and task is not None:
-            own = any(p.lost is not None or (p.end or {}).get("signal") is not None for p in case.of(task))
+            own = any(
+                p.lost is not None or (p.end or {}).get("signal") is not None for p in case.of(task)
+            )
             if not own and not case.kills(task):
-                yield f"a correction {row['kind']} of task {task['task_index']}/{task['attempt']}, which nobody touched"
+                yield (
+                    f"a correction {row['kind']} of task {task['task_index']}/{task['attempt']}, "
+                    "which nobody touched"
+                )
     for task in book.tasks:
         yield from _confessed(case, task)
 
 
 def _confessed(case: Case, task: Row) -> Iterator[str]:
-    """What died behind our back is confessed: by a correction, and by how late its end was recorded."""
+    """What died behind our back is confessed: by a correction, and by how late its end was
+    recorded.
+    """
     name = f"task {task['task_index']}/{task['attempt']}"
     if task["status"] not in ENDED:
         return
     last = [row for row in case.book.of_task(task["task_id"]) if row["to_status"] in ENDED]
     corrections = [row for row in case.book.corrections if row["task_id"] == task["task_id"]]
     lags = [row["lag_ms"] for row in (*last, *corrections)]
-    # What is gone without a trace after a stop was asked for counts as stopped, and nobody knows since when.
+    # What is gone without a trace after a stop was asked for counts as stopped, and nobody knows
+    # since when.
     stopped = task["status"] == "CANCELLED" or task["outcome"] == "timed_out"
     if case.of(task) and last and all(lag is None for lag in lags) and not stopped:
         yield f"{name} executed, and nobody says how late its end was recorded"
     kinds = {row["kind"] for row in corrections}
     if task["status"] == "LOST" and not kinds & set(BEHIND_OUR_BACK):
         yield f"{name} is LOST without a correction"
-    if task["status"] == "FAILED" and task["exit_signal"] and task["outcome"] == "failed" and "killed" not in kinds:
+    if (
+        task["status"] == "FAILED"
+        and task["exit_signal"]
+        and task["outcome"] == "failed"
+        and "killed" not in kinds
+    ):
         yield f"{name} was killed by signal {task['exit_signal']} without a correction ({kinds})"
 
 
-# --- requests and numbers --------------------------------------------------------------------------------------------
+# --- requests and numbers -------------------------------------------------------------------------
 
 
 def _requests(case: Case) -> Iterator[str]:
@@ -358,7 +423,9 @@ def _counts(case: Case) -> Iterator[str]:
                 yield f"the gateway says {name} {book.shown[name]}, the row says {book.run[name]}"
     base = len(case.request.get("tasks") or [{}])
     added = {ask.key: ask for ask in case.deeds.of(case.number, "add")}
-    sure = sum(ask.tasks for ask in added.values() if any(a.answer == "ok" for a in _same(case, ask.key)))
+    sure = sum(
+        ask.tasks for ask in added.values() if any(a.answer == "ok" for a in _same(case, ask.key))
+    )
     may = sum(ask.tasks for ask in added.values() if not any(a.answer == "ok" for a in _same(case, ask.key))
               and any(a.answer == "unknown" for a in _same(case, ask.key)))  # fmt: skip
     if not base + sure <= len(book.current) <= base + sure + may:

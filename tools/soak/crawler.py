@@ -1,11 +1,12 @@
 """A crawler that does what it is told and keeps its own journal: the ground truth of a soak.
 
-Every process writes one file of JSON lines, outside of the service's folders: its ``begin``, a ``beat`` five times a
-second for as long as it executes, every stop ``signal``, and its ``end`` just before it ends as its arguments say. What
-is killed has no ``end``; its last beat tells until when it executed. Standard library only.
+Every process writes one file of JSON lines, outside of the service's folders: its ``begin``, a
+``beat`` five times a second for as long as it executes, every stop ``signal``, and its ``end`` just
+before it ends as its arguments say. What is killed has no ``end``; its last beat tells until when
+it executed. Standard library only.
 
-Arguments: ``journal`` (folder), ``seconds``, ``how`` (see ``finish``), ``deaf`` (goes on after SIGTERM), ``needs`` (MiB
-of memory at its end).
+Arguments: ``journal`` (folder), ``seconds``, ``how`` (see ``finish``), ``deaf`` (goes on after
+SIGTERM), ``needs`` (MiB of memory at its end).
 """
 
 import contextlib
@@ -26,9 +27,14 @@ class Journal:
     def __init__(self, folder, args):
         with open("/proc/self/stat") as file:
             start = int(file.read().rpartition(")")[2].split()[19])
-        me = {name: int(os.environ[f"CRAWL_{name.upper()}"]) for name in ("run_id", "task_index", "attempt", "task_id")}
+        me = {
+            name: int(os.environ[f"CRAWL_{name.upper()}"])
+            for name in ("run_id", "task_index", "attempt", "task_id")
+        }
         name = f"{me['run_id']}-{me['task_index']}-{me['attempt']}-{os.getpid()}-{start}.jsonl"
-        self.file = os.open(os.path.join(folder, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self.file = os.open(
+            os.path.join(folder, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
+        )
         self.say("begin", pid=os.getpid(), start=start, runner=os.getppid(), args=args, **me)
 
     def say(self, what, **more):
@@ -86,7 +92,9 @@ class Crawl:
             time.sleep(BEAT_S)
 
     def finish(self, kind, value=""):
-        """``finished``; ``exit:N``; ``silent:N`` (no word about it); ``reason:WORD``; ``signal:N``; ``lost``."""
+        """``finished``; ``exit:N``; ``silent:N`` (no word about it); ``reason:WORD``; ``signal:N``;
+        ``lost``.
+        """
         if kind == "lost":  # the runner dies before it can sum up
             self.journal.say("lost")
             os.kill(os.getppid(), signal.SIGKILL)
@@ -101,7 +109,9 @@ class Crawl:
         code = int(value) if kind in ("exit", "silent") else 0
         if kind != "silent":
             self.tell(**({"finish_reason": reason} if reason else {}))
-        self.journal.say("end", code=code, reason=reason, pages=None if kind == "silent" else self.pages)
+        self.journal.say(
+            "end", code=code, reason=reason, pages=None if kind == "silent" else self.pages
+        )
         return code
 
     def tell(self, **more):

@@ -12,7 +12,9 @@ from tools.soak.checks import Case
 from tools.soak.world import SoakWorld
 
 #: What a worker or a server says when a workflow does not do again what its history says it did.
-WEDGED = re.compile(r"nondeterminis|Failed activation on workflow|WorkflowTaskFailed", re.IGNORECASE)
+WEDGED = re.compile(
+    r"nondeterminis|Failed activation on workflow|WorkflowTaskFailed", re.IGNORECASE
+)
 
 
 #: What audits find where a start is slower than their grace, because the stack is half dead.
@@ -39,7 +41,8 @@ def check_events(world: SoakWorld, book: Book) -> Iterator[str]:
             yield f"the event {key} was never told; deliveries {rows}"
         if len(set(lines)) > 1:
             yield f"the event {key} was told in {len(set(lines))} versions"
-        # A worker that dies between the file and the record tells again; each try tells at most once.
+        # A worker that dies between the file and the record tells again; each try tells at most
+        # once.
         if [row["status"] for row in rows] != ["delivered"] * len(rows) or not rows:
             yield f"the event {key}: deliveries {rows}"
     for key in told:
@@ -58,7 +61,9 @@ def check_archive(world: SoakWorld, book: Book) -> Iterator[str]:
 def check_findings(world: SoakWorld, case: Case) -> Iterator[str]:
     """Audits had to put right only what a plan had broken."""
     terminated = any(ask.answer != "no" for ask in case.deeds.of(case.number, "terminate"))
-    rows = world.query("SELECT kind, status, detail FROM audit_finding WHERE run_id = ?", case.book.run_id)
+    rows = world.query(
+        "SELECT kind, status, detail FROM audit_finding WHERE run_id = ?", case.book.run_id
+    )
     for kind, status, detail in rows:
         if kind in EXPLAINED or (kind in OF_LOST_WORKFLOWS and terminated):
             continue
@@ -76,7 +81,9 @@ def check_workflows(world: SoakWorld) -> Iterator[str]:
             yield f"the workflow {workflow_id} is open, its run {run_id} is not"
     owners = {row["execution"]["workflowId"] for row in open_}
     for run_id in live:
-        ((owner,),) = world.query("SELECT owner_workflow_id FROM run_history WHERE run_id = ?", run_id)
+        ((owner,),) = world.query(
+            "SELECT owner_workflow_id FROM run_history WHERE run_id = ?", run_id
+        )
         if owner not in owners:
             yield f"run {run_id} is open, its workflow {owner} is not"
     log = world.folder / "logs" / "worker.log"

@@ -14,9 +14,11 @@ from tests.e2e.world import TERMINAL
 from tools.soak.world import ANSWER_S, SoakWorld
 
 Document = dict[str, Any]
-#: Workflows that last: audits come again and again, and a webhook has one for as long as it is there.
+#: Workflows that last: audits come again and again, and a webhook has one for as long as it is
+#: there.
 ENDLESS = ("CrawlAuditWorkflow", "CrawlWebhookWorkflow")
-#: After the faults have ended everything must have ended within so many seconds, and nobody asks for an audit.
+#: After the faults have ended everything must have ended within so many seconds, and nobody asks
+#: for an audit.
 SETTLE_S = 90.0
 #: A client that gets no answer gives up after so many seconds.
 ASKS_S = 300.0
@@ -52,20 +54,35 @@ class Door:
     def __init__(self, gateway: Callable[[], str]) -> None:
         self._gateway = gateway
 
-    def ask(self, method: str, path: str, body: Document | None = None, key: str | None = None) -> Told:
+    def ask(
+        self, method: str, path: str, body: Document | None = None, key: str | None = None
+    ) -> Told:
         """Ask once."""
-        sent, headers = time.time(), {"Content-Type": "application/json"} | ({"Idempotency-Key": key} if key else {})
+        sent, headers = (
+            time.time(),
+            {"Content-Type": "application/json"} | ({"Idempotency-Key": key} if key else {}),
+        )
         # ASCII with escapes: also what is no UTF-8, such as half of a pair of surrogates.
         content = json.dumps(body or {}).encode()
         try:
             url = f"{self._gateway()}{path}"
-            got = httpx.request(method, url, content=content, headers=headers, timeout=ANSWER_S, trust_env=False)
+            got = httpx.request(
+                method, url, content=content, headers=headers, timeout=ANSWER_S, trust_env=False
+            )
             told = got.json() if got.content else {}
         except (httpx.HTTPError, ValueError) as error:
             return Told(f"{method} {path}", sent, time.time(), None, {"error": str(error)[:200]})
-        return Told(f"{method} {path}", sent, time.time(), got.status_code, told if isinstance(told, dict) else {})
+        return Told(
+            f"{method} {path}",
+            sent,
+            time.time(),
+            got.status_code,
+            told if isinstance(told, dict) else {},
+        )
 
-    def until_told(self, method: str, path: str, body: Document | None = None, key: str | None = None) -> Told:
+    def until_told(
+        self, method: str, path: str, body: Document | None = None, key: str | None = None
+    ) -> Told:
         """Ask until somebody says yes or no: a service that is away says neither."""
         end, first = time.monotonic() + ASKS_S, time.time()
         while True:
@@ -80,12 +97,20 @@ def left(world: SoakWorld) -> list[str]:
     workflows = world.cli_list(f"ExecutionStatus='Running' AND WorkflowType NOT IN {ENDLESS}")
     found = [f"the workflow {one['execution']['workflowId']} is open" for one in workflows]
     found += [f"run {run_id} is open" for run_id in world.open_runs()]
-    rows = world.query(f"SELECT manager_id, status, waiting_for, error FROM manager WHERE status NOT IN {TERMINAL}")
-    found += [f"manager {one} is {status}, waits for {why}, {error}" for one, status, why, error in rows]
-    rows = world.query("SELECT graph_key, state, waiting_for FROM graph WHERE state IN ('draft', 'executing')")
+    rows = world.query(
+        f"SELECT manager_id, status, waiting_for, error FROM manager WHERE status NOT IN {TERMINAL}"
+    )
+    found += [
+        f"manager {one} is {status}, waits for {why}, {error}" for one, status, why, error in rows
+    ]
+    rows = world.query(
+        "SELECT graph_key, state, waiting_for FROM graph WHERE state IN ('draft', 'executing')"
+    )
     found += [f"graph {key!r} is {state}, waits for {why}" for key, state, why in rows]
     rows = waiting(world)
-    return found + [f"the due time {one} ({at}) is {decision} without a target" for one, at, decision in rows]
+    return found + [
+        f"the due time {one} ({at}) is {decision} without a target" for one, at, decision in rows
+    ]
 
 
 def waiting(world: SoakWorld) -> list[tuple[Any, ...]]:
@@ -105,8 +130,10 @@ def settled(
     seconds: float = SETTLE_S,
     in_line: Callable[[SoakWorld], list[tuple[Any, ...]]] = waiting,
 ) -> list[str]:
-    """Wait until nothing is left; what is left after so long. What is ``in_line`` comes one after the other, such as
-    due times that wait for each other's verdicts: each that leaves the line gives the others this time anew."""
+    """Wait until nothing is left; what is left after so long.
+
+    What is ``in_line`` comes one after the other, such as due times that wait for each other's
+    verdicts: each that leaves the line gives the others this time anew."""
     end, fewest = time.monotonic() + seconds, len(in_line(world))
     while found := left(world):
         if (now := len(in_line(world))) < fewest:

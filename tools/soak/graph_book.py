@@ -1,4 +1,6 @@
-"""What is known of one graph of a storm: its plan, its rows, what the gateway tells, and what really executed."""
+"""What is known of one graph of a storm: its plan, its rows, what the gateway tells, and what
+really executed.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ from tools.soak.journal import Process, clock
 from tools.soak.strikes import Strike
 from tools.soak.world import SoakWorld
 
-#: Seconds after a strike in which calls are still lost by it: until a heartbeat is missed, and the next worker begins.
+#: Seconds after a strike in which calls are still lost by it: until a heartbeat is missed, and the
+#: next worker begins.
 AFTERMATH_S = 15.0
 #: What ends calls whose processes live on. A database that is away for a moment ends none.
 _UNSEEN = ("plans frozen", "temporal killed")
@@ -43,7 +46,10 @@ class Execution:
 
     def __str__(self) -> str:
         until = f"{self.how} at {clock(self.end)}" if self.end else "no end"
-        return f"{self.path} attempt {self.attempt} in process {self.pid} from {clock(self.begin)}: {until}"
+        return (
+            f"{self.path} attempt {self.attempt} in process {self.pid} from "
+            f"{clock(self.begin)}: {until}"
+        )
 
 
 @dataclass(frozen=True)
@@ -76,7 +82,9 @@ class GraphCase:
     runs: dict[int, Row] = field(default_factory=dict)
     processes: list[Process] = field(default_factory=list)
     managers: dict[int, Row] = field(default_factory=dict)
-    """Managers that have the graph as their parent, with their ``runs`` and the ``processes`` of those."""
+    """Managers that have the graph as their parent, with their ``runs`` and the ``processes`` of
+    those.
+    """
     events: list[tuple[str | None, int]] = field(default_factory=list)
     """Key and attempt of each ``graph.ended``."""
 
@@ -89,7 +97,9 @@ class GraphCase:
 
     @functools.cached_property
     def specs(self) -> dict[str, StepSpec]:
-        """Every step that was asked for, by path: sent, appended, and grafted by what is on record."""
+        """Every step that was asked for, by path: sent, appended, and grafted by what is on
+        record.
+        """
         more = [one for asked in self.heard for one in asked.command.steps]
         found = {one.path: one for one in (*self.plan.spec.steps, *more)}
         for path in list(found):
@@ -126,7 +136,10 @@ class GraphCase:
         return any(one.command.covers(path) and one.at >= since for one in ends)
 
     def struck(self, one: Execution, until: float | None = None) -> Strike | None:
-        """What may have ended this execution, or kept its end from being recorded. ``until``: when the next began."""
+        """What may have ended this execution, or kept its end from being recorded.
+
+        ``until``: when the next began.
+        """
         last = (one.end or until or self.graph["ended_at"] or float("inf")) + 1.0
         for strike in self.strikes:
             if one.pid in strike.hosts and strike.at <= last and one.begin <= strike.over:
@@ -137,7 +150,9 @@ class GraphCase:
         return None
 
     def spans(self, path: str) -> list[tuple[float, float, str]]:
-        """When this step executed, and what of it; executions are left out of which a strike hid the end."""
+        """When this step executed, and what of it; executions are left out of which a strike hid
+        the end.
+        """
         row = self.rows[path]
         crawls = [one for one in self.processes if one.run_id == row["run_id"]]
         if self.specs[path].kind is StepKind.MANAGER:
@@ -145,7 +160,9 @@ class GraphCase:
         if self.specs[path].kind is not StepKind.FUNCTION:
             return [(one.begin, one.last, str(one)) for one in crawls]
         of_it = self.by_path.get(path, [])
-        return [(one.begin, one.end or one.begin, str(one)) for one in of_it if not self.struck(one)]
+        return [
+            (one.begin, one.end or one.begin, str(one)) for one in of_it if not self.struck(one)
+        ]
 
     def completed(self, path: str) -> bool:
         return bool(self.rows[path]["state"] == StepState.COMPLETED)
@@ -160,7 +177,14 @@ def read_ledger(file: Path) -> dict[str, list[Execution]]:
             line = json.loads(text)
             name = (line["graph"], line["path"], line["attempt"], line["pid"])
             if line["what"] == "begin":
-                one = Execution(line["path"], line["attempt"], line["pid"], line["key"], line["at"], line["given"])
+                one = Execution(
+                    line["path"],
+                    line["attempt"],
+                    line["pid"],
+                    line["key"],
+                    line["at"],
+                    line["given"],
+                )
                 found.setdefault(line["graph"], []).append(one)
                 open_[name] = one
             elif name in open_:
@@ -170,7 +194,19 @@ def read_ledger(file: Path) -> dict[str, list[Execution]]:
 
 
 _GRAPH = ("graph_id", "graph_uid", "state", "attempt", "cause", "started_at", "ended_at")
-_STEP = ("number", "path", "kind", "state", "attempt", "tries", "outcome", "reason", "run_id", "ending", "result_bytes")
+_STEP = (
+    "number",
+    "path",
+    "kind",
+    "state",
+    "attempt",
+    "tries",
+    "outcome",
+    "reason",
+    "run_id",
+    "ending",
+    "result_bytes",
+)
 _TIMES = ("started_at", "ended_at")
 _RUN = ("run_id", "request_id", "attempt", "status", "outcome", "ended_at")
 _MANAGER = ("manager_id", "name", "flow_id", "status", "outcome", "attempt")
@@ -184,7 +220,10 @@ def read_case(
     executions: list[Execution],
     **known: Any,
 ) -> GraphCase:
-    """Everything that the database and the gateway say about a graph. Raises ``KeyError`` when it is not there."""
+    """Everything that the database and the gateway say about a graph.
+
+    Raises ``KeyError`` when it is not there.
+    """
     graphs = _rows(world, "graph", _GRAPH, "graph_key = ?", plan.key)
     if not graphs:
         raise KeyError(plan.key)
@@ -192,7 +231,13 @@ def read_case(
     steps = _rows(world, "graph_step", (*_STEP, *_TIMES), "graph_id = ?", graph["graph_id"])
     runs = _rows(world, "run_history", _RUN, "parent = ?", f"graph/{plan.key}")
     subject = f"graphs/{graph['graph_id']}-%"
-    events = _rows(world, "outbox_event", ("event_key", "attempt", "type"), "subject_uid = ?", graph["graph_uid"])
+    events = _rows(
+        world,
+        "outbox_event",
+        ("event_key", "attempt", "type"),
+        "subject_uid = ?",
+        graph["graph_uid"],
+    )
     ended = [(one["event_key"], one["attempt"]) for one in events if one["type"] == "graph.ended"]
     assert all(key is None or key.startswith(subject[:-1]) for key, _ in ended), ended
     shown = client.status(plan.key) or {}
@@ -200,16 +245,27 @@ def read_case(
     rows = {one["path"]: one for one in sorted(steps, key=lambda one: int(one["number"]))}
     by_id = {one["run_id"]: one for one in runs}
     mine = [process for process in processes if process.run_id in by_id]
-    managers = {one["manager_id"]: one for one in _rows(world, "manager", _MANAGER, "parent = ?", f"graph/{plan.key}")}
+    managers = {
+        one["manager_id"]: one
+        for one in _rows(world, "manager", _MANAGER, "parent = ?", f"graph/{plan.key}")
+    }
     for one in managers.values():
-        one["runs"] = _rows(world, "run_history", _RUN, "parent = ?", manager_workflow_id(one["name"], one["flow_id"]))
+        one["runs"] = _rows(
+            world,
+            "run_history",
+            _RUN,
+            "parent = ?",
+            manager_workflow_id(one["name"], one["flow_id"]),
+        )
         its = {run["run_id"] for run in one["runs"]}
         one["processes"] = [process for process in processes if process.run_id in its]
     more: Row = {"runs": by_id, "events": ended, "processes": mine, "managers": managers, **known}
     return GraphCase(plan, graph, rows, shown, recorded, executions, **more)
 
 
-def _rows(world: SoakWorld, table: str, columns: Sequence[str], where: str, value: object) -> list[Row]:
+def _rows(
+    world: SoakWorld, table: str, columns: Sequence[str], where: str, value: object
+) -> list[Row]:
     found = world.query(f"SELECT {', '.join(columns)} FROM {table} WHERE {where}", value)
     rows = [dict(zip(columns, row, strict=True)) for row in found]
     for row in rows:

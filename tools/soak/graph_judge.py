@@ -1,4 +1,6 @@
-"""What is untrue of a graph that has ended, by the ledgers of functions and crawlers and by the brute-force model."""
+"""What is untrue of a graph that has ended, by the ledgers of functions and crawlers and by the
+brute-force model.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,17 @@ def check(case: GraphCase) -> Iterator[str]:
     """Every violation of this graph, as a sentence."""
     wrong = [*_steps(case)]
     if not wrong:  # else nothing below makes sense
-        for look in (_states, _executions, _order, _given, _results, _crawls, managers, room, _ends):
+        for look in (
+            _states,
+            _executions,
+            _order,
+            _given,
+            _results,
+            _crawls,
+            managers,
+            room,
+            _ends,
+        ):
             wrong += look(case)
     yield from (f"{case.plan.key}: {text}" for text in wrong)
 
@@ -45,39 +57,54 @@ def _steps(case: GraphCase) -> Iterator[str]:
 
 
 def _sure(case: GraphCase, path: str) -> bool:
-    """Whether this step must have come to be: it was sent, or appended for sure, or grafted by what has completed."""
+    """Whether this step must have come to be: it was sent, or appended for sure, or grafted by what
+    has completed.
+    """
     if path in {one.path for one in case.plan.spec.steps}:
         return True
-    appended = {one.path for asked in case.asked if asked.answer == "ok" for one in asked.command.steps}
+    appended = {
+        one.path for asked in case.asked if asked.answer == "ok" for one in asked.command.steps
+    }
     grafter = next((one for one in case.above(path) if case.specs[one].graft), None)
     return path in appended if grafter is None else grafter in case.rows and case.completed(grafter)
 
 
-# --- states ----------------------------------------------------------------------------------------------------------
+# --- states ---------------------------------------------------------------------------------------
 
 
 def _model(case: GraphCase) -> Model:
     model = Model(case.plan.spec.options.fail_fast)
     for path, row in case.rows.items():
-        node = Node(case.specs[path], path, StepState(row["state"]), row["outcome"], bool(row["ending"]))
+        node = Node(
+            case.specs[path], path, StepState(row["state"]), row["outcome"], bool(row["ending"])
+        )
         model.nodes[path] = node
     return model
 
 
 def _states(case: GraphCase) -> Iterator[str]:
-    """Its own state and those of the graphs in it follow from their steps, and each step has a right to its end."""
+    """Its own state and those of the graphs in it follow from their steps, and each step has a
+    right to its end.
+    """
     model = _model(case)
     if case.graph["state"] != model.state:
         yield f"it is {case.graph['state']}, its steps are {model.state}"
     counts = Counter(row["state"] for row in case.rows.values() if row["kind"] != StepKind.GRAPH)
-    for name, right in (("state", case.graph["state"]), ("counts", dict(counts)), ("total", counts.total())):
+    for name, right in (
+        ("state", case.graph["state"]),
+        ("counts", dict(counts)),
+        ("total", counts.total()),
+    ):
         if case.shown.get(name) != right:
             yield f"the gateway says {name} {case.shown.get(name)}, right would be {right}"
     for path, row in case.rows.items():
         if row["state"] != model.shown(path):
             yield f"{path} is {row['state']}, what is in it is {model.shown(path)}"
         elif not StepState(row["state"]).final or row["ending"]:
-            yield f"{path} is {row['state']}{' and ending' if row['ending'] else ''}, and the graph has ended"
+            yield (
+                f"{path} is {row['state']}{' and ending' if row['ending'] else ''}, and the "
+                "graph has ended"
+            )
         elif not model.holds(model.nodes[path]) and (text := _end_of(case, model, path)):
             yield f"{path} is {row['state']} ({row['outcome']}: {row['reason']}), {text}"
 
@@ -89,7 +116,9 @@ def _end_of(case: GraphCase, model: Model, path: str) -> str | None:
     if gate == "shut":
         return "and what it depends on has not ended"
     if state is X:
-        failing = model.fail_fast and (case.restarted or any(node.state is D for node in model.units()))
+        failing = model.fail_fast and (
+            case.restarted or any(node.state is D for node in model.units())
+        )
         planned = last is not None and last.how == "cancel"
         if gate != "doomed" and not (case.stopped(path) or failing or planned or case.restarted):
             return "and nobody cancelled it"
@@ -108,7 +137,7 @@ def _end_of(case: GraphCase, model: Model, path: str) -> str | None:
     return None
 
 
-# --- executions ------------------------------------------------------------------------------------------------------
+# --- executions -----------------------------------------------------------------------------------
 
 
 def _executions(case: GraphCase) -> Iterator[str]:
@@ -121,7 +150,10 @@ def _executions(case: GraphCase) -> Iterator[str]:
             if times > 1:
                 yield f"{path}: attempt {attempt} was executed {times} times"
             if not 1 <= attempt <= case.rows[path]["attempt"]:
-                yield f"{path}: attempt {attempt} was executed, on record are {case.rows[path]['attempt']}"
+                yield (
+                    f"{path}: attempt {attempt} was executed, on record are "
+                    f"{case.rows[path]['attempt']}"
+                )
         if len(keys := {one.key for one in all_of_it}) > 1:
             yield f"{path}: its executions had the keys {keys}"
         for one, other in pairwise(all_of_it):
@@ -132,7 +164,9 @@ def _executions(case: GraphCase) -> Iterator[str]:
             if why_not := _not_again(case, one, other):
                 yield f"{one}; it was executed again ({other}), and {why_not}"
         last = all_of_it[-1]
-        if last.how in (None, "asked") and not (case.stopped(path, last.begin) or case.struck(last)):
+        if last.how in (None, "asked") and not (
+            case.stopped(path, last.begin) or case.struck(last)
+        ):
             yield f"nobody ended {last}"
 
 
@@ -140,7 +174,9 @@ def _not_again(case: GraphCase, one: Execution, other: Execution) -> str | None:
     """Why a function should not have been executed again; ``None``: it should."""
     if one.how == "snooze" or case.struck(one, other.begin):
         return None
-    retried = any(a.command.what == "retry" and a.sent < other.begin and a.at > one.begin for a in case.heard)
+    retried = any(
+        a.command.what == "retry" and a.sent < other.begin and a.at > one.begin for a in case.heard
+    )
     if retried or (one.how == "raise" and _fails_within(case, one)):
         return None
     return "nothing had happened to it" if one.how != "raise" else "its attempts were spent"
@@ -159,7 +195,10 @@ def of_processes(cases: Sequence[GraphCase]) -> Iterator[str]:
         open_.setdefault(one.pid, []).append(one)
     for pid, several in open_.items():
         if len(several) > 1:
-            yield f"process {pid} left several executions without an end: {'; '.join(map(str, several))}"
+            yield (
+                f"process {pid} left several executions without an end: "
+                f"{'; '.join(map(str, several))}"
+            )
 
 
 def lost(case: GraphCase) -> list[tuple[Execution, str]]:
@@ -172,7 +211,7 @@ def lost(case: GraphCase) -> list[tuple[Execution, str]]:
     return found
 
 
-# --- order and values ------------------------------------------------------------------------------------------------
+# --- order and values -----------------------------------------------------------------------------
 
 
 def _waits_for(case: GraphCase, path: str) -> Iterator[str]:
@@ -194,7 +233,10 @@ def _order(case: GraphCase) -> Iterator[str]:
         if row["state"] != C or last.attempt != row["attempt"] or last.end is None:
             continue
         if not row["started_at"] - CLOCK_S <= last.begin <= last.end <= row["ended_at"] + CLOCK_S:
-            yield f"{path} is dated {clock(row['started_at'])} to {clock(row['ended_at'])}, and was {last}"
+            yield (
+                f"{path} is dated {clock(row['started_at'])} to {clock(row['ended_at'])}, and "
+                f"was {last}"
+            )
 
 
 def _ended_before(case: GraphCase, dep: str, one: Execution) -> Iterator[str]:
@@ -204,16 +246,24 @@ def _ended_before(case: GraphCase, dep: str, one: Execution) -> Iterator[str]:
     for begin, end, text in spans:
         if begin < one.begin < end - CLOCK_S:
             yield f"{one} began while this executed, on which it depends: {text}"
-    if case.completed(dep) and not excused and not any(end <= one.begin + CLOCK_S for _, end, _ in spans):
+    if (
+        case.completed(dep)
+        and not excused
+        and not any(end <= one.begin + CLOCK_S for _, end, _ in spans)
+    ):
         yield f"{one} began before {dep} had executed, on which it depends"
 
 
 def _given(case: GraphCase) -> Iterator[str]:
-    """Each execution was given its arguments, the context, and what its direct dependencies had given."""
+    """Each execution was given its arguments, the context, and what its direct dependencies had
+    given.
+    """
     for path, all_of_it in case.by_path.items():
         spec = case.specs[path]
         for one in all_of_it:
-            right = {name: digest(of_json(value)) for name, value in spec.job.get("args", {}).items()}
+            right = {
+                name: digest(of_json(value)) for name, value in spec.job.get("args", {}).items()
+            }
             if spec.job["style"] in ("cascade", "item"):
                 right |= _context(case, path)
                 holder = path.rpartition("/")[0] if spec.job["style"] == "item" else path
@@ -223,7 +273,10 @@ def _given(case: GraphCase) -> Iterator[str]:
                 right["item"] = digest(of_json(spec.job["item"]))
             for name in sorted(right.keys() | one.given.keys()):
                 if right.get(name) not in (one.given.get(name), ANY):
-                    yield f"{one} was given another {name} than is right: {one.given.get(name)}, {right.get(name)}"
+                    yield (
+                        f"{one} was given another {name} than is right: {one.given.get(name)}, "
+                        f"{right.get(name)}"
+                    )
 
 
 #: In place of a digest that nobody can know.
@@ -250,13 +303,20 @@ NOTHING = object()
 
 
 def _touched(case: GraphCase, leaf: str, one: Execution) -> bool:
-    """Whether what a step gave to this execution changed over time, or is not known to the ledger alone."""
+    """Whether what a step gave to this execution changed over time, or is not known to the ledger
+    alone.
+    """
     if case.stopped(leaf) or not case.restarted:
         return case.stopped(leaf)
     of_it = case.by_path.get(leaf, ())
-    if case.specs[leaf].kind is not StepKind.FUNCTION or not case.completed(leaf) or len(of_it) != 1:
+    if (
+        case.specs[leaf].kind is not StepKind.FUNCTION
+        or not case.completed(leaf)
+        or len(of_it) != 1
+    ):
         return True
-    # A retry may execute for the first time what had failed unexecuted, behind those that do not mind.
+    # A retry may execute for the first time what had failed unexecuted, behind those that do not
+    # mind.
     only = of_it[0]
     return (only.end is None or only.end > one.begin) and _by_a_retry(case, only)
 
@@ -272,7 +332,11 @@ def _value(case: GraphCase, path: str, one: Execution) -> object:
         inside = {child.rpartition("/")[2]: _value(case, child, one) for child in children}
         return {name: value for name, value in inside.items() if value is not NOTHING}
     if spec.kind is StepKind.CRAWL:
-        return NOTHING if row["run_id"] is None else {"run_id": row["run_id"], "outcome": "", "archive": ""}
+        return (
+            NOTHING
+            if row["run_id"] is None
+            else {"run_id": row["run_id"], "outcome": "", "archive": ""}
+        )
     if spec.kind is StepKind.MANAGER:
         return None if case.completed(path) else NOTHING
     if not case.completed(path):
@@ -282,7 +346,11 @@ def _value(case: GraphCase, path: str, one: Execution) -> object:
 
 def _result(case: GraphCase, path: str) -> object:
     """What a function that completed gave, in the attempt that is on record."""
-    return None if case.specs[path].graft else value_of(case.plan.key, path, case.rows[path]["attempt"])
+    return (
+        None
+        if case.specs[path].graft
+        else value_of(case.plan.key, path, case.rows[path]["attempt"])
+    )
 
 
 def _results(case: GraphCase) -> Iterator[str]:
@@ -299,21 +367,31 @@ def _results(case: GraphCase) -> Iterator[str]:
             yield f"the result of {path} is {told}, right would be {right!r:.80}"
         executions = [e for e in case.by_path.get(path, ()) if e.attempt == row["attempt"]]
         if case.completed(path) and executions and executions[-1].gave != digest(right):
-            yield f"{executions[-1]} wrote down {executions[-1].gave}, and should have given {right!r:.80}"
+            yield (
+                f"{executions[-1]} wrote down {executions[-1].gave}, and should have given "
+                f"{right!r:.80}"
+            )
         failed = behaviour(case.plan.key, path).failures
         if case.completed(path) and row["attempt"] <= failed:
             yield f"{path} is completed in attempt {row['attempt']}, and its first {failed} fail"
 
 
-# --- crawls and the end ----------------------------------------------------------------------------------------------
+# --- crawls and the end ---------------------------------------------------------------------------
 
 
 def _crawls(case: GraphCase) -> Iterator[str]:
-    """A step has one run, unless it was to have a fresh one; its processes ended as the step says."""
-    crawls = {path: row for path, row in case.rows.items() if case.specs[path].kind is StepKind.CRAWL}
+    """A step has one run, unless it was to have a fresh one; its processes ended as the step
+    says.
+    """
+    crawls = {
+        path: row for path, row in case.rows.items() if case.specs[path].kind is StepKind.CRAWL
+    }
     fresh = sum(one.command.fresh for one in case.heard)
     if len(case.runs) > len(crawls) * (1 + fresh):
-        yield f"{len(case.runs)} runs of {len(crawls)} crawls, of which {fresh} times fresh ones were asked for"
+        yield (
+            f"{len(case.runs)} runs of {len(crawls)} crawls, of which {fresh} times fresh ones "
+            "were asked for"
+        )
     for name, times in Counter((p.run_id, p.index, p.attempt) for p in case.processes).items():
         if times > 1:
             yield f"the task {name} was executed {times} times"
@@ -322,14 +400,23 @@ def _crawls(case: GraphCase) -> Iterator[str]:
         mine = [process for process in case.processes if process.run_id == row["run_id"]]
         if row["run_id"] is not None and run is None:
             yield f"{path} has the run {row['run_id']}, which does not belong to it"
-        if run is not None and (row["state"] == C) != (run["status"] == "COMPLETED") and row["state"] != X:
+        if (
+            run is not None
+            and (row["state"] == C) != (run["status"] == "COMPLETED")
+            and row["state"] != X
+        ):
             yield f"{path} is {row['state']}, its run {run}"
         finished = bool(mine) and mine[-1].end is not None and mine[-1].end.get("code") == 0
         if row["state"] == C and not finished:
             yield f"{path} is completed, and its last process is {mine[-1] if mine else None}"
         if row["state"] == D and finished:
-            yield f"{path} is discarded ({row['outcome']}), and its last process ended well: {mine[-1]}"
-        named = [one for one in case.heard if one.command.what == "retry" and one.command.covers(path)]
+            yield (
+                f"{path} is discarded ({row['outcome']}), and its last process ended well: "
+                f"{mine[-1]}"
+            )
+        named = [
+            one for one in case.heard if one.command.what == "retry" and one.command.covers(path)
+        ]
         for one, other in pairwise(mine):
             if other.begin < one.last:
                 yield f"{path} executed twice at one time: {one}; {other}"
@@ -350,9 +437,14 @@ def _ends(case: GraphCase) -> Iterator[str]:
     for process in (*case.processes, *of_managers):
         if process.last > over + CLOCK_S:
             yield late.format(clock(over), process)
-    for run in (*case.runs.values(), *(run for manager in case.managers.values() for run in manager["runs"])):
+    for run in (
+        *case.runs.values(),
+        *(run for manager in case.managers.values() for run in manager["runs"]),
+    ):
         if run["status"] not in ("COMPLETED", "FAILED"):
             yield f"it has ended, and its run {run['run_id']} is {run['status']}"
     keys = [key for key, _ in case.events if key is not None]
-    if len(set(keys)) != len(keys) or case.graph["attempt"] not in [attempt for _, attempt in case.events]:
+    if len(set(keys)) != len(keys) or case.graph["attempt"] not in [
+        attempt for _, attempt in case.events
+    ]:
         yield f"it is in attempt {case.graph['attempt']}, its ends were told as {case.events}"

@@ -21,8 +21,12 @@ def jobs_of(spec: StepSpec) -> int:
 
 
 def managers(case: GraphCase) -> Iterator[str]:
-    """A step has one manager, which ended as the step says, and each of its jobs came to its end once."""
-    steps = {path: row for path, row in case.rows.items() if case.specs[path].kind is StepKind.MANAGER}
+    """A step has one manager, which ended as the step says, and each of its jobs came to its end
+    once.
+    """
+    steps = {
+        path: row for path, row in case.rows.items() if case.specs[path].kind is StepKind.MANAGER
+    }
     if len(case.managers) > len(steps):
         yield f"{len(case.managers)} managers of {len(steps)} steps"
     for path, row in steps.items():
@@ -43,12 +47,20 @@ def managers(case: GraphCase) -> Iterator[str]:
 def _jobs(case: GraphCase, path: str, crawls: list[Process]) -> Iterator[str]:
     if (most := most_at_once(crawls)) > WINDOW:
         yield f"{most} crawls of the manager of {path} executed at once, and its window is {WINDOW}"
-    good = Counter(int(crawl.args["number"]) for crawl in crawls if crawl.end and crawl.end.get("code") == 0)
+    good = Counter(
+        int(crawl.args["number"]) for crawl in crawls if crawl.end and crawl.end.get("code") == 0
+    )
     jobs = range(jobs_of(case.specs[path]))
     if again := sorted(number for number, times in good.items() if times > 1 or number not in jobs):
-        yield f"the manager of {path} executed these again after a good end, or for nothing: {again}"
+        yield (
+            f"the manager of {path} executed these again after a good end, or for nothing: {again}"
+        )
     # What was stopped once is not begun again by a retry.
-    if case.completed(path) and not (case.stopped(path) or case.restarted) and (lost := sorted({*jobs} - good.keys())):
+    if (
+        case.completed(path)
+        and not (case.stopped(path) or case.restarted)
+        and (lost := sorted({*jobs} - good.keys()))
+    ):
         yield f"the manager of {path} is completed and lost these: {lost}"
     for one, other in pairwise(sorted(crawls, key=lambda crawl: (crawl.run_id, crawl.begin))):
         if one.run_id == other.run_id and other.begin < one.last - CLOCK_S:

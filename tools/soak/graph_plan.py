@@ -8,7 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from crawler_lifecycle.domain.values import to_json
-from crawler_lifecycle.features.graphs.domain.spec import GraphOptions, GraphSpec, StepKind, StepSpec
+from crawler_lifecycle.features.graphs.domain.spec import (
+    GraphOptions,
+    GraphSpec,
+    StepKind,
+    StepSpec,
+)
 from tools.soak.graph_steps import some_value
 
 #: The module whose functions they call.
@@ -50,11 +55,15 @@ class GraphPlan:
     later: Sequence[Command] = field(default=())
 
     def __str__(self) -> str:
-        crawls, managers = (sum(s.kind is kind for s in self.spec.steps) for kind in (StepKind.CRAWL, StepKind.MANAGER))
+        crawls, managers = (
+            sum(s.kind is kind for s in self.spec.steps)
+            for kind in (StepKind.CRAWL, StepKind.MANAGER)
+        )
         asked = [*map(str, self.commands), *(f"{one} of its end" for one in self.later)]
         fails = " fails fast;" if self.spec.options.fail_fast else ""
         return (
-            f"{self.key}: {len(self.spec.steps)} steps, {crawls} crawls, {managers} managers;{fails} "
+            f"{self.key}: {len(self.spec.steps)} steps, {crawls} crawls, {managers} "
+            f"managers;{fails} "
             f"{'; '.join(asked) or 'nothing asked'}"
         )
 
@@ -82,13 +91,21 @@ class _Author:
         return self.dice.random() < in_ten / 10
 
     def write(self) -> GraphPlan:
-        size = self.dice.randint(1, self.most if self.often(LARGE_IN_TEN) else min(USUAL, self.most))
+        size = self.dice.randint(
+            1, self.most if self.often(LARGE_IN_TEN) else min(USUAL, self.most)
+        )
         steps = self.level("", size)
         late, appended = self.late(steps)
         spec = GraphSpec([*late, *steps], self.options, {"soak": self.key})
-        commands = [Command(round(self.dice.uniform(0.5, 4), 1), "append", steps=tuple(appended))] if appended else []
+        commands = (
+            [Command(round(self.dice.uniform(0.5, 4), 1), "append", steps=tuple(appended))]
+            if appended
+            else []
+        )
         for _ in range(self.dice.choice([0, 0, 0, 1, 2, 3])):
-            commands.append(self.command(spec, ["cancel"] * 5 + ["retry"] * 3 + ["stop", "force-stop"]))
+            commands.append(
+                self.command(spec, ["cancel"] * 5 + ["retry"] * 3 + ["stop", "force-stop"])
+            )
         self.dice.shuffle(commands)
         later = [self.command(spec, ["retry"]) for _ in range(self.dice.choice([0, 0, 1, 1, 2]))]
         return GraphPlan(self.key, spec, commands, later)
@@ -96,7 +113,9 @@ class _Author:
     def command(self, spec: GraphSpec, kinds: list[str]) -> Command:
         what, after = self.dice.choice(kinds), round(self.dice.uniform(0.2, 6), 1)
         some = self.often(8.5) if what == "cancel" else self.often(3) and what == "retry"
-        some_paths = tuple(self.dice.choice(spec.steps).path for _ in range(self.dice.randint(1, 3)))
+        some_paths = tuple(
+            self.dice.choice(spec.steps).path for _ in range(self.dice.randint(1, 3))
+        )
         return Command(after, what, some_paths if some else None, what == "retry" and self.often(3))
 
     def late(self, steps: Sequence[StepSpec]) -> tuple[list[StepSpec], list[StepSpec]]:
@@ -130,14 +149,18 @@ class _Author:
         if shape == "layers":
             layer = len(names) // 5
             return tuple(name for name in names[max(0, layer - 1) * 5 : layer * 5] if self.often(6))
-        return tuple(self.dice.sample(names, min(len(names), self.dice.choice([0, 0, 1, 1, 2, 3, 10]))))
+        return tuple(
+            self.dice.sample(names, min(len(names), self.dice.choice([0, 0, 1, 1, 2, 3, 10])))
+        )
 
     def graph(self, path: str, deps: tuple[str, ...], size: int, depth: int) -> list[StepSpec]:
         """A graph within the graph: a fan-out over items, or a level of its own with a context."""
         most = self.dice.randint(1, 5) if self.often(3) else None
         ignores = {one: self.often(1) for one in ("ignore_cancelled", "ignore_discarded")}
         if self.often(3):
-            group = StepSpec(path, StepKind.GRAPH, {"fan_out": True}, deps, max_parallel=most, **ignores)
+            group = StepSpec(
+                path, StepKind.GRAPH, {"fan_out": True}, deps, max_parallel=most, **ignores
+            )
             return [group, *(self.step(f"{path}/{n}", (), self.item()) for n in range(size))]
         job: dict[str, Any] = {"context": {"level": path}} if self.often(5) else {}
         return [StepSpec(path, StepKind.GRAPH, job, deps, max_parallel=most, **ignores)] + (
@@ -149,7 +172,10 @@ class _Author:
 
     def step(self, path: str, deps: tuple[str, ...], job: dict[str, Any] | None = None) -> StepSpec:
         own = {one: self.often(1.2) for one in ("ignore_cancelled", "ignore_discarded")}
-        own |= {"max_attempts": self.dice.choice([1, 2, 3, 3]), "backoff_s": round(self.dice.uniform(0.1, 1), 1)}
+        own |= {
+            "max_attempts": self.dice.choice([1, 2, 3, 3]),
+            "backoff_s": round(self.dice.uniform(0.1, 1), 1),
+        }
         own |= {"priority": self.dice.randrange(10)}
         if self.options.pools and self.often(3):
             own |= {"resources": ({"db": self.dice.choice(["1", "1/3", "2"])},)}
@@ -163,17 +189,36 @@ class _Author:
             style = self.dice.choice(["cascade"] * 4 + ["plain", "worker", "graft"])
             job = {"call": f"{MODULE}:{'Worker' if style == 'worker' else style}", "style": style}
             if style == "graft":
-                return StepSpec(path, StepKind.FUNCTION, {**job, "style": "cascade"}, deps, graft=True, **own)
+                return StepSpec(
+                    path, StepKind.FUNCTION, {**job, "style": "cascade"}, deps, graft=True, **own
+                )
             if style != "cascade":
                 job["args"] = to_json({name: some_value(self.dice) for name in ("one", "two")})
-        return StepSpec(path, StepKind.FUNCTION, job, deps, timeout_s=100 if self.often(0.8) else 60, **own)
+        return StepSpec(
+            path, StepKind.FUNCTION, job, deps, timeout_s=100 if self.often(0.8) else 60, **own
+        )
 
     def manager(self) -> dict[str, Any]:
-        argv = ["--jobs", str(self.dice.randint(0, 5)), "--seconds", str(round(self.dice.uniform(0, 3), 1))]
+        argv = [
+            "--jobs",
+            str(self.dice.randint(0, 5)),
+            "--seconds",
+            str(round(self.dice.uniform(0, 3), 1)),
+        ]
         return {"plan": f"{MODULE}:Stream", "options": {"argv": argv}}
 
     def crawl(self) -> dict[str, Any]:
         """A short one that mostly ends well."""
-        how = self.dice.choice(["finished"] * 8 + ["exit:1", "reason:closespider_itemcount", "silent:1"])
-        args = {"seconds": str(round(self.dice.choice([0, self.dice.uniform(0, 4)]), 1)), "how": how}
-        return {"crawler": "soak", "args": args, "poll_minutes": [0.02, 0.03], "limits": {"start_check_s": 0.3}}
+        how = self.dice.choice(
+            ["finished"] * 8 + ["exit:1", "reason:closespider_itemcount", "silent:1"]
+        )
+        args = {
+            "seconds": str(round(self.dice.choice([0, self.dice.uniform(0, 4)]), 1)),
+            "how": how,
+        }
+        return {
+            "crawler": "soak",
+            "args": args,
+            "poll_minutes": [0.02, 0.03],
+            "limits": {"start_check_s": 0.3},
+        }

@@ -1,4 +1,6 @@
-"""Whether more executed at one time than ``max_parallel`` and resources let, by the ledgers of functions and crawls."""
+"""Whether more executed at one time than ``max_parallel`` and resources let, by the ledgers of
+functions and crawls.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,25 @@ _Spans = list[tuple[float, float]]
 
 def room(case: GraphCase) -> Iterator[str]:
     """Every moment in which a cap or a pool was exceeded, the first of each."""
-    spans = {path: _shrunk(case, path) for path in case.rows if case.specs[path].kind is not StepKind.GRAPH}
+    spans = {
+        path: _shrunk(case, path)
+        for path in case.rows
+        if case.specs[path].kind is not StepKind.GRAPH
+    }
     for graph, most in _caps(case):
         inside = {path: Fraction(1) for path in spans if not graph or path.startswith(f"{graph}/")}
         if (found := _exceeded(spans, inside, Fraction(most))) is not None:
-            yield f"these executed at one time in {graph or 'the graph'}, which has {most} places: {found}"
+            yield (
+                f"these executed at one time in {graph or 'the graph'}, which has {most} places: "
+                f"{found}"
+            )
     for name, amount in case.plan.spec.options.pools.items():
-        needs = {path: Fraction(one[name]) for path in spans for one in case.specs[path].resources if name in one}
+        needs = {
+            path: Fraction(one[name])
+            for path in spans
+            for one in case.specs[path].resources
+            if name in one
+        }
         if (found := _exceeded(spans, needs, max([Fraction(amount), *needs.values()]))) is not None:
             yield f"these held more {name} at one time than the {amount} that there are: {found}"
 
@@ -38,11 +52,17 @@ def _caps(case: GraphCase) -> Iterator[tuple[str, int]]:
             yield path, most
 
 
-def _exceeded(spans: Mapping[str, _Spans], needs: Mapping[str, Fraction], most: Fraction) -> str | None:
-    """The steps that needed more than this at one moment; ``None``: at none. A step counts once, however many of its
-    crawls execute."""
+def _exceeded(
+    spans: Mapping[str, _Spans], needs: Mapping[str, Fraction], most: Fraction
+) -> str | None:
+    """The steps that needed more than this at one moment; ``None``: at none.
+
+    A step counts once, however many of its crawls execute."""
     edges = [
-        (at, begins, path) for path in needs for span in spans[path] for at, begins in zip(span, (1, 0), strict=True)
+        (at, begins, path)
+        for path in needs
+        for span in spans[path]
+        for at, begins in zip(span, (1, 0), strict=True)
     ]
     live: dict[str, int] = {}
     for _, begins, path in sorted(edges):

@@ -1,8 +1,9 @@
 """What the steps of random graphs call: users' code, copied into the folder of modules of a storm.
 
-What a step does follows from its graph and its path, and what it gives also from its attempt, so that a judge who has
-only those can say what must have come of it. Each execution writes to a ledger beside the module, outside of the
-service: its ``begin`` with what it was given, and its ``end`` just before it returns.
+What a step does follows from its graph and its path, and what it gives also from its attempt, so
+that a judge who has only those can say what must have come of it. Each execution writes to a ledger
+beside the module, outside of the service: its ``begin`` with what it was given, and its ``end``
+just before it returns.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ LARGE = 1024 * 1024
 WINDOW = 2
 
 
-# --- what follows from the name of a step ----------------------------------------------------------------------------
+# --- what follows from the name of a step ---------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,9 @@ def behaviour(graph: str, path: str) -> Behaviour:
     dice = random.Random(f"{graph}/{path}")
     seconds = dice.choice([0.0] * 4 + [dice.uniform(0, 0.5)] * 3 + [dice.uniform(0.5, 4)] * 2)
     failures = dice.choices([0, 1, 2, ALWAYS], [190, 6, 3, 1])[0]
-    return Behaviour(seconds, failures, dice.random() < 0.7, dice.random() < 0.1, dice.random() < 0.04)
+    return Behaviour(
+        seconds, failures, dice.random() < 0.7, dice.random() < 0.1, dice.random() < 0.04
+    )
 
 
 def value_of(graph: str, path: str, attempt: int) -> object:
@@ -62,7 +65,11 @@ def value_of(graph: str, path: str, attempt: int) -> object:
     dice = random.Random(f"{graph}/{path}/{attempt}")
     if dice.random() < 0.01:
         size = LARGE + dice.randrange(LARGE)
-        return dice.randbytes(size) if dice.random() < 0.5 else {"pages": ["ü" * 100] * (size // 100), "n": attempt}
+        return (
+            dice.randbytes(size)
+            if dice.random() < 0.5
+            else {"pages": ["ü" * 100] * (size // 100), "n": attempt}
+        )
     return some_value(dice)
 
 
@@ -106,7 +113,9 @@ def grafted(graph: str, path: str) -> Workflow | None:
         elif what == "worker":
             workflow.add(f"g{n}", Worker.new({"n": n}), deps, max_attempts=3, backoff_s=0.2)  # type: ignore[attr-defined]
         else:
-            workflow.add_cascade(f"g{n}", cascade, deps, ignore_discarded=True, ignore_cancelled=True)
+            workflow.add_cascade(
+                f"g{n}", cascade, deps, ignore_discarded=True, ignore_cancelled=True
+            )
     return workflow if len(workflow) else None
 
 
@@ -117,7 +126,8 @@ def digest(value: object) -> str:
 
 def _text(value: object) -> str:
     if isinstance(value, Mapping):
-        if value.keys() >= {"run_id", "outcome", "archive"}:  # how a crawl ended; its journal knows more
+        # How a crawl ended; its journal knows more.
+        if value.keys() >= {"run_id", "outcome", "archive"}:
             return f"run {value['run_id']}"
         return "{" + ",".join(f"{key!r}:{_text(one)}" for key, one in sorted(value.items())) + "}"
     if isinstance(value, list | tuple):
@@ -127,7 +137,7 @@ def _text(value: object) -> str:
     return f"{type(value).__name__} {value!r}"
 
 
-# --- what is called --------------------------------------------------------------------------------------------------
+# --- what is called -------------------------------------------------------------------------------
 
 
 def plain(**args: object) -> object:
@@ -206,7 +216,13 @@ def _end(job: Job, how: str, **more: str) -> None:
 
 
 def _write(what: str, job: Job, **more: Any) -> None:
-    own = {"graph": job.graph, "path": job.path, "attempt": job.attempt, "pid": os.getpid(), "at": time.time()}
+    own = {
+        "graph": job.graph,
+        "path": job.path,
+        "attempt": job.attempt,
+        "pid": os.getpid(),
+        "at": time.time(),
+    }
     line = json.dumps({"what": what, **own, **more}) + "\n"
     file = os.open(LEDGER, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:

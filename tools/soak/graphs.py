@@ -1,10 +1,11 @@
-"""``python -m tools.soak.graphs --graphs N --seed S [--mariadb]``: random graphs whose surroundings die at random.
+"""``python -m tools.soak.graphs --graphs N --seed S [--mariadb]``: random graphs whose surroundings
+die at random.
 
-Clients send graphs of functions, real crawls and managers, cancel, stop, retry and append, while workers, the
-processes with users' code, the Temporal server, the database server, the gateway, the scheduler and crawlers are
-killed, and workflows are terminated. Strangers send texts of odd characters meanwhile, and schedules are triggered,
-backfilled and deleted. The judges are the ledgers that functions and crawlers keep themselves, and the brute-force
-model of a graph.
+Clients send graphs of functions, real crawls and managers, cancel, stop, retry and append, while
+workers, the processes with users' code, the Temporal server, the database server, the gateway, the
+scheduler and crawlers are killed, and workflows are terminated. Strangers send texts of odd
+characters meanwhile, and schedules are triggered, backfilled and deleted. The judges are the
+ledgers that functions and crawlers keep themselves, and the brute-force model of a graph.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ ENDS_S, ASKS_S = 1200.0, 300.0
 class Storm:
     """Graphs over one stack, their clients, and what is done to them."""
 
-    def __init__(self, world: SoakWorld, striker: Striker, plans: Sequence[GraphPlan], at_once: int) -> None:
+    def __init__(
+        self, world: SoakWorld, striker: Striker, plans: Sequence[GraphPlan], at_once: int
+    ) -> None:
         self.world, self.striker, self.plans, self.at_once = world, striker, plans, at_once
         self.ledger = striker.module.with_name(graph_steps.LEDGER.name)
         self.asked: list[Asked] = []
@@ -56,7 +59,10 @@ class Storm:
         """Everything; what was untrue."""
         self.striker.begin()
         aside = Aside(self.world, MODULE, self.striker.seed)
-        until(lambda: self.world.query("SELECT plan FROM plan WHERE plan = ?", MODULE), "the module on record")
+        until(
+            lambda: self.world.query("SELECT plan FROM plan WHERE plan = ?", MODULE),
+            "the module on record",
+        )
         aside.begin()
         began, told = time.monotonic(), 0.0
         with ThreadPoolExecutor(self.at_once) as pool:
@@ -66,7 +72,10 @@ class Storm:
                     self.striker.turn(self.ended / len(self.plans))
                     if time.monotonic() - told > 10:
                         told = time.monotonic()
-                        say(f"{told - began:4.0f} s: {self.ended} of {len(self.plans)} graphs; {self.striker}")
+                        say(
+                            f"{told - began:4.0f} s: {self.ended} of {len(self.plans)} graphs; "
+                            f"{self.striker}"
+                        )
                     time.sleep(0.3)
             finally:
                 self._over.set()
@@ -81,12 +90,14 @@ class Storm:
         self.wrong += [f"the crawler {pid} executes" for pid in crawlers(self.world.mark)]
         return [*self.wrong, *self._judged(), *aside.judge()]
 
-    # --- clients -----------------------------------------------------------------------------------------------------
+    # --- clients ----------------------------------------------------------------------------------
 
     def _client(self, plan: GraphPlan) -> None:
         """Send a graph, ask what the plan says, and wait until it has ended."""
         client = Gateway(str(self.world.stack.addresses["gateway"]))
-        self._until_told(plan, Command(0.0, "send"), lambda: client.send(plan.key, plan.spec, name=None, tags=[]))
+        self._until_told(
+            plan, Command(0.0, "send"), lambda: client.send(plan.key, plan.spec, name=None, tags=[])
+        )
         for command in plan.commands:
             self._over.wait(command.after)
             self._do(plan, client, command)
@@ -106,7 +117,9 @@ class Storm:
         elif command.what == "cancel":
             self._ask(plan, command, lambda: client.cancel(key, paths, "the storm"))
         elif command.what == "retry":
-            self._ask(plan, command, lambda: client.retry(key, paths, cascade=True, fresh=command.fresh))
+            self._ask(
+                plan, command, lambda: client.retry(key, paths, cascade=True, fresh=command.fresh)
+            )
         else:
             body = {"force": command.what == "force-stop"}
             self._ask(plan, command, lambda: client._call("POST", f"/v1/graphs/{key}/stop", body))
@@ -115,7 +128,8 @@ class Storm:
         """Ask until it is so: a graph that waits for steps would wait for ever."""
         end = time.monotonic() + ASKS_S
         while not self._over.is_set() and (told := self._ask(plan, command, call)).answer != "ok":
-            if "there is such a step" in told.detail:  # an earlier try was carried out, and nobody heard it
+            # An earlier try was carried out, and nobody heard it.
+            if "there is such a step" in told.detail:
                 return
             if time.monotonic() > end:
                 self._violate(f"{plan.key}: {command} was refused for {ASKS_S:g} s: {told.detail}")
@@ -150,17 +164,31 @@ class Storm:
         with self._lock:
             self.wrong.append(text)
 
-    # --- the judgement -----------------------------------------------------------------------------------------------
+    # --- the judgement ----------------------------------------------------------------------------
 
     def _judged(self) -> list[str]:
         client = Gateway(str(self.world.stack.addresses["gateway"]))
-        ledger, processes, strikes = read_ledger(self.ledger), read_journals(self.world.journals), self.striker.strikes
+        ledger, processes, strikes = (
+            read_ledger(self.ledger),
+            read_journals(self.world.journals),
+            self.striker.strikes,
+        )
         found, cases = list[str](), list[GraphCase]()
         for plan in self.plans:
             asked = [one for one in self.asked if one.key == plan.key]
             executions = ledger.pop(plan.key, [])
             try:
-                cases.append(read_case(self.world, plan, client, processes, executions, asked=asked, strikes=strikes))
+                cases.append(
+                    read_case(
+                        self.world,
+                        plan,
+                        client,
+                        processes,
+                        executions,
+                        asked=asked,
+                        strikes=strikes,
+                    )
+                )
             except KeyError:
                 found.append(f"{plan.key} is not on record")
             else:
@@ -182,10 +210,21 @@ class Storm:
         managers = [one for case in cases for one in case.managers.values()]
         crawls = sum(len(case.processes) for case in cases)
         of_managers = sum(len(one["processes"]) for one in managers)
-        begun = sum(row["attempt"] for case in cases for row in case.rows.values() if row["kind"] == "function")
+        begun = sum(
+            row["attempt"]
+            for case in cases
+            for row in case.rows.values()
+            if row["kind"] == "function"
+        )
         say(f"graphs: {dict(states)}; steps: {dict(steps)}")
-        say(f"{len(executed)} executions ({dict(hows)}), {again} beyond the first of a step, {struck.total()} lost to")
-        say(f"  strikes: {dict(struck)}; {begun - len(executed)} attempts began on record and were not called")
+        say(
+            f"{len(executed)} executions ({dict(hows)}), {again} beyond the first of a step, "
+            f"{struck.total()} lost to"
+        )
+        say(
+            f"  strikes: {dict(struck)}; {begun - len(executed)} attempts began on record and were "
+            "not called"
+        )
         say(f"  {crawls} crawls and {len(managers)} managers with {of_managers} crawls executed")
         say(f"asked: {dict(sorted(answers.items()))}")
 
@@ -193,13 +232,20 @@ class Storm:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.soak.graphs", description=__doc__)
     parser.add_argument("--graphs", type=int, default=200, help="default: 200")
-    parser.add_argument("--steps", type=int, default=STEPS_MAX, help=f"of a graph, at most (default: {STEPS_MAX})")
-    parser.add_argument("--at-once", type=int, default=8, help="graphs that run at one time (default: 8)")
+    parser.add_argument(
+        "--steps", type=int, default=STEPS_MAX, help=f"of a graph, at most (default: {STEPS_MAX})"
+    )
+    parser.add_argument(
+        "--at-once", type=int, default=8, help="graphs that run at one time (default: 8)"
+    )
     parser.add_argument("--plan", action="store_true", help="print the plan and do nothing")
     options(parser)
     chosen = parser.parse_args()
     plans = write_plans(chosen.seed, chosen.graphs, chosen.steps)
-    say(f"seed {chosen.seed}: {len(plans)} graphs of {sum(len(plan.spec.steps) for plan in plans)} steps")
+    say(
+        f"seed {chosen.seed}: {len(plans)} graphs of "
+        f"{sum(len(plan.spec.steps) for plan in plans)} steps"
+    )
     for plan in plans:
         print(plan, flush=True)
     if chosen.plan:

@@ -1,11 +1,13 @@
 """``python -m tools.soak.growth --days D --seed N``: does a day's pruning remove what a day brings?
 
-Days are short: each has the same load of runs, managers, graphs, firings and webhook deliveries, and ends with
-``crawlctl db prune`` for what ended more than two such days ago. From the fourth day on each table must lose as many
-rows as it got, apart from those that the rules keep for ever (``domain/retention.py``).
+Days are short: each has the same load of runs, managers, graphs, firings and webhook deliveries,
+and ends with ``crawlctl db prune`` for what ended more than two such days ago. From the fourth day
+on each table must lose as many rows as it got, apart from those that the rules keep for ever
+(``domain/retention.py``).
 
-The load follows the machine: something begins when enough has ended, and a day is over when all of it has ended. So a
-slow machine has longer days of the same rows, and no row counts for either of two days.
+The load follows the machine: something begins when enough has ended, and a day is over when all of
+it has ended. So a slow machine has longer days of the same rows, and no row counts for either of
+two days.
 """
 
 from __future__ import annotations
@@ -36,25 +38,38 @@ from tools.soak.world import DURABLE, SoakWorld
 KEPT_DAYS, STEADY = 2, 4
 #: What a day brings.
 RUNS, MANAGERS, GRAPHS, FIRINGS = 12, 1, 2, 4
-#: The next thing begins when fewer than so many are open: runs, also those of managers, graphs and firings, and these.
+#: The next thing begins when fewer than so many are open: runs, also those of managers, graphs and
+#: firings, and these.
 AT_ONCE = 4
 OPEN = (
     f"SELECT COUNT(*) FROM run_history WHERE status NOT IN {TERMINAL}",
     f"SELECT COUNT(*) FROM manager WHERE status NOT IN {TERMINAL}",
     "SELECT COUNT(*) FROM graph WHERE state IN ('draft', 'executing')",
-    "SELECT COUNT(*) FROM schedule_due WHERE decision IN ('started', 'queued') AND target_id IS NULL",
+    "SELECT COUNT(*) FROM schedule_due WHERE decision IN ('started', 'queued') AND target_id "
+    "IS NULL",
 )
-#: Something of a day must end within so many seconds; a look at what executes is seconds away on any machine.
+#: Something of a day must end within so many seconds; a look at what executes is seconds away on
+#: any machine.
 STUCK_S = 300.0
 #: Tables that must have grown; the load brings nothing to the others.
-GROWING = ("outbox_event", "outbox_delivery", "task_log", "manager_item", "graph_step", "schedule_due")
-#: In all, and of one table: rows more or less, because a slow machine looks more often at what executes.
+GROWING = (
+    "outbox_event",
+    "outbox_delivery",
+    "task_log",
+    "manager_item",
+    "graph_step",
+    "schedule_due",
+)
+#: In all, and of one table: rows more or less, because a slow machine looks more often at what
+#: executes.
 OFF, OFF_ONE, FEW = 0.1, 0.35, 8
 
 
 @dataclass(frozen=True, slots=True)
 class Day:
-    """Rows of each table: those that came, those that pruning removed, and those that are left at the day's end."""
+    """Rows of each table: those that came, those that pruning removed, and those that are left at
+    the day's end.
+    """
 
     grown: Mapping[str, int]
     removed: Mapping[str, int]
@@ -97,13 +112,19 @@ class Days:
         self.stuck: list[str] = []
 
     def begin(self, hooks: str) -> None:
-        """Make what lasts: a webhook, and a schedule that is triggered, as its own times would follow a clock."""
+        """Make what lasts: a webhook, and a schedule that is triggered, as its own times would
+        follow a clock.
+        """
         self._ask("PUT", "/v1/webhooks/growth", {"url": hooks, "secrets": ["env:CRAWL_HOOK"]})
         run = {"crawler": "aside", "args": {"note": "due"}} | QUICK
-        self._ask("PUT", "/v1/schedules/growth", {"run": run, "every_s": 366 * 86_400, "overlap": "allow"})
+        self._ask(
+            "PUT", "/v1/schedules/growth", {"run": run, "every_s": 366 * 86_400, "overlap": "allow"}
+        )
 
     def live(self) -> Day:
-        """One day: its load in random order, each thing when enough has ended, and the pruning when all has."""
+        """One day: its load in random order, each thing when enough has ended, and the pruning when
+        all has.
+        """
         kinds = (
             [f"run of {1 + n % 3}" for n in range(RUNS)]
             + ["manager"] * MANAGERS
@@ -137,11 +158,19 @@ class Days:
             self._ask("POST", "/v1/schedules/growth/trigger", {"requested_by": "growth"})
         elif kind == "graph":
             steps = [{"path": "a", "kind": "crawl", "job": job | QUICK}]
-            steps += [{"path": name, "kind": "crawl", "job": job | QUICK, "deps": ["a"]} for name in ("b", "c")]
+            steps += [
+                {"path": name, "kind": "crawl", "job": job | QUICK, "deps": ["a"]}
+                for name in ("b", "c")
+            ]
             self._ask("POST", "/v1/graphs", {"id": f"growth-{self._count}", "steps": steps})
         else:
-            made = self._ask("POST", "/v1/managers", {"crawler": "aside", "options": {"max_running": 3}})
-            page: dict[str, object] = {"jobs": [{"spider_args": {"number": str(n)}} for n in range(8)], "seal": True}
+            made = self._ask(
+                "POST", "/v1/managers", {"crawler": "aside", "options": {"max_running": 3}}
+            )
+            page: dict[str, object] = {
+                "jobs": [{"spider_args": {"number": str(n)}} for n in range(8)],
+                "seal": True,
+            }
             self._ask("POST", f"/v1/managers/{made['manager_id']}/jobs", page)
 
     def _over(self) -> Day:
@@ -154,7 +183,9 @@ class Days:
             pruning.all_tables()
         removed = {name: table.removed for name, table in pruning.tables.items()}
         kept = {name: table.stays[Stays.ONCE] for name, table in pruning.tables.items()}
-        new = {name: found[name] - self._left[name] - (kept[name] - self._kept[name]) for name in GOES}
+        new = {
+            name: found[name] - self._left[name] - (kept[name] - self._kept[name]) for name in GOES
+        }
         left = {name: self._rows(name) - kept[name] for name in GOES}
         self._left = Counter({name: left[name] + kept[name] for name in GOES})
         self._kept = Counter(kept)
@@ -166,15 +197,23 @@ class Days:
     def _bytes(self) -> int:
         self._world.query("ANALYZE TABLE " + ", ".join(GOES))
         names = ", ".join(f"'{name}'" for name in GOES)
-        sql = f"SELECT SUM(data_length + index_length) FROM information_schema.tables WHERE table_name IN ({names})"
+        sql = (
+            "SELECT SUM(data_length + index_length) FROM information_schema.tables WHERE "
+            f"table_name IN ({names})"
+        )
         return int(self._world.query(f"{sql} AND table_schema = DATABASE()")[0][0])
 
 
 def told(number: int, day: Day) -> str:
     """Return the line about one day."""
     sums = [sum(of.values()) for of in (day.grown, day.removed, day.left)]
-    parts = ", ".join(f"{name} +{day.grown[name]} -{day.removed[name]}" for name in GOES if day.grown[name])
-    return f"day {number}: {sums[0]} rows came, {sums[1]} went, {sums[2]} left, {day.bytes / 1e6:.1f} MB ({parts})"
+    parts = ", ".join(
+        f"{name} +{day.grown[name]} -{day.removed[name]}" for name in GOES if day.grown[name]
+    )
+    return (
+        f"day {number}: {sums[0]} rows came, {sums[1]} went, {sums[2]} left, "
+        f"{day.bytes / 1e6:.1f} MB ({parts})"
+    )
 
 
 def main() -> int:

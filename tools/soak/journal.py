@@ -43,10 +43,21 @@ class Process:
         return self.run_id, self.index, self.attempt
 
     def __str__(self) -> str:
-        how = json.dumps({k: v for k, v in self.end.items() if k not in ("what", "at")}) if self.end else "no end"
-        said = f"signals {[round(at - self.begin, 2) for at in self.signals]}" if self.signals else "no signal"
+        how = (
+            json.dumps({k: v for k, v in self.end.items() if k not in ("what", "at")})
+            if self.end
+            else "no end"
+        )
+        said = (
+            f"signals {[round(at - self.begin, 2) for at in self.signals]}"
+            if self.signals
+            else "no signal"
+        )
         lived = f"{clock(self.begin)} to {clock(self.last)}"
-        return f"process {self.pid} of {self.index}/{self.attempt} ({self.args.get('how')}): {lived}, {said}, {how}"
+        return (
+            f"process {self.pid} of {self.index}/{self.attempt} ({self.args.get('how')}): "
+            f"{lived}, {said}, {how}"
+        )
 
 
 def clock(at: float) -> str:
@@ -90,7 +101,9 @@ def read_journals(folder: Path, run_id: int | None = None) -> list[Process]:
     """Every process that ever executed, in the order in which they began."""
     pattern = "*.jsonl" if run_id is None else f"{run_id}-*.jsonl"
     found = (read_process(file) for file in folder.glob(pattern))
-    return sorted((process for process in found if process is not None), key=lambda process: process.begin)
+    return sorted(
+        (process for process in found if process is not None), key=lambda process: process.begin
+    )
 
 
 @dataclass(frozen=True)
@@ -112,7 +125,9 @@ class Ask:
     sent: float
     answered: float
     answer: str
-    """``ok``: it was promised. ``no``: refused. ``unknown``: nobody answered, and it may have happened."""
+    """``ok``: it was promised. ``no``: refused. ``unknown``: nobody answered, and it may have
+    happened.
+    """
     detail: str = ""
     force: bool = False
     key: str = ""
@@ -161,7 +176,9 @@ class Deeds:
         """The steps that touched a run."""
         found = {ask.step for ask in self.asks if ask.run == run}
         word = re.compile(rf"\b{run_id}/\d+/\d+\b")
-        return found | {step for _, step, text in self.log if run_id is not None and word.search(text)}
+        return found | {
+            step for _, step, text in self.log if run_id is not None and word.search(text)
+        }
 
 
 def overlaps(processes: Iterable[Process]) -> list[tuple[Process, Process]]:

@@ -14,7 +14,10 @@ SILENCE_S = 40.0
 
 
 class Listener:
-    """Reads the gateway's event stream from its first event on. ``numbers`` are those of the events, as they came."""
+    """Reads the gateway's event stream from its first event on.
+
+    ``numbers`` are those of the events, as they came.
+    """
 
     def __init__(self, address: Callable[[], str]) -> None:
         self._address = address

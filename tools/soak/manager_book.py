@@ -1,4 +1,6 @@
-"""What the service says about the managers of a plan, held against their runs and the journals of their crawlers."""
+"""What the service says about the managers of a plan, held against their runs and the journals of
+their crawlers.
+"""
 
 from __future__ import annotations
 
@@ -33,35 +35,62 @@ def runs_of_managers(world: SoakWorld) -> dict[int, int]:
 
 
 def asked_of_runs(world: SoakWorld) -> list[Ask]:
-    """Stops of managers as stops of their runs: any of them may have been told, and none needs to have been."""
+    """Stops of managers as stops of their runs: any of them may have been told, and none needs to
+    have been.
+    """
     found, known = list[Ask](), world.deeds.asks
     for number, manager_id in managers(world).items():
-        stops = [ask for ask in known if ask.manager == number and ask.way in STOPS and ask.answer != "no"]
-        runs = world.query("SELECT run_id, attempt FROM run_history WHERE request_id LIKE ?", f"manager/{manager_id}/%")
+        stops = [
+            ask
+            for ask in known
+            if ask.manager == number and ask.way in STOPS and ask.answer != "no"
+        ]
+        runs = world.query(
+            "SELECT run_id, attempt FROM run_history WHERE request_id LIKE ?",
+            f"manager/{manager_id}/%",
+        )
         for run_id, attempt in runs if stops else []:
             # Its runs are told when its workflow gets to it.
-            more = {"kind": "stop", "manager": 0, "run": FIRST + run_id, "answer": "unknown", "answered": float("inf")}
+            more = {
+                "kind": "stop",
+                "manager": 0,
+                "run": FIRST + run_id,
+                "answer": "unknown",
+                "answered": float("inf"),
+            }
             for ask in stops:
                 for kind in ("stop", "force_stop"):
-                    key, force = f"manager/{manager_id}/{attempt}/{kind}", any(one.force for one in stops)
+                    key, force = (
+                        f"manager/{manager_id}/{attempt}/{kind}",
+                        any(one.force for one in stops),
+                    )
                     found.append(replace(ask, **more, key=key, force=force))
     return [ask for ask in found if ask not in known]
 
 
 def let_go_on(world: SoakWorld) -> None:
     """What was paused goes on: a plan may have asked for that while nobody could hear it."""
-    for (manager_id,) in world.query(f"SELECT manager_id FROM manager WHERE paused AND status NOT IN {TERMINAL}"):
+    for (manager_id,) in world.query(
+        f"SELECT manager_id FROM manager WHERE paused AND status NOT IN {TERMINAL}"
+    ):
         with suppress(CommandFailed):
             world.gateway.post(f"/v1/managers/{manager_id}/resume")
 
 
 def unsettled(world: SoakWorld) -> list[str]:
     """Managers that have not ended."""
-    rows = world.query(f"SELECT flow_id, status, waiting_for, error FROM manager WHERE status NOT IN {TERMINAL}")
-    return [f"manager {flow} is {status}, waits for {waiting}, {error}" for flow, status, waiting, error in rows]
+    rows = world.query(
+        f"SELECT flow_id, status, waiting_for, error FROM manager WHERE status NOT IN {TERMINAL}"
+    )
+    return [
+        f"manager {flow} is {status}, waits for {waiting}, {error}"
+        for flow, status, waiting, error in rows
+    ]
 
 
-def check_managers(world: SoakWorld, plan: Plan, deeds: Deeds, processes: Sequence[Process]) -> Iterator[str]:
+def check_managers(
+    world: SoakWorld, plan: Plan, deeds: Deeds, processes: Sequence[Process]
+) -> Iterator[str]:
     """Every violation of a manager that has ended, as a sentence."""
     known = managers(world)
     asked = {step.more["manager"]: step for step in plan.steps if step.kind == "manage"}
@@ -79,20 +108,29 @@ class _Manager:
     """One manager, its jobs, its runs, and what executed of it."""
 
     def __init__(
-        self, world: SoakWorld, manager_id: int, step: Step, deeds: Deeds, processes: Sequence[Process]
+        self,
+        world: SoakWorld,
+        manager_id: int,
+        step: Step,
+        deeds: Deeds,
+        processes: Sequence[Process],
     ) -> None:
         ((self.status, self.outcome, self.cause, ended_at, self.good, self.bad),) = world.query(
-            "SELECT status, outcome, cause, ended_at, good, bad FROM manager WHERE manager_id = ?", manager_id
+            "SELECT status, outcome, cause, ended_at, good, bad FROM manager WHERE manager_id = ?",
+            manager_id,
         )
         self.ended_at = moment(ended_at).timestamp() if ended_at is not None else 0.0
         self.items = world.query(
-            "SELECT seq, retry, state, run_id, outcome FROM manager_item WHERE manager_id = ?", manager_id
+            "SELECT seq, retry, state, run_id, outcome FROM manager_item WHERE manager_id = ?",
+            manager_id,
         )
         rows = world.query(
             "SELECT run_id, request_id, status, outcome FROM run_history WHERE request_id LIKE ?",
             f"manager/{manager_id}/%",
         )
-        self.runs = {run_id: (request_id, status, outcome) for run_id, request_id, status, outcome in rows}
+        self.runs = {
+            run_id: (request_id, status, outcome) for run_id, request_id, status, outcome in rows
+        }
         self.processes = [process for process in processes if process.run_id in self.runs]
         self.asks = [ask for ask in deeds.asks if ask.manager == step.more["manager"]]
         self.stops = [ask for ask in self.asks if ask.way in STOPS and ask.answer != "no"]
@@ -142,4 +180,7 @@ class _Manager:
                 yield f"it finished, and job {seq}.r{retry} (run {run_id}) is {state}, {outcome}"
         good = sum(of_run[1] == "COMPLETED" for of_run in self.runs.values())
         if (self.good, self.bad) != (good, len(self.runs) - good):
-            yield f"it counts {self.good} good and {self.bad} bad, its runs are {good} good of {len(self.runs)}"
+            yield (
+                f"it counts {self.good} good and {self.bad} bad, its runs are {good} good of "
+                f"{len(self.runs)}"
+            )

@@ -1,4 +1,6 @@
-"""What was true of a manager, by the journals that its crawlers keep, and by the kernel's list of processes."""
+"""What was true of a manager, by the journals that its crawlers keep, and by the kernel's list of
+processes.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,11 @@ def crawlers(mark: bytes) -> list[int]:
     found = []
     for pid in filter(str.isdecimal, os.listdir("/proc")):
         with suppress(OSError):  # it ended, or belongs to somebody else
-            if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1:] == [b"-S", b"crawler.py", b""]:
+            if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1:] == [
+                b"-S",
+                b"crawler.py",
+                b"",
+            ]:
                 found += [int(pid)] if mark in Path(f"/proc/{pid}/environ").read_bytes() else []
     return found
 
@@ -65,7 +71,8 @@ def judge(
     runs = world.query("SELECT run_id FROM run_history WHERE crawler = 'soak'")
     began = [crawl.begin for crawl in crawls]
     print(
-        f"{len(crawls)} crawls of {len(runs)} runs in {max(began) - min(began):.0f} s; at once: at most "
+        f"{len(crawls)} crawls of {len(runs)} runs in {max(began) - min(began):.0f} s; at once: "
+        "at most "
         f"{most_at_once(crawls)} by their journals, {count.most} by {count.times} counts"
     )
     wrong = [*of_ledger(crawls, jobs, killed), *stands_still(crawls, window, strikes)]
@@ -74,46 +81,76 @@ def judge(
     for most in (most_at_once(crawls), count.most):
         if most != window:
             wrong.append(
-                f"{most} at once, and the window is {window}" + ("" if most > window else ": it proves nothing")
+                f"{most} at once, and the window is {window}"
+                + ("" if most > window else ": it proves nothing")
             )
     if found["state"] != (right := {"good": jobs} | ({"bad": len(killed)} if killed else {})):
         wrong.append(f"hooks on record are {found['state']}, right would be {right}")
     if len(runs) != jobs + len(killed):
         wrong.append(f"{len(runs)} runs of {jobs} jobs, of which {len(killed)} were killed")
     of = "FROM manager_item WHERE manager_id = ? AND retry = 0"
-    seqs = [row[0] for row in world.query(f"SELECT seq {of} ORDER BY position", found["manager_id"])]
+    seqs = [
+        row[0] for row in world.query(f"SELECT seq {of} ORDER BY position", found["manager_id"])
+    ]
     if seqs != list(range(1, jobs + 1)):
         wrong.append(f"jobs got their numbers in another order than the source has: {seqs}")
     return wrong
 
 
-def of_ledger(crawls: Sequence[Process], jobs: int, killed: Collection[tuple[int, int]]) -> Iterator[str]:
+def of_ledger(
+    crawls: Sequence[Process], jobs: int, killed: Collection[tuple[int, int]]
+) -> Iterator[str]:
     """Each job came to its end exactly once, and each try of it was executed once."""
-    good = Counter(int(crawl.args["number"]) for crawl in crawls if crawl.end and crawl.end.get("code") == 0)
+    good = Counter(
+        int(crawl.args["number"]) for crawl in crawls if crawl.end and crawl.end.get("code") == 0
+    )
     if lost := [number for number in range(jobs) if not good[number]]:
         yield f"lost: {lost}"
-    tries = Counter((int(crawl.args["number"]), crawl.args.get("retry_num", "0")) for crawl in crawls)
+    tries = Counter(
+        (int(crawl.args["number"]), crawl.args.get("retry_num", "0")) for crawl in crawls
+    )
     if doubled := {one: times for one, times in (tries | Counter()).items() if times > 1}:
         yield f"more than once (number, retry): {doubled}"
     if again := {number: times for number, times in good.items() if times > 1}:
         yield f"again after a good end: {again}"
     for crawl in crawls:
         if (crawl.end is None) != ((crawl.pid, crawl.start) in killed):
-            yield f"nobody killed {crawl}" if crawl.end is None else f"it was killed and ended: {crawl}"
+            yield (
+                f"nobody killed {crawl}"
+                if crawl.end is None
+                else f"it was killed and ended: {crawl}"
+            )
 
 
-def stands_still(crawls: Sequence[Process], window: int, strikes: Sequence[Strike]) -> Iterator[str]:
-    """Where fewer executed than may, and for too long nothing was begun although everything was up."""
+def stands_still(
+    crawls: Sequence[Process], window: int, strikes: Sequence[Strike]
+) -> Iterator[str]:
+    """Where fewer executed than may, and for too long nothing was begun although everything was
+    up.
+    """
     begins = [crawl.begin for crawl in crawls]
     for one, other in pairwise(begins):
-        since = max([one, *(strike.over for strike in strikes if strike.at < other and strike.over > one)])
+        since = max(
+            [one, *(strike.over for strike in strikes if strike.at < other and strike.over > one)]
+        )
         if other - since <= STANDS_STILL_S:
             continue
         # A slot may have become free only just before.
-        free = [at for at in sorted(crawl.last for crawl in crawls) if _live(crawls, at) < window and one <= at < other]
+        free = [
+            at
+            for at in sorted(crawl.last for crawl in crawls)
+            if _live(crawls, at) < window and one <= at < other
+        ]
         if free and other - max(since, free[0]) > STANDS_STILL_S:
-            what = ", ".join(f"{s.what} {clock(s.at)}-{clock(s.over)}" for s in strikes if one - 20 < s.at < other)
-            yield f"it stood still for {other - max(since, free[0]):.1f} s before {clock(other)}: {what or 'no strike'}"
+            what = ", ".join(
+                f"{s.what} {clock(s.at)}-{clock(s.over)}"
+                for s in strikes
+                if one - 20 < s.at < other
+            )
+            yield (
+                f"it stood still for {other - max(since, free[0]):.1f} s before {clock(other)}: "
+                f"{what or 'no strike'}"
+            )
 
 
 def _live(crawls: Sequence[Process], at: float) -> int:

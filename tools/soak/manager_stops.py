@@ -1,5 +1,6 @@
-"""A manager is stopped, in one way after the other, and its workers die meanwhile: when it says that it ended, nothing
-of it executes. Who executes is counted from the kernel's list of processes."""
+"""A manager is stopped, in one way after the other, and its workers die meanwhile: when it says
+that it ended, nothing of it executes. Who executes is counted from the kernel's list of processes.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +34,12 @@ def stops(world: SoakWorld, plan: str) -> Iterator[str]:
     """Play every way to stop a manager of this class; what was untrue."""
     ways: dict[str, Callable[[int, str], object]] = {
         "stop": lambda one, _: world.gateway.post(f"/v1/managers/{one}/stop"),
-        "force-stop": lambda one, _: world.gateway.post(f"/v1/managers/{one}/stop", {"force": True}),
-        "signal": lambda _, id_: world.temporal("workflow", "signal", "--workflow-id", id_, "--name", "stop"),
+        "force-stop": lambda one, _: world.gateway.post(
+            f"/v1/managers/{one}/stop", {"force": True}
+        ),
+        "signal": lambda _, id_: world.temporal(
+            "workflow", "signal", "--workflow-id", id_, "--name", "stop"
+        ),
         "cancel": lambda _, id_: world.temporal("workflow", "cancel", "--workflow-id", id_),
         "leave": lambda one, _: world.gateway.post(f"/v1/managers/{one}/stop", {"leave": True}),
         "terminate": lambda one, id_: _terminate(world, one, id_),
@@ -57,9 +62,12 @@ def stops(world: SoakWorld, plan: str) -> Iterator[str]:
         found = until(lambda one=one: _ended(world, one), f"the end of {way}", STOPPED_S)  # type: ignore[misc]
         executing = len(crawlers(world.mark))
         print(
-            f"{way}: {found['status']} {found['outcome']} after {time.monotonic() - began:.0f} s, {executing} execute"
+            f"{way}: {found['status']} {found['outcome']} after {time.monotonic() - began:.0f} s, "
+            f"{executing} execute"
         )
-        yield from (f"{way}: {text}" for text in _untrue(world, found, executing, leave=way == "leave"))
+        yield from (
+            f"{way}: {text}" for text in _untrue(world, found, executing, leave=way == "leave")
+        )
         world.stack.supervisor.wait_healthy()
 
 
@@ -92,13 +100,20 @@ def _untrue(world: SoakWorld, found: Document, executing: int, *, leave: bool) -
             yield f"run {run['run_id']}: {error}"
     # It ends on record first, and its worker may have died in between.
     try:
-        until(lambda: not world.open_workflows([found["workflow_id"]]), "the end of its workflow", HEALED_S)
+        until(
+            lambda: not world.open_workflows([found["workflow_id"]]),
+            "the end of its workflow",
+            HEALED_S,
+        )
     except AssertionError as error:
         yield str(error)
 
 
 def _terminate(world: SoakWorld, one: int, workflow_id: str) -> None:
-    """Its workflow is gone, and nobody was told. Another one carries it, without an audit, and is stopped."""
+    """Its workflow is gone, and nobody was told.
+
+    Another one carries it, without an audit, and is stopped.
+    """
     world.temporal("workflow", "terminate", "--workflow-id", workflow_id)
     assert len(crawlers(world.mark)) == LIVE, "its runs know nothing of it"
     until(lambda: bool(world.open_workflows([workflow_id])), "another workflow of it", HEALED_S)

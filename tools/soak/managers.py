@@ -1,10 +1,13 @@
-"""``python -m tools.soak.managers --jobs N --seed S [--mariadb]``: a crawl manager whose surroundings die at random.
+"""``python -m tools.soak.managers --jobs N --seed S [--mariadb]``: a crawl manager whose
+surroundings die at random.
 
-Its plans workers are killed, frozen and drained; the processes with its class, the other worker, the Temporal server,
-the database server and crawlers are killed; workflows are terminated; the class is edited twice, and a new build takes
-over once. Strangers send texts of odd characters meanwhile, and schedules are triggered, backfilled and deleted. The
-other worker is of a version, the plans workers are of none. Then managers are stopped in every way, and the worker dies
-meanwhile. The judges are the journals that the crawlers keep themselves, and the kernel's list of processes.
+Its plans workers are killed, frozen and drained; the processes with its class, the other worker,
+the Temporal server, the database server and crawlers are killed; workflows are terminated; the
+class is edited twice, and a new build takes over once. Strangers send texts of odd characters
+meanwhile, and schedules are triggered, backfilled and deleted. The other worker is of a version,
+the plans workers are of none. Then managers are stopped in every way, and the worker dies
+meanwhile. The judges are the journals that the crawlers keep themselves, and the kernel's list of
+processes.
 """
 
 from __future__ import annotations
@@ -54,7 +57,9 @@ PATIENCE = 6.0
 class Chaos:
     """One manager over one stack, and what is done to them."""
 
-    def __init__(self, world: SoakWorld, striker: Striker, seed: int, jobs: int, window: int, seconds: float) -> None:
+    def __init__(
+        self, world: SoakWorld, striker: Striker, seed: int, jobs: int, window: int, seconds: float
+    ) -> None:
         self.world, self.striker, self.seed = world, striker, seed
         self.jobs, self.window, self.seconds = jobs, window, seconds
 
@@ -63,7 +68,10 @@ class Chaos:
         world, plan = self.world, f"{MODULE}:Stream"
         self.striker.begin()
         aside = Aside(world, MODULE, self.seed)
-        until(lambda: plan in [row["plan"] for row in world.gateway.get("/v1/plans")["plans"]], "the class on record")
+        until(
+            lambda: plan in [row["plan"] for row in world.gateway.get("/v1/plans")["plans"]],
+            "the class on record",
+        )
         with Count(world.mark) as count:
             started = world.gateway.start({"plan": plan, "flow_id": "chaos"}, "chaos", "manager")
             aside.begin()
@@ -71,7 +79,9 @@ class Chaos:
         aside.end()
         say(str(aside))
         wrong = [*self.striker.wrong, *settled(world), *aside.judge()]
-        wrong += judge(world, found, self.jobs, self.window, count, self.striker.killed, self.striker.strikes)
+        wrong += judge(
+            world, found, self.jobs, self.window, count, self.striker.killed, self.striker.strikes
+        )
         return [*wrong, *(stops(world, f"{MODULE}:Endless") if found["status"] in TERMINAL else ())]
 
     def _until_it_ends(self, started: Document) -> Document:
@@ -87,9 +97,15 @@ class Chaos:
             if now - told > 10 and "jobs" in found:
                 told = now
                 good, waiting = found["jobs"]["good"], found["waiting"]
-                say(f"{now - began:4.0f} s: {good} good, {found['live']} live; {self.striker}; {waiting}")
+                say(
+                    f"{now - began:4.0f} s: {good} good, {found['live']} live; {self.striker}; "
+                    f"{waiting}"
+                )
             time.sleep(0.3)
-        say(f"ended after {time.monotonic() - began:.0f} s: {found['status']} {found['outcome']}; {self.striker}")
+        say(
+            f"ended after {time.monotonic() - began:.0f} s: {found['status']} {found['outcome']}; "
+            f"{self.striker}"
+        )
         return found
 
 
@@ -97,13 +113,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.soak.managers", description=__doc__)
     parser.add_argument("--jobs", type=int, default=1000, help="default: 1000")
     parser.add_argument("--window", type=int, default=20, help="default: 20")
-    parser.add_argument("--seconds", type=float, default=10.0, help="of a job, on average (default: 10)")
+    parser.add_argument(
+        "--seconds", type=float, default=10.0, help="of a job, on average (default: 10)"
+    )
     options(parser)
     chosen = parser.parse_args()
-    source = CLASS.format(jobs=chosen.jobs, window=chosen.window, seconds=chosen.seconds) + ENDLESS + ASIDE
+    source = (
+        CLASS.format(jobs=chosen.jobs, window=chosen.window, seconds=chosen.seconds)
+        + ENDLESS
+        + ASIDE
+    )
     with stack(chosen, MODULE, source, slots=chosen.window * 2 + ASIDE_SLOTS) as (world, module):
         striker = Striker(world, module, chosen.seed, chosen.pause)
-        wrong = Chaos(world, striker, chosen.seed, chosen.jobs, chosen.window, chosen.seconds).play()
+        wrong = Chaos(
+            world, striker, chosen.seed, chosen.jobs, chosen.window, chosen.seconds
+        ).play()
     return verdict(chosen.seed, wrong)
 
 

@@ -1,4 +1,6 @@
-"""What the service says about the requests of strangers, held against what they sent and what executed."""
+"""What the service says about the requests of strangers, held against what they sent and what
+executed.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +14,32 @@ from tools.soak.odd_texts import Sent
 from tools.soak.world import SoakWorld
 
 #: What a crawl, a manager and a graph that were left alone end as, and those that were stopped.
-GOOD = {"run": ("COMPLETED", "finished"), "manager": ("COMPLETED", "finished"), "graph": ("completed", None)}
-STOPPED = {"run": ("FAILED", "cancelled"), "manager": ("FAILED", "cancelled"), "graph": ("cancelled", None)}
+GOOD = {
+    "run": ("COMPLETED", "finished"),
+    "manager": ("COMPLETED", "finished"),
+    "graph": ("completed", None),
+}
+STOPPED = {
+    "run": ("FAILED", "cancelled"),
+    "manager": ("FAILED", "cancelled"),
+    "graph": ("cancelled", None),
+}
 #: By kind: columns (state, outcome, cause, then the texts of ``TEXTS``), and from where.
 SQL = {
-    "run": "SELECT status, outcome, cause, flow_id, parent, request FROM run_history WHERE run_id = ?",
-    "manager": "SELECT status, outcome, cause, flow_id, parent, tags FROM manager WHERE manager_id = ?",
+    "run": (
+        "SELECT status, outcome, cause, flow_id, parent, request FROM run_history WHERE run_id = ?"
+    ),
+    "manager": (
+        "SELECT status, outcome, cause, flow_id, parent, tags FROM manager WHERE manager_id = ?"
+    ),
     "graph": "SELECT state, NULL, cause, graph_key, parent, tags FROM graph WHERE graph_key = ?",
 }
 TEXTS = {"run": ("flow_id", "parent"), "manager": ("flow_id", "parent"), "graph": ("id", "parent")}
 
 
-def check_strangers(world: SoakWorld, sent: Sequence[Sent], processes: Sequence[Process]) -> Iterator[str]:
+def check_strangers(
+    world: SoakWorld, sent: Sequence[Sent], processes: Sequence[Process]
+) -> Iterator[str]:
     """Every violation, as a sentence."""
     for one in sent:
         yield from (f"{one.odd}: {text}" for text in _violations(world, one, processes))
@@ -41,16 +57,22 @@ def _violations(world: SoakWorld, one: Sent, processes: Sequence[Process]) -> It
         yield f"it was accepted, and {len(rows)} are on record"
         return
     state, outcome, cause, first, parent, more = rows[0]
-    right = {GOOD[kind]} | ({STOPPED[kind]} if one.stop is not None and not one.stop.refused else set())
+    right = {GOOD[kind]} | (
+        {STOPPED[kind]} if one.stop is not None and not one.stop.refused else set()
+    )
     if (state, outcome) not in right:
         yield f"it was accepted and is {state} ({outcome}), right would be {sorted(right)}: {cause}"
     for field, kept in zip(TEXTS[kind], (first, parent), strict=True):
         if field in texts and texts[field] != kept:
-            yield f"{field} was sent as {texts[field][:40]!r} and is on record as {str(kept)[:40]!r}"
+            yield (
+                f"{field} was sent as {texts[field][:40]!r} and is on record as {str(kept)[:40]!r}"
+            )
     if "tag" in texts and texts["tag"] not in _tags(more):
         yield f"its tag {texts['tag'][:40]!r} is not among {_tags(more)}"
     if kind == "run":
-        yield from _executed(one, [process for process in processes if process.run_id == one.number])
+        yield from _executed(
+            one, [process for process in processes if process.run_id == one.number]
+        )
 
 
 def _answers(told: Told, *, ordinary: bool) -> Iterator[str]:
@@ -73,4 +95,7 @@ def _executed(one: Sent, crawls: Sequence[Process]) -> Iterator[str]:
         yield f"its run {one.number} never executed"
     for crawl in crawls:
         if crawl.args.get("note") != one.odd.args["note"]:
-            yield f"its crawler was given {crawl.args.get('note', '')[:40]!r} and not {one.odd.args['note'][:40]!r}"
+            yield (
+                f"its crawler was given {crawl.args.get('note', '')[:40]!r} and not "
+                f"{one.odd.args['note'][:40]!r}"
+            )

@@ -1,7 +1,8 @@
 """Strangers who send texts of odd characters, long and short, wherever a request has a text.
 
-Half of a pair of surrogates, marks that turn the direction, families of emoji, control characters, a text of 5,000
-characters as an id: each is refused with a 4xx, or what was accepted is carried to its end.
+Half of a pair of surrogates, marks that turn the direction, families of emoji, control characters,
+a text of 5,000 characters as an id: each is refused with a 4xx, or what was accepted is carried to
+its end.
 """
 
 from __future__ import annotations
@@ -31,11 +32,55 @@ WIDE = (
     "\U0010ffff",
     "\ufeff",
 )
-JOINED = ("👩\u200d👩\u200d👧\u200d👦", "🇩🇪", "\u202e", "\u2067", "\u200d", "\u2028", "\u00a0", "\u3000")
+JOINED = (
+    "👩\u200d👩\u200d👧\u200d👦",
+    "🇩🇪",
+    "\u202e",
+    "\u2067",
+    "\u200d",
+    "\u2028",
+    "\u00a0",
+    "\u3000",
+)
 RAW = ("\0", "\a", "\x1b[2J", "\n", "\t", "\r\n", "\x7f", "\x85", "\ud800", "\udfff", "\ufffe")
-MEANT = ("'", '"', "\\", "%00", "%s", "${x}", "{run_id}", "<b>", "NAME=", "FLOW_ID=", "../", "=", ",")
-#: Around the bounds that there are: of names, of ids, of what Temporal takes in characters, and in bytes.
-LENGTHS = (1, 2, 20, 80, 99, 100, 101, 120, 128, 199, 200, 201, 255, 256, 341, 500, 1000, 2000, 5000)
+MEANT = (
+    "'",
+    '"',
+    "\\",
+    "%00",
+    "%s",
+    "${x}",
+    "{run_id}",
+    "<b>",
+    "NAME=",
+    "FLOW_ID=",
+    "../",
+    "=",
+    ",",
+)
+#: Around the bounds that there are: of names, of ids, of what Temporal takes in characters, and in
+#: bytes.
+LENGTHS = (
+    1,
+    2,
+    20,
+    80,
+    99,
+    100,
+    101,
+    120,
+    128,
+    199,
+    200,
+    201,
+    255,
+    256,
+    341,
+    500,
+    1000,
+    2000,
+    5000,
+)
 #: Where each kind of request has a text.
 FIELDS = {
     "run": ("flow_id", "parent", "tag", "requested_by", "request_id", "note"),
@@ -53,7 +98,8 @@ def odd_text(dice: random.Random) -> str:
     pieces = [dice.choice(kinds) for _ in range(dice.randint(1, 4))]
     length = dice.choice(LENGTHS)
     text = ("".join(pieces) * length)[:length]
-    return str(json.loads(json.dumps(text)))  # two halves beside each other are one character for whoever reads it
+    # Two halves beside each other are one character for whoever reads it.
+    return str(json.loads(json.dumps(text)))
 
 
 @dataclass(frozen=True)
@@ -119,7 +165,11 @@ class Strangers:
     """They send one request after the other."""
 
     def __init__(self, door: Door, seed: int) -> None:
-        self._door, self._dice, self._requests = door, random.Random(f"pace-{seed}"), odd_requests(seed)
+        self._door, self._dice, self._requests = (
+            door,
+            random.Random(f"pace-{seed}"),
+            odd_requests(seed),
+        )
         self.sent: list[Sent] = []
 
     def turn(self) -> float:
@@ -128,7 +178,9 @@ class Strangers:
         sent = Sent(odd, self._door.until_told("POST", f"/v1/{odd.kind}s", odd.body(), key))
         self.sent.append(sent)
         if sent.start.ok:
-            self._go_on(sent, f"/v1/{odd.kind}s/{quote(str(sent.number), safe='', errors='surrogatepass')}")
+            self._go_on(
+                sent, f"/v1/{odd.kind}s/{quote(str(sent.number), safe='', errors='surrogatepass')}"
+            )
         return self._dice.expovariate(1 / PACE_S)
 
     def _go_on(self, sent: Sent, path: str) -> None:
@@ -138,7 +190,9 @@ class Strangers:
             sent.jobs = self._door.until_told("POST", f"{path}/jobs", page, f"odd-{odd.number}")
             if sent.jobs.refused:
                 sealed = {"jobs": [{"spider_args": {"seconds": "0.3"}}], "seal": True}
-                sent.jobs = self._door.until_told("POST", f"{path}/jobs", sealed, f"odd-{odd.number}-plain")
+                sent.jobs = self._door.until_told(
+                    "POST", f"{path}/jobs", sealed, f"odd-{odd.number}-plain"
+                )
         if odd.reason is not None:
             sent.stop = self._door.until_told("POST", f"{path}/stop", {"reason": odd.reason})
 

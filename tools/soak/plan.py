@@ -1,8 +1,8 @@
 """The plan of a soak: what is done when, drawn from a seed and nothing else.
 
-A plan knows nothing of what will happen. It names runs by the order in which it starts them (``R1``, ``R2`` …) and
-moments by seconds since the beginning, so the same seed is the same plan, on any machine. Managers are named in the
-same way, by numbers of their own (``M1``, ``M2`` …).
+A plan knows nothing of what will happen. It names runs by the order in which it starts them
+(``R1``, ``R2`` …) and moments by seconds since the beginning, so the same seed is the same plan, on
+any machine. Managers are named in the same way, by numbers of their own (``M1``, ``M2`` …).
 """
 
 from __future__ import annotations
@@ -18,20 +18,28 @@ PACE_S = 0.75
 MANAGERS_MAX = 4
 #: A crawl that only a stop, or a signal, ends within the time of a soak.
 ENDLESS = 3600.0
-#: What a run has whose crawlers need memory, and how many MiB they may need: of some the first try has enough, of some
-#: a later one, of the last none.
+#: What a run has whose crawlers need memory, and how many MiB they may need: of some the first try
+#: has enough, of some a later one, of the last none.
 HUNGRY: dict[str, Any] = {
     "resources": {"memory": "64Mi"},
-    "retries": {"on": ["interrupted", "evicted", "lost", "oom"], "memory_factor": 2, "memory_cap": "224Mi"},
+    "retries": {
+        "on": ["interrupted", "evicted", "lost", "oom"],
+        "memory_factor": 2,
+        "memory_cap": "224Mi",
+    },
 }
 NEEDS = (10, 80, 80, 160, 260)
-#: Exit codes that mean something to some program or to our runner. Of these crawlers each is a failure.
+#: Exit codes that mean something to some program or to our runner. Of these crawlers each is a
+#: failure.
 EXITS = (1, 3, 4, 11, 13, 14, 15, 17, 18, 77, 143)
 
 
 @dataclass(frozen=True)
 class Step:
-    """One thing to do. ``run`` is the number of a run of this plan; ``more`` belongs to the kind."""
+    """One thing to do.
+
+    ``run`` is the number of a run of this plan; ``more`` belongs to the kind.
+    """
 
     number: int
     at: float
@@ -57,14 +65,19 @@ class Plan:
     def __str__(self) -> str:
         return "\n".join(
             [
-                f"plan: seed {self.seed}, {self.minutes:g} min, at most {self.runs} runs, {self.workers} workers",
+                (
+                    f"plan: seed {self.seed}, {self.minutes:g} min, at most {self.runs} runs, "
+                    f"{self.workers} workers"
+                ),
                 *map(str, self.steps),
             ]
         )
 
 
 def without_lost_disks(plan: Plan) -> Plan:
-    """The plan without the steps that take folders away: what is lost with them may be told in more than one way."""
+    """The plan without the steps that take folders away: what is lost with them may be told in more
+    than one way.
+    """
     kept = []
     for step in plan.steps:
         more = dict(step.more)
@@ -128,10 +141,18 @@ class _Author:
     def seconds(self) -> float:
         if self.dice.random() < 0.12:
             return ENDLESS
-        return round(self.dice.choice([0.0, self.dice.uniform(0.1, 3), self.dice.uniform(2, 15)]), 2)
+        return round(
+            self.dice.choice([0.0, self.dice.uniform(0.1, 3), self.dice.uniform(2, 15)]), 2
+        )
 
     def how(self) -> str:
-        kinds = ["finished"] * 9 + ["exit", "silent", "reason:closespider_itemcount", "signal", "lost"]
+        kinds = ["finished"] * 9 + [
+            "exit",
+            "silent",
+            "reason:closespider_itemcount",
+            "signal",
+            "lost",
+        ]
         kind = self.dice.choice(kinds)
         if kind == "exit":
             return f"exit:{self.dice.choice(EXITS)}"
@@ -153,7 +174,10 @@ class _Author:
             if self.dice.random() < 0.6:
                 request["max_parallel_tasks"] = self.dice.randint(1, 2)
         request["poll_minutes"] = self.dice.choice([[0.02, 0.03], [0.02, 0.03], [0.05], [0.4]])
-        limits: dict[str, Any] = {"start_check_s": self.dice.choice([0.1, 0.3, 2]), "stop_grace_s": 3}
+        limits: dict[str, Any] = {
+            "start_check_s": self.dice.choice([0.1, 0.3, 2]),
+            "stop_grace_s": 3,
+        }
         if self.dice.random() < 0.3:
             limits["force_stop_after_s"] = self.dice.choice([1, 6])
         if self.dice.random() < 0.08:
@@ -181,8 +205,9 @@ class _Author:
         self.add_step("manage", manager=self.managers, jobs=jobs, cap=cap, retries=retries)
 
     def steer(self) -> None:
-        """Stop, pause or resume one, or have its workflow terminated or reset. What is paused is let go on, by the plan
-        or when it is over."""
+        """Stop, pause or resume one, or have its workflow terminated or reset.
+
+        What is paused is let go on, by the plan or when it is over."""
         if not self.managers:
             return
         what = self.dice.choice(["stop", "stop", "pause", "resume", "resume", "terminate", "reset"])
@@ -191,7 +216,9 @@ class _Author:
         manager = self.dice.randint(1, self.managers)
         self.add_step("steer", manager=manager, what=what, body=body)
         if what == "pause":
-            self.add_step("steer", None, self.dice.uniform(1, 8), manager=manager, what="resume", body={})
+            self.add_step(
+                "steer", None, self.dice.uniform(1, 8), manager=manager, what="resume", body={}
+            )
 
     # --- ends
 
@@ -212,7 +239,9 @@ class _Author:
             self.add_step("away", part=worker, seconds=away)
             self.busy[worker] = self.at + away + 4
         for _ in range(self.dice.randint(1, 2)):
-            self.add_step("stop", self.some_run(), 0.3, way="gateway", force=self.dice.random() < 0.3, times=1)
+            self.add_step(
+                "stop", self.some_run(), 0.3, way="gateway", force=self.dice.random() < 0.3, times=1
+            )
 
     def cancel(self) -> None:
         self.add_step("cancel", self.some_run())
@@ -221,11 +250,18 @@ class _Author:
         run = self.some_run()
         self.add_step("terminate", run)
         if self.dice.random() < 0.5:
-            self.add_step("resume", run, self.dice.uniform(0.1, 4), way="gateway", times=1, rerun=False)
+            self.add_step(
+                "resume", run, self.dice.uniform(0.1, 4), way="gateway", times=1, rerun=False
+            )
 
     def resume(self) -> None:
-        way, times = self.dice.choice(["gateway", "gateway", "temporal"]), self.dice.choice([1, 1, 2])
-        self.add_step("resume", self.some_run(), way=way, times=times, rerun=self.dice.random() < 0.15)
+        way, times = (
+            self.dice.choice(["gateway", "gateway", "temporal"]),
+            self.dice.choice([1, 1, 2]),
+        )
+        self.add_step(
+            "resume", self.some_run(), way=way, times=times, rerun=self.dice.random() < 0.15
+        )
 
     def wake(self) -> None:
         self.add_step("wake", self.some_run(), times=self.dice.choice([1, 3, 20]))
@@ -238,7 +274,14 @@ class _Author:
     def kill_task(self) -> None:
         everything = "supervisor+runner+crawler"
         whom = self.dice.choice(
-            ["crawler", "runner", "supervisor", "runner+crawler", everything, f"{everything}+folder"]
+            [
+                "crawler",
+                "runner",
+                "supervisor",
+                "runner+crawler",
+                everything,
+                f"{everything}+folder",
+            ]
         )
         run = self.some_run() if self.dice.random() < 0.3 else None
         self.add_step("kill", run, whom=whom, pick=round(self.dice.random(), 3))
@@ -269,7 +312,9 @@ class _Author:
         self.busy["database"] = self.at + seconds + 4
 
     def hide(self) -> None:
-        """The disk with the tasks is not mounted for a while: the cluster cannot be read, and says so."""
+        """The disk with the tasks is not mounted for a while: the cluster cannot be read, and says
+        so.
+        """
         if self.is_busy("disk"):
             return
         seconds = round(self.dice.uniform(0.5, 6), 2)
@@ -282,17 +327,23 @@ class _Author:
         for _ in range(self.dice.randint(2, 4)):
             after, what = self.dice.uniform(0, 0.6), self.dice.randrange(6)
             if what == 0:
-                self.add_step("stop", run, after, way="gateway", force=self.dice.random() < 0.4, times=2)
+                self.add_step(
+                    "stop", run, after, way="gateway", force=self.dice.random() < 0.4, times=2
+                )
             elif what == 1:
                 self.add_step("cancel", run, after)
             elif what == 2:
                 self.add_step("terminate", run, after)
             elif what == 3:
-                self.add_step("resume", run, after, way="gateway", times=2, rerun=self.dice.random() < 0.3)
+                self.add_step(
+                    "resume", run, after, way="gateway", times=2, rerun=self.dice.random() < 0.3
+                )
             elif what == 4:
                 self.add_step("add", run, after, tasks=[{"args": self.args()}], twice=True)
             else:
-                self.add_step("kill", run, after, whom=self.dice.choice(["crawler", "runner"]), pick=0.0)
+                self.add_step(
+                    "kill", run, after, whom=self.dice.choice(["crawler", "runner"]), pick=0.0
+                )
 
 
 def write_plan(seed: int, minutes: float, runs: int) -> Plan:

@@ -1,6 +1,8 @@
-"""What was true of pools, by journals that the service does not write: caps, order, shares, reserves, each task once.
+"""What was true of pools, by journals that the service does not write: caps, order, shares,
+reserves, each task once.
 
-Nothing here is the product's. Times are seconds of one clock: of the crawlers, or of who watches the API server.
+Nothing here is the product's. Times are seconds of one clock: of the crawlers, or of who watches
+the API server.
 """
 
 from __future__ import annotations
@@ -14,11 +16,12 @@ from itertools import pairwise
 
 from tools.soak.journal import Name, clock
 
-#: For so long a task may wait although it is its turn, and for so long although its pool is below its reserve: a run
-#: that is called has 10 s to come. After a fault has ended nobody is held to either for a while.
+#: For so long a task may wait although it is its turn, and for so long although its pool is below
+#: its reserve: a run that is called has 10 s to come. After a fault has ended nobody is held to
+#: either for a while.
 GRACE_S, RESERVE_S, RECOVERY_S = 12.0, 20.0, 40.0
-#: The part of all begins that may come before a more urgent task which has waited longer than the grace, because of
-#: faults.
+#: The part of all begins that may come before a more urgent task which has waited longer than the
+#: grace, because of faults.
 LATE_MOST = 0.1
 #: How far a pool may be from its share: in a window without faults, and over the whole soak.
 CALM_SHARE, SOAK_SHARE = 0.2, 0.25
@@ -101,7 +104,9 @@ class Case:
 
     def __post_init__(self) -> None:
         self.unknown = [crawl for crawl in self.crawls if crawl.run not in self.orders]
-        self.crawls = sorted((c for c in self.crawls if c.run in self.orders), key=lambda crawl: crawl.begin)
+        self.crawls = sorted(
+            (c for c in self.crawls if c.run in self.orders), key=lambda crawl: crawl.begin
+        )
 
     def of(self, *pools: str) -> Level:
         """How many executions of these pools there were."""
@@ -116,7 +121,9 @@ class Case:
     def tasks(self) -> list[tuple[Order, float, float]]:
         """Each task: its order, and the times from which and until which it waited."""
         times = [
-            (one, self.begins.get((one.run, n), float("inf"))) for one in self.orders.values() for n in range(one.tasks)
+            (one, self.begins.get((one.run, n), float("inf")))
+            for one in self.orders.values()
+            for n in range(one.tasks)
         ]
         return [(one, min(one.at, begin), begin) for one, begin in times]
 
@@ -126,7 +133,9 @@ class Case:
 
     @cached_property
     def more_urgent(self) -> dict[int, list[float]]:
-        """When tasks more urgent than this priority began: until the last of them it was not the turn of this one."""
+        """When tasks more urgent than this priority began: until the last of them it was not the
+        turn of this one.
+        """
         begins = [(one.priority, begin) for one, _, begin in self.tasks]
         return {n: sorted(begin for priority, begin in begins if priority < n) for n in range(1, 6)}
 
@@ -157,7 +166,9 @@ class Level:
         return self.count[bisect_right(self.at, at - 1e-9)]
 
     def below_since(self, at: float, most: int) -> float | None:
-        """Since when fewer than ``most`` executed without a break until just before ``at``; ``None``: they do not."""
+        """Since when fewer than ``most`` executed without a break until just before ``at``;
+        ``None``: they do not.
+        """
         n = bisect_right(self.at, at - 1e-9)
         if self.count[n] >= most:
             return None
@@ -192,7 +203,11 @@ def groups(case: Case) -> Iterator[tuple[str, int, int]]:
         if pool.max is not None:
             yield f"pool {name}", case.level[name].most, pool.max
         if pool.reserved:
-            yield f"all pools but {name}", case.of(*(set(case.pools) - {name})).most, case.slots - pool.reserved
+            yield (
+                f"all pools but {name}",
+                case.of(*(set(case.pools) - {name})).most,
+                case.slots - pool.reserved,
+            )
     yield "all pools", case.of(*case.pools).most, case.slots
 
 
@@ -200,12 +215,14 @@ def caps(case: Case) -> Iterator[str]:
     """No cap is exceeded at any moment, and each was reached."""
     for who, most, cap in groups(case):
         if most != cap:
-            yield f"caps: {who}: {most} at once, and {cap} may" + ("" if most > cap else ": it proves nothing")
+            yield f"caps: {who}: {most} at once, and {cap} may" + (
+                "" if most > cap else ": it proves nothing"
+            )
 
 
 def late(case: Case) -> Iterator[tuple[float, float, Crawl, Order]]:
-    """Each begin before more urgent tasks whose pools had room: the most seconds that one of them had waited without a
-    fault, and in all; who began, and whose turn it was."""
+    """Each begin before more urgent tasks whose pools had room: the most seconds that one of them
+    had waited without a fault, and in all; who began, and whose turn it was."""
     for crawl in case.crawls:
         mine = case.orders[crawl.run]
         if case.level[mine.pool].before(crawl.begin) < case.pools[mine.pool].reserved:
@@ -213,7 +230,9 @@ def late(case: Case) -> Iterator[tuple[float, float, Crawl, Order]]:
         found = list[tuple[float, float, Order]]()
         for one, since, begin in case.tasks:
             if one.priority < mine.priority and since < crawl.begin < begin:
-                room = case.level[one.pool].below_since(crawl.begin, case.pools[one.pool].max or case.slots + 1)
+                room = case.level[one.pool].below_since(
+                    crawl.begin, case.pools[one.pool].max or case.slots + 1
+                )
                 if room is not None:
                     before = case.more_urgent[one.priority]
                     last = bisect_right(before, crawl.begin) - 1
@@ -231,11 +250,16 @@ def order(case: Case) -> Iterator[str]:
         if calm_s > GRACE_S:
             mine = case.orders[crawl.run]
             yield (
-                f"order: {crawl.name} of priority {mine.priority} in {mine.pool} began at {clock(crawl.begin)}, and "
-                f"run {one.run} of priority {one.priority} in {one.pool} had waited for {calm_s:.1f} s without a fault"
+                f"order: {crawl.name} of priority {mine.priority} in {mine.pool} began at "
+                f"{clock(crawl.begin)}, and "
+                f"run {one.run} of priority {one.priority} in {one.pool} had waited for "
+                f"{calm_s:.1f} s without a fault"
             )
     if (many := sum(raw > GRACE_S for _, raw, *_ in found)) > LATE_MOST * len(case.crawls):
-        yield f"order: {many} of {len(case.crawls)} began before a more urgent one that had waited over {GRACE_S:g} s"
+        yield (
+            f"order: {many} of {len(case.crawls)} began before a more urgent one that had waited "
+            f"over {GRACE_S:g} s"
+        )
     if not overtakes(case):
         yield "order: no urgent task overtook another one: it proves nothing"
 
@@ -243,7 +267,10 @@ def order(case: Case) -> Iterator[str]:
 def overtakes(case: Case) -> int:
     """How many tasks began before a less urgent one that was older."""
     return sum(
-        any(two.priority > one.priority and since < one.at and begin < until for two, since, until in case.tasks)
+        any(
+            two.priority > one.priority and since < one.at and begin < until
+            for two, since, until in case.tasks
+        )
         for one, _, begin in case.tasks
     )
 
@@ -269,25 +296,39 @@ def reserves(case: Case) -> Iterator[str]:
 
 
 def share_errors(case: Case, span: Span) -> tuple[dict[str, float], float]:
-    """How far the pools without cap and reserve were from their shares while all of them waited, and for which part of
-    the span they did."""
-    rivals = {name: pool.weight for name, pool in case.pools.items() if pool.max is None and not pool.reserved}
+    """How far the pools without cap and reserve were from their shares while all of them waited,
+    and for which part of the span they did."""
+    rivals = {
+        name: pool.weight
+        for name, pool in case.pools.items()
+        if pool.max is None and not pool.reserved
+    }
     tasks = [(one.pool, since, begin) for one, since, begin in case.tasks if one.priority <= NORMAL]
-    waits = [Level((since, begin) for pool, since, begin in tasks if pool == name) for name in rivals]
+    waits = [
+        Level((since, begin) for pool, since, begin in tasks if pool == name) for name in rivals
+    ]
     steps = [span[0] + n * STEP_S for n in range(int((span[1] - span[0]) / STEP_S))]
     counted = [at for at in steps if all(wait.before(at) for wait in waits)]
     used = {name: sum(map(case.level[name].before, counted)) for name in rivals}
     total, weights = sum(used.values()) or 1, sum(rivals.values())
-    return {name: used[name] / total / (rivals[name] / weights) - 1 for name in rivals}, len(counted) / len(steps)
+    return {name: used[name] / total / (rivals[name] / weights) - 1 for name in rivals}, len(
+        counted
+    ) / len(steps)
 
 
 def shares(case: Case) -> Iterator[str]:
     """Pools of the same priority have slots by their weights."""
-    for what, span, most in (("a calm window", case.calm, CALM_SHARE), ("the whole soak", case.load, SOAK_SHARE)):
+    for what, span, most in (
+        ("a calm window", case.calm, CALM_SHARE),
+        ("the whole soak", case.load, SOAK_SHARE),
+    ):
         errors, covered = share_errors(case, span)
         for name, error in errors.items():
             if abs(error) > most:
-                yield f"shares: in {what} pool {name} is {error:+.0%} from its share, and {most:.0%} may be"
+                yield (
+                    f"shares: in {what} pool {name} is {error:+.0%} from its share, and "
+                    f"{most:.0%} may be"
+                )
         if covered < COVERED:
             yield f"shares: the pools waited for {covered:.0%} of {what}: it proves nothing"
 
@@ -308,7 +349,10 @@ def once(case: Case) -> Iterator[str]:
     for one in case.orders.values():
         for index in range(one.tasks):
             if good[one.run, index] != 1:
-                yield f"once: task {index} of run {one.run} has {good[one.run, index]} good ends on record"
+                yield (
+                    f"once: task {index} of run {one.run} has {good[one.run, index]} good ends "
+                    "on record"
+                )
     for run in sorted({row[0] for row in case.rows} - set(case.orders)):
         yield f"once: run {run} is on record, and nobody started it"
     for crawl in case.crawls:
@@ -318,30 +362,50 @@ def once(case: Case) -> Iterator[str]:
 
 def faults(case: Case) -> Iterator[str]:
     """Everything that was to be struck was."""
-    yield from (f"faults: {kind}: it never was" for kind in sorted(set(case.kinds) - {one.what for one in case.faults}))
+    yield from (
+        f"faults: {kind}: it never was"
+        for kind in sorted(set(case.kinds) - {one.what for one in case.faults})
+    )
 
 
 def figures(case: Case) -> str:
     """What there was to be wrong about, and how near it came."""
     told = [f"{who} {most} of {cap}" for who, most, cap in groups(case)]
     found, waits = list(late(case)), kept_waits(case)
-    raw, calm = max((each[1] for each in found), default=0.0), max((each[0] for each in found), default=0.0)
-    begins, waited = [crawl.begin for crawl in case.crawls], sum(each[1] > GRACE_S for each in found)
+    raw, calm = (
+        max((each[1] for each in found), default=0.0),
+        max((each[0] for each in found), default=0.0),
+    )
+    begins, waited = (
+        [crawl.begin for crawl in case.crawls],
+        sum(each[1] > GRACE_S for each in found),
+    )
     pause = max((b - a for a, b in pairwise(begins)), default=0.0)
-    used = sum(min(c.span[1], case.load[1]) - max(c.begin, case.load[0]) for c in case.crawls if c.begin < case.load[1])
+    used = sum(
+        min(c.span[1], case.load[1]) - max(c.begin, case.load[0])
+        for c in case.crawls
+        if c.begin < case.load[1]
+    )
     used /= (case.load[1] - case.load[0]) * case.slots
     lines = [
         f"{len(case.orders)} runs, {len(case.crawls)} executions, {used:.0%} of the slots in use; "
         f"the longest time without a begin: {pause:.1f} s",
         f"at once, the most: {', '.join(told)}",
-        f"order: {overtakes(case)} overtook older ones; {waited} began before a more urgent one that had waited over "
+        f"order: {overtakes(case)} overtook older ones; {waited} began before a more urgent one "
+        "that had waited over "
         f"{GRACE_S:g} s, at most {raw:.1f} s, without faults {calm:.1f} s",
-        f"reserve: {len(waits)} began below it, after at most {max(waits, default=0.0):.1f} s without faults",
+        (
+            f"reserve: {len(waits)} began below it, after at most {max(waits, default=0.0):.1f} s "
+            "without faults"
+        ),
     ]
     for what, span in (("calm window", case.calm), ("whole soak", case.load)):
         errors, covered = share_errors(case, span)
         told = [f"{name} {error:+.1%}" for name, error in errors.items()]
-        lines.append(f"shares, {what} ({span[1] - span[0]:.0f} s, {covered:.0%} with waiting): {', '.join(told)}")
+        lines.append(
+            f"shares, {what} ({span[1] - span[0]:.0f} s, {covered:.0%} with waiting): "
+            f"{', '.join(told)}"
+        )
     did = Counter(fault.what for fault in case.faults)
     lines.append(f"struck: {', '.join(f'{what} {times}' for what, times in sorted(did.items()))}")
     return "\n".join(lines)

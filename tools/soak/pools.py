@@ -1,8 +1,10 @@
-"""``python -m tools.soak.pools --cluster local|kwok --minutes M --seed N``: pools while everything around them dies.
+"""``python -m tools.soak.pools --cluster local|kwok --minutes M --seed N``: pools while everything
+around them dies.
 
-Four pools with a cap, weights and a reserve want more than all slots, by runs of priorities 1 to 5. In two storms the
-workers, of which each role has two, gateway, scheduler service, Temporal and MariaDB are killed and frozen at random.
-The judge (``pool_judge.py``) reads journals: those that the crawlers keep, or etcd's history of the pods.
+Four pools with a cap, weights and a reserve want more than all slots, by runs of priorities 1 to 5.
+In two storms the workers, of which each role has two, gateway, scheduler service, Temporal and
+MariaDB are killed and frozen at random. The judge (``pool_judge.py``) reads journals: those that
+the crawlers keep, or etcd's history of the pods.
 """
 
 from __future__ import annotations
@@ -38,9 +40,14 @@ from tools.soak.strikes import say, verdict
 from tools.soak.world import DURABLE, SoakWorld
 
 SLOTS = 8
-POOLS = {"capped": Pool(max=2, weight=4), "heavy": Pool(weight=2), "light": Pool(), "kept": Pool(reserved=2)}
-#: So many tasks wait in each pool all the while, so that an outage does not empty it. What waits at the end must end
-#: within the time that everything gets then.
+POOLS = {
+    "capped": Pool(max=2, weight=4),
+    "heavy": Pool(weight=2),
+    "light": Pool(),
+    "kept": Pool(reserved=2),
+}
+#: So many tasks wait in each pool all the while, so that an outage does not empty it. What waits at
+#: the end must end within the time that everything gets then.
 WAITING = {"capped": 3, "heavy": 7, "light": 4, "kept": 2}
 #: How long tasks take, and how often the pool with the reserve has nothing to do.
 SECONDS, RESTS_S = (8, 9, 10), 20.0
@@ -49,9 +56,11 @@ URGENT_POOLS = ("capped", "kept", "light", "heavy", "heavy")
 WORKERS = ("worker", "worker-2")
 PARTS = ("worker", "gateway", "scheduler", "temporal", "database")
 KINDS = [f"{part} {how}" for part in PARTS for how in ("killed", "frozen")]
-#: From then on all slots are taken, and what is least urgent does not begin because the machine is empty.
+#: From then on all slots are taken, and what is least urgent does not begin because the machine is
+#: empty.
 FULL_S = 15.0
-#: Parts of the whole time: until here no fault and nothing urgent, the first storm, urgent runs and no fault, a storm.
+#: Parts of the whole time: until here no fault and nothing urgent, the first storm, urgent runs and
+#: no fault, a storm.
 CALM, STORM, URGENT = 0.3, 0.55, 0.7
 STRIKES_S, URGENT_S, FROZEN_S, AWAY_S = (5.0, 11.0), (5.0, 11.0), (4.0, 15.0), 5.0
 
@@ -64,8 +73,12 @@ class PoolWorld(SoakWorld):
         super().__post_init__()
         if self.kubernetes is not None:
             entry = {"kind": "command", "command": ["nap"], "items": False}
-            naps = {f"nap-{n}": {"KWOK_RUN_FOR": f"{n}s", "KWOK_MESSAGE": FINISHED} for n in SECONDS}
-            self.crawlers.write_text(json.dumps([entry | {"name": name, "env": env} for name, env in naps.items()]))
+            naps = {
+                f"nap-{n}": {"KWOK_RUN_FOR": f"{n}s", "KWOK_MESSAGE": FINISHED} for n in SECONDS
+            }
+            self.crawlers.write_text(
+                json.dumps([entry | {"name": name, "env": env} for name, env in naps.items()])
+            )
 
     def body(self, seconds: int) -> dict[str, object]:
         if self.kubernetes is not None:
@@ -76,7 +89,9 @@ class PoolWorld(SoakWorld):
 class Load:
     """Starts runs so that each pool wants more than it can have."""
 
-    def __init__(self, world: PoolWorld, read: Callable[[], list[Crawl]], dice: random.Random) -> None:
+    def __init__(
+        self, world: PoolWorld, read: Callable[[], list[Crawl]], dice: random.Random
+    ) -> None:
         self.orders: dict[int, Order] = {}
         self._world, self._read, self._dice = world, read, dice
         self._door = Door(lambda: str(world.stack.addresses["gateway"]))
@@ -86,7 +101,9 @@ class Load:
         self.refused: list[str] = []
 
     def turn(self, at: float, urgent: bool) -> None:
-        """Start what is missing now, and with ``urgent`` now and then a run that goes before others."""
+        """Start what is missing now, and with ``urgent`` now and then a run that goes before
+        others.
+        """
         if at > FULL_S and not self._idle:
             self._idle = True
             for pool, priority in (("heavy", 4), ("light", 5), ("heavy", 5)):
@@ -101,7 +118,9 @@ class Load:
                 self._order(pool, NORMAL, self._dice.randint(2, 4))
         if urgent and at >= self._urgent:
             self._urgent = at + self._dice.uniform(*URGENT_S)
-            self._order(self._dice.choice(URGENT_POOLS), self._dice.choice((1, 2)), self._dice.randint(1, 2))
+            self._order(
+                self._dice.choice(URGENT_POOLS), self._dice.choice((1, 2)), self._dice.randint(1, 2)
+            )
 
     def end(self) -> None:
         """Every run that was asked for is accepted."""
@@ -115,7 +134,9 @@ class Load:
             self._coming[pool] += tasks
         self._asks.submit(self._start, body, f"pools-{self._sent}", pool, priority, tasks)
 
-    def _start(self, body: dict[str, object], key: str, pool: str, priority: int, tasks: int) -> None:
+    def _start(
+        self, body: dict[str, object], key: str, pool: str, priority: int, tasks: int
+    ) -> None:
         told = self._door.until_told("POST", "/v1/runs", body, key)
         with self._lock:
             self._coming[pool] -= tasks
@@ -127,7 +148,9 @@ class Load:
 
 
 class Strikes:
-    """Kills and freezes parts, each in a thread of its own: a part may die while another one comes back."""
+    """Kills and freezes parts, each in a thread of its own: a part may die while another one comes
+    back.
+    """
 
     def __init__(self, world: PoolWorld, dice: random.Random) -> None:
         self.faults: list[Fault] = []
@@ -139,7 +162,10 @@ class Strikes:
         self._busy: set[str] = set()
 
     def turn(self, at: float) -> None:
-        """Strike when it is time to: all kinds in a random order, then all again. What is down is not struck."""
+        """Strike when it is time to: all kinds in a random order, then all again.
+
+        What is down is not struck.
+        """
         if at < self._next:
             return
         self._next = at + self._dice.uniform(*STRIKES_S)
@@ -150,7 +176,9 @@ class Strikes:
         part = self._dice.choice(WORKERS) if part == "worker" else part
         if part not in self._busy:
             self._busy.add(part)
-            thread = threading.Thread(target=self._strike, args=(what, part, how, self._dice.uniform(*FROZEN_S)))
+            thread = threading.Thread(
+                target=self._strike, args=(what, part, how, self._dice.uniform(*FROZEN_S))
+            )
             self._threads.append(thread)
             thread.start()
 
@@ -164,7 +192,11 @@ class Strikes:
         at = time.time()
         try:
             with suppress(ProcessLookupError):  # it has just ended, so nothing was struck
-                did = self._freeze(part, seconds) if how == "frozen" else self._kill(part, min(seconds, AWAY_S))
+                did = (
+                    self._freeze(part, seconds)
+                    if how == "frozen"
+                    else self._kill(part, min(seconds, AWAY_S))
+                )
                 if part != "database":
                     self._world.stack.supervisor.wait_healthy([part])
                 self.faults.append(Fault(what, at, time.time(), did))
@@ -193,7 +225,9 @@ class Strikes:
         else:
             os.kill(pid, signal.SIGKILL)
         until(lambda: start_time(pid) != began, f"the death of {part}", 30)
-        until(lambda: self._world.stack.supervisor.pids().get(part, 0) != pid, f"another {part}", 60)
+        until(
+            lambda: self._world.stack.supervisor.pids().get(part, 0) != pid, f"another {part}", 60
+        )
         return f"process {pid} of {part} died"
 
     def _freeze(self, part: str, seconds: float) -> str:
@@ -210,16 +244,25 @@ class Strikes:
 def crawls_of(world: PoolWorld, recorder: Recorder | None) -> list[Crawl]:
     """Everything that ever executed. A pod counts from its creation until etcd has its end."""
     if recorder is None:
-        return [Crawl(*p.name, p.begin, p.last if p.end else None) for p in read_journals(world.journals)]
+        return [
+            Crawl(*p.name, p.begin, p.last if p.end else None)
+            for p in read_journals(world.journals)
+        ]
     over = [(pod, pod.over) for pod in recorder.pods]
-    return [Crawl(*pod.key, pod.versions[0].seen_at.timestamp(), end and end.seen_at.timestamp()) for pod, end in over]
+    return [
+        Crawl(*pod.key, pod.versions[0].seen_at.timestamp(), end and end.seen_at.timestamp())
+        for pod, end in over
+    ]
 
 
 def play(world: PoolWorld, recorder: Recorder | None, seed: int, seconds: float) -> Sequence[str]:
     """The load, the storms, the time to settle, and what was untrue."""
     world.deploy(ROOT, WORKERS[1])
     dice = random.Random(seed)
-    load, strikes = Load(world, lambda: crawls_of(world, recorder), dice), Strikes(world, random.Random(seed))
+    load, strikes = (
+        Load(world, lambda: crawls_of(world, recorder), dice),
+        Strikes(world, random.Random(seed)),
+    )
     began, told = time.time(), 0.0
     while (at := time.time() - began) < seconds:
         done = at / seconds
@@ -228,7 +271,10 @@ def play(world: PoolWorld, recorder: Recorder | None, seed: int, seconds: float)
             strikes.turn(at)
         if at - told > 15:
             told = at
-            say(f"{at:4.0f} s: {len(load.orders)} runs, {len(crawls_of(world, recorder))} executions")
+            say(
+                f"{at:4.0f} s: {len(load.orders)} runs, {len(crawls_of(world, recorder))} "
+                "executions"
+            )
         time.sleep(0.7)
     over = time.time()
     strikes.end()
@@ -236,7 +282,8 @@ def play(world: PoolWorld, recorder: Recorder | None, seed: int, seconds: float)
     say("the faults are over")
     wrong = [*strikes.wrong, *load.refused, *settled(world, in_line=open_tasks)]
     rows = world.query("SELECT run_id, task_index, attempt, status FROM task_history")
-    # What a pool takes before the others wait is part of its share, and is made up for afterwards: it counts.
+    # What a pool takes before the others wait is part of its share, and is made up for afterwards:
+    # it counts.
     calm, whole = (began, began + seconds * CALM), (began, over)
     crawls = crawls_of(world, recorder)
     case = Case(POOLS, SLOTS, load.orders, crawls, strikes.faults, calm, whole, rows, KINDS)  # type: ignore[arg-type]
@@ -253,17 +300,23 @@ def place(cluster: str, folder: Path) -> Iterator[tuple[ClusterAccess | None, Re
         return
     with Cluster(kwok=2, extra=flags(folder)) as kwok:
         namespace = kwok.namespace("pools")
-        kwok.admin.ensure(f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": "crawl"}})
+        kwok.admin.ensure(
+            f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": "crawl"}}
+        )
         with Recorder(kwok.plane._etcd, namespace, folder / "audit.log") as recorder:
             yield ClusterAccess(kwok.kubeconfig, None, namespace, "crawl.test/crawlers:1"), recorder
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.soak.pools", description=__doc__)
-    parser.add_argument("--cluster", choices=("local", "kwok"), default="local", help="default: local")
+    parser.add_argument(
+        "--cluster", choices=("local", "kwok"), default="local", help="default: local"
+    )
     parser.add_argument("--minutes", type=float, default=5.0, help="of load (default: 5)")
     parser.add_argument("--seed", type=int, default=1, help="default: 1")
-    parser.add_argument("--folder", type=Path, help="where the stack lives; kept (default: a temporary one)")
+    parser.add_argument(
+        "--folder", type=Path, help="where the stack lives; kept (default: a temporary one)"
+    )
     chosen = parser.parse_args()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
@@ -272,7 +325,9 @@ def main() -> int:
         "LIFECYCLE_POOLS": json.dumps({n: asdict(p) for n, p in POOLS.items()}),
     }
     with ExitStack() as undo:
-        folder = (chosen.folder or Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="soak-")))).absolute()
+        folder = (
+            chosen.folder or Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="soak-")))
+        ).absolute()
         folder.mkdir(parents=True, exist_ok=True)
         access, recorder = undo.enter_context(place(chosen.cluster, folder))
         server = undo.enter_context(running_mariadb(DURABLE))

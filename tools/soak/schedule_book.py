@@ -1,4 +1,6 @@
-"""What the service says about due times, held against what was asked for, and against what executed."""
+"""What the service says about due times, held against what was asked for, and against what
+executed.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from tools.soak.journal import Process, clock
 from tools.soak.schedules import EVERY_S, Wanted
 from tools.soak.world import SoakWorld
 
-#: A definition counts from the moment of its transaction, which a client knows within its own request only.
+#: A definition counts from the moment of its transaction, which a client knows within its own
+#: request only.
 EDGE_S = 1.0
 #: Decisions after which something has begun, when everything has ended.
 BEGINS = ("started", "queued")
@@ -31,7 +34,10 @@ class Line:
 
     def __str__(self) -> str:
         target = "nothing" if self.target is None else f"{self.kind} {self.target}"
-        return f"{self.name}, due {clock(self.due_at)}, {self.decision} ({self.reason}), began {target}"
+        return (
+            f"{self.name}, due {clock(self.due_at)}, {self.decision} ({self.reason}), began "
+            f"{target}"
+        )
 
 
 def read_lines(world: SoakWorld) -> list[Line]:
@@ -52,7 +58,11 @@ def check_schedules(
     """Every violation, as a sentence, when all of them were deleted and everything has ended."""
     lines = read_lines(world)
     by_time = Counter((line.name, line.due_at) for line in lines)
-    yield from (f"{name} has {times} lines for {clock(at)}" for (name, at), times in by_time.items() if times > 1)
+    yield from (
+        f"{name} has {times} lines for {clock(at)}"
+        for (name, at), times in by_time.items()
+        if times > 1
+    )
     yield from _decided(lines)
     yield from _complete(by_time, lives)
     yield from _asked(lines, wanted)
@@ -69,13 +79,18 @@ def _decided(lines: Sequence[Line]) -> Iterator[str]:
             yield f"its decision does not say what it began: {line}"
 
 
-def _complete(by_time: Mapping[tuple[str, float], int], lives: Sequence[tuple[str, float, float]]) -> Iterator[str]:
+def _complete(
+    by_time: Mapping[tuple[str, float], int], lives: Sequence[tuple[str, float, float]]
+) -> Iterator[str]:
     """Each due time of a schedule has a line, whatever was down."""
     for name, since, until in lives:
         at = (since + EDGE_S) // EVERY_S * EVERY_S + EVERY_S
         while at < until - EDGE_S:
             if not by_time.get((name, at)):
-                yield f"{name} was there from {clock(since)} to {clock(until)}, and {clock(at)} has no line"
+                yield (
+                    f"{name} was there from {clock(since)} to {clock(until)}, and {clock(at)} "
+                    "has no line"
+                )
             at += EVERY_S
 
 
@@ -85,17 +100,31 @@ def _asked(lines: Sequence[Line], wanted: Sequence[Wanted]) -> Iterator[str]:
     for one in wanted:
         line = known.get((one.name, one.due_at))
         if line is None or line.target is None:
-            yield f"a person was promised {one.name} at {clock(one.due_at)}, and it is: {line}; {one.told}"
+            yield (
+                f"a person was promised {one.name} at {clock(one.due_at)}, and it is: {line}; "
+                f"{one.told}"
+            )
 
 
 def _once(world: SoakWorld, lines: Sequence[Line], processes: Sequence[Process]) -> Iterator[str]:
     """Nothing was begun twice, nothing without a line, and no task of it executed twice."""
     of = Counter((line.kind, line.target) for line in lines if line.target is not None)
-    yield from (f"{times} due times began the {kind} {target}" for (kind, target), times in of.items() if times > 1)
-    runs = world.query("SELECT run_id, request_id FROM run_history WHERE request_id LIKE ?", "schedule/%")
+    yield from (
+        f"{times} due times began the {kind} {target}"
+        for (kind, target), times in of.items()
+        if times > 1
+    )
+    runs = world.query(
+        "SELECT run_id, request_id FROM run_history WHERE request_id LIKE ?", "schedule/%"
+    )
     begun = [("run", *one) for one in runs]
-    begun += [("manager", *one) for one in world.query("SELECT manager_id, flow_id FROM manager WHERE name = 'aside'")]
-    graphs = world.query("SELECT graph_id, graph_key FROM graph WHERE graph_key LIKE ?", "schedule.%")
+    begun += [
+        ("manager", *one)
+        for one in world.query("SELECT manager_id, flow_id FROM manager WHERE name = 'aside'")
+    ]
+    graphs = world.query(
+        "SELECT graph_id, graph_key FROM graph WHERE graph_key LIKE ?", "schedule.%"
+    )
     begun += [("graph", *one) for one in graphs]
     for (kind, whose), times in Counter((kind, whose) for kind, _, whose in begun).items():
         if times > 1:

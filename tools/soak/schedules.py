@@ -1,4 +1,6 @@
-"""Schedules in play beside a storm: made, triggered, backfilled, paused and deleted at random, and made again."""
+"""Schedules in play beside a storm: made, triggered, backfilled, paused and deleted at random, and
+made again.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,9 @@ class Schedules:
 
     def _ask(self, method: str, name: str, what: str = "", body: Document | None = None) -> Told:
         self._count += 1
-        told = self._door.until_told(method, f"/v1/schedules/{name}{what}", body, f"schedules-{self._count}")
+        told = self._door.until_told(
+            method, f"/v1/schedules/{name}{what}", body, f"schedules-{self._count}"
+        )
         self.told.append(told)
         return told
 
@@ -68,9 +72,16 @@ class Schedules:
             self._since.setdefault(name, told.at)
 
     def definition(self) -> Document:
-        crawl: Document = {"crawler": "aside", "args": {"seconds": str(round(self._dice.uniform(0, 3), 1))}, **QUICK}
+        crawl: Document = {
+            "crawler": "aside",
+            "args": {"seconds": str(round(self._dice.uniform(0, 3), 1))},
+            **QUICK,
+        }
         step = {"path": "only", "kind": "crawl", "job": crawl}
-        kinds: list[Document] = [{"run": crawl}] * 3 + [{"manager": {"plan": self._plan}}, {"graph": {"steps": [step]}}]
+        kinds: list[Document] = [{"run": crawl}] * 3 + [
+            {"manager": {"plan": self._plan}},
+            {"graph": {"steps": [step]}},
+        ]
         overlap = self._dice.choice(["skip", "queue", "allow", "allow", "stop_previous"])
         times = {"every_s": EVERY_S, "catch_up_s": CATCH_UP_S, "overlap": overlap}
         return self._dice.choice(kinds) | times
@@ -91,7 +102,9 @@ class Schedules:
 
     def backfill(self, name: str) -> None:
         after = datetime.fromtimestamp(time.time() - BACK_S, UTC).isoformat()
-        self._promised(name, self._ask("POST", name, "/backfill", {"after": after, "requested_by": "a person"}))
+        self._promised(
+            name, self._ask("POST", name, "/backfill", {"after": after, "requested_by": "a person"})
+        )
 
     def trigger_and_delete(self, name: str) -> None:
         """Before any worker can have taken it up."""
@@ -105,5 +118,9 @@ class Schedules:
     def _promised(self, name: str, told: Told) -> None:
         if told.ok:
             # A backfill also names what it found, and what is due by the schedule alone.
-            asked = [line["due_at"] for line in told.answer.get("due", ()) if line["asked_by"] is not None]
+            asked = [
+                line["due_at"]
+                for line in told.answer.get("due", ())
+                if line["asked_by"] is not None
+            ]
             self.wanted += [Wanted(name, moment(at).timestamp(), told) for at in asked]

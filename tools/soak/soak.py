@@ -18,13 +18,20 @@ from tools.soak.checks import Case, check
 from tools.soak.deliveries import check_archive, check_events, check_findings, check_workflows
 from tools.soak.journal import Ask, Process, clock, read_journals
 from tools.soak.listener import Listener
-from tools.soak.manager_book import FIRST, asked_of_runs, check_managers, let_go_on, runs_of_managers, unsettled
+from tools.soak.manager_book import (
+    FIRST,
+    asked_of_runs,
+    check_managers,
+    let_go_on,
+    runs_of_managers,
+    unsettled,
+)
 from tools.soak.plan import ENDLESS, Plan
 from tools.soak.world import SoakWorld
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Until everything that can end by itself has ended and everything that is to be delivered is. Far longer than needed:
-#: a worker that hung is given up after three minutes.
+#: Until everything that can end by itself has ended and everything that is to be delivered is. Far
+#: longer than needed: a worker that hung is given up after three minutes.
 SETTLE_S = 420.0
 #: An audit puts right what it saw wrong before; it is asked again and again while things settle.
 AUDIT_EVERY_S = 5.0
@@ -36,7 +43,10 @@ SILENT_S = 20.0
 
 @dataclass
 class Soak:
-    """Everything of one soak. ``violations`` is empty when the service told nothing but the truth."""
+    """Everything of one soak.
+
+    ``violations`` is empty when the service told nothing but the truth.
+    """
 
     world: SoakWorld
     plan: Plan
@@ -74,8 +84,13 @@ class Soak:
         heard = listener.numbers[: len(numbers)]
         if heard != numbers:
             missing, twice = sorted(set(numbers) - set(heard)), len(heard) - len(set(heard))
-            self.violate(None, f"of {len(numbers)} events the stream left out {missing[:20]}, {twice} came twice")
-        self.say(f"{clock(time.time())} heard {len(heard)} events in {listener.connections} connections")
+            self.violate(
+                None,
+                f"of {len(numbers)} events the stream left out {missing[:20]}, {twice} came twice",
+            )
+        self.say(
+            f"{clock(time.time())} heard {len(heard)} events in {listener.connections} connections"
+        )
 
     def summary(self) -> str:
         """What there was to be wrong about: a soak in which nothing happened proves nothing."""
@@ -83,7 +98,11 @@ class Soak:
 
         def counted(values: Iterable[object]) -> str:
             return (
-                ", ".join(f"{number} {value}" for value, number in sorted(Counter(map(str, values)).items())) or "none"
+                ", ".join(
+                    f"{number} {value}"
+                    for value, number in sorted(Counter(map(str, values)).items())
+                )
+                or "none"
             )
 
         rows = world.query("SELECT attempt, status, outcome FROM run_history")
@@ -94,16 +113,25 @@ class Soak:
         ran = len(read_journals(world.journals))
         return "\n".join(
             [
-                f"runs: {counted(f'{s}/{o}' for _, s, o in rows)}; attempts {sum(row[0] for row in rows)}",
-                f"managers: {counted('/'.join(row) for row in managers)}; {len(runs_of_managers(world))} runs of them",
+                (
+                    f"runs: {counted(f'{s}/{o}' for _, s, o in rows)}; attempts "
+                    f"{sum(row[0] for row in rows)}"
+                ),
+                (
+                    f"managers: {counted('/'.join(row) for row in managers)}; "
+                    f"{len(runs_of_managers(world))} runs of them"
+                ),
                 f"tasks: {counted('/'.join(row) for row in tasks)}",
                 f"processes: {ran}; killed: {counted(kill.whom for kill in deeds.kills)}",
                 f"asked: {counted(f'{ask.kind} {ask.answer}' for ask in deeds.asks)}",
-                f"corrections: {counted(kind for (kind,) in kinds)}; findings: {counted(kind for (kind,) in findings)}",
+                (
+                    f"corrections: {counted(kind for (kind,) in kinds)}; findings: "
+                    f"{counted(kind for (kind,) in findings)}"
+                ),
             ]
         )
 
-    # --- the plan ----------------------------------------------------------------------------------------------------
+    # --- the plan ---------------------------------------------------------------------------------
 
     def act(self) -> None:
         """Every step at its time, each in a thread of its own: what hangs holds up nothing."""
@@ -116,17 +144,23 @@ class Soak:
 
     def runs(self) -> dict[int, int]:
         """Runs by their number in the plan, those that came to be."""
-        numbers = [step.run for step in self.plan.steps if step.kind == "start" and step.run is not None]
-        own = {number: found for number in numbers if (found := self.world.run_id(number)) is not None}
+        numbers = [
+            step.run for step in self.plan.steps if step.kind == "start" and step.run is not None
+        ]
+        own = {
+            number: found for number in numbers if (found := self.world.run_id(number)) is not None
+        }
         return own | runs_of_managers(self.world)
 
     def request(self, number: int) -> Row:
         """What was asked for; a job of a manager is one task, without limits of its own."""
         if number >= FIRST:
             return {"limits": {}}
-        return next(s.more["request"] for s in self.plan.steps if s.kind == "start" and s.run == number)
+        return next(
+            s.more["request"] for s in self.plan.steps if s.kind == "start" and s.run == number
+        )
 
-    # --- settling ----------------------------------------------------------------------------------------------------
+    # --- settling ---------------------------------------------------------------------------------
 
     def repair(self) -> None:
         for part in self.world.stack.supervisor._kept.values():
@@ -135,7 +169,9 @@ class Soak:
         let_go_on(self.world)
 
     def settle(self, what: str, may_go_on: Callable[[int], bool]) -> None:
-        """Wait until every run has ended, except those that may go on; with audits, as a stack in service has them."""
+        """Wait until every run has ended, except those that may go on; with audits, as a stack in
+        service has them.
+        """
         end, audited = time.monotonic() + SETTLE_S, 0.0
         while time.monotonic() < end:
             if time.monotonic() - audited >= AUDIT_EVERY_S:
@@ -150,7 +186,9 @@ class Soak:
         """An audit that repairs; how much it found, or ``None`` when it could not say."""
         try:
             answer = self.world.gateway.post("/v1/audit", {"repair": True})
-            report = answer.get("report") or self.world.gateway.audit_report(str(answer["audit_id"]))
+            report = answer.get("report") or self.world.gateway.audit_report(
+                str(answer["audit_id"])
+            )
         except CommandFailed:
             return None
         if report is None or report["troubles"]:
@@ -160,15 +198,24 @@ class Soak:
     def _unsettled(self, may_go_on: Callable[[int], bool]) -> list[str]:
         found = []
         columns = "run_id, status, stage, waiting_for, look_error"
-        for run_id, status, stage, waiting_for, error in self.world.query(f"SELECT {columns} FROM run_history"):
+        for run_id, status, stage, waiting_for, error in self.world.query(
+            f"SELECT {columns} FROM run_history"
+        ):
             if status not in TERMINAL and not may_go_on(run_id):
                 found.append(f"run {run_id} is {status}, {stage}, waits for {waiting_for}, {error}")
         sql = (
-            "SELECT r.run_id, r.attempt FROM run_history r LEFT JOIN export_record x ON x.run_id = r.run_id "
-            f"AND x.attempt = r.attempt WHERE r.status IN {TERMINAL} AND (x.status IS NULL OR x.status = 'failed')"
+            "SELECT r.run_id, r.attempt FROM run_history r LEFT JOIN export_record x ON x.run_id = "
+            "r.run_id "
+            f"AND x.attempt = r.attempt WHERE r.status IN {TERMINAL} AND (x.status IS NULL OR "
+            "x.status = 'failed')"
         )
-        found += [f"run {run_id} has no export of attempt {attempt}" for run_id, attempt in self.world.query(sql)]
-        open_ = self.world.cli_list("ExecutionStatus='Running' AND WorkflowType!='CrawlAuditWorkflow'")
+        found += [
+            f"run {run_id} has no export of attempt {attempt}"
+            for run_id, attempt in self.world.query(sql)
+        ]
+        open_ = self.world.cli_list(
+            "ExecutionStatus='Running' AND WorkflowType!='CrawlAuditWorkflow'"
+        )
         found += unsettled(self.world)
         live = set(self.world.open_runs())
         for workflow_id in (row["execution"]["workflowId"] for row in open_):
@@ -178,7 +225,9 @@ class Soak:
 
     def _may_go_on(self, run_id: int) -> bool:
         """Whether something of the run truly executes for ever, and nobody asked it to end."""
-        beating = [p for p in read_journals(self.world.journals, run_id) if time.time() - p.last < SILENT_S]
+        beating = [
+            p for p in read_journals(self.world.journals, run_id) if time.time() - p.last < SILENT_S
+        ]
         status = self.world.status(run_id)
         return status == "PROCESSING" and any(float(p.args["seconds"]) >= ENDLESS for p in beating)
 
@@ -188,7 +237,11 @@ class Soak:
             self.world.deeds.note(0, f"the soak stops run {run_id}")
             for _ in range(20):
                 sent = time.time()
-                body: Row = {"request_id": f"soak-end-{run_id}", "requested_by": "soak", "force": True}
+                body: Row = {
+                    "request_id": f"soak-end-{run_id}",
+                    "requested_by": "soak",
+                    "force": True,
+                }
                 try:
                     answer, detail = self.world._http("POST", f"/v1/runs/{run_id}/stop", body)
                 except OSError as error:
@@ -202,7 +255,7 @@ class Soak:
         more: dict[str, Any] = {"force": True, "key": key, "way": "gateway"}
         self.world.deeds.asked(Ask(0, number, "stop", sent, time.time(), answer, detail, **more))
 
-    # --- the comparison ----------------------------------------------------------------------------------------------
+    # --- the comparison ---------------------------------------------------------------------------
 
     def compare(self, when: str, may_go_on: Callable[[int], bool]) -> None:
         """Hold everything against everything."""
@@ -213,12 +266,16 @@ class Soak:
         self._starts(runs, journals)
         for ask in asked_of_runs(world):
             world.deeds.asked(ask)
-        for text in check_managers(world, self.plan, world.deeds, [one for many in journals.values() for one in many]):
+        for text in check_managers(
+            world, self.plan, world.deeds, [one for many in journals.values() for one in many]
+        ):
             self.violate(None, f"{when}: {text}")
         for number, run_id in runs.items():
             for _ in range(3):
                 processes = journals.get(run_id, [])
-                case = Case(number, read_book(world, run_id), processes, world.deeds, self.request(number))
+                case = Case(
+                    number, read_book(world, run_id), processes, world.deeds, self.request(number)
+                )
                 found = self._check(case, may_go_on)
                 if not found or case.book.ended:
                     break
@@ -231,18 +288,27 @@ class Soak:
                 self.violate(case, *(f"{when}: {text}" for text in new))
         for text in check_workflows(world):
             self.violate(None, f"{when}: {text}")
-        self.say(f"{clock(time.time())} compared {when}: {len(runs)} runs, {len(self.violations)} violations")
+        self.say(
+            f"{clock(time.time())} compared {when}: {len(runs)} runs, {len(self.violations)} "
+            "violations"
+        )
 
     def _check(self, case: Case, may_go_on: Callable[[int], bool]) -> list[str]:
         found = [*check(case), *check_findings(self.world, case)]
         if not case.book.ended:
             if not may_go_on(case.book.run_id):
-                found.append(f"the run is {case.book.run['status']} and nothing of it executes for ever")
+                found.append(
+                    f"the run is {case.book.run['status']} and nothing of it executes for ever"
+                )
             return found
         found += check_events(self.world, case.book)
         # A crawler that began without its disk had nowhere to put its items.
-        hidden = any(a - 1 < p.begin < b + 1 for a, b in self.world.deeds.hidden for p in case.processes)
-        taken = any(kill.whom in ("folder", "disk") for task in case.book.tasks for kill in case.kills(task))
+        hidden = any(
+            a - 1 < p.begin < b + 1 for a, b in self.world.deeds.hidden for p in case.processes
+        )
+        taken = any(
+            kill.whom in ("folder", "disk") for task in case.book.tasks for kill in case.kills(task)
+        )
         if not hidden and not taken:
             found += check_archive(self.world, case.book)
         return found
@@ -252,7 +318,9 @@ class Soak:
             if ask.kind == "start" and ask.answer == "ok" and ask.run not in runs:
                 self.violate(None, f"R{ask.run} was accepted and is not on record: {ask}")
         for run_id in set(journals) - set(runs.values()):
-            self.violate(None, f"run {run_id} executed, and nobody started it: {journals[run_id][0]}")
+            self.violate(
+                None, f"run {run_id} executed, and nobody started it: {journals[run_id][0]}"
+            )
         known = {row[0] for row in self.world.query("SELECT run_id FROM run_history")}
         for run_id in known - set(runs.values()):
             self.violate(None, f"run {run_id} is on record, and nobody started it")
@@ -261,10 +329,15 @@ class Soak:
         """After all of that another audit finds nothing."""
         for _ in range(10):
             answer = self.world.gateway.post("/v1/audit", {"repair": False})
-            report = answer.get("report") or self.world.gateway.audit_report(str(answer["audit_id"]))
+            report = answer.get("report") or self.world.gateway.audit_report(
+                str(answer["audit_id"])
+            )
             if report is not None:
                 if report["found"] or report["troubles"]:
-                    self.violate(None, f"the audit at the end: {report['found']} {report['troubles']} {report}")
+                    self.violate(
+                        None,
+                        f"the audit at the end: {report['found']} {report['troubles']} {report}",
+                    )
                 return
             time.sleep(1)
         self.violate(None, "the audit at the end does not come to an end")
@@ -280,19 +353,32 @@ class Soak:
         lines = [f"VIOLATION: {head}: {text}" for text in texts]
         self.violations += [f"{head}: {text}" for text in texts]
         mine = self.world.deeds.steps_of(case.number, case.book.run_id)
-        notes = [(at, n, text) for at, n, text in self.world.deeds.log if n in mine or _global(text)]
-        told = [(a.sent, a.step, f"  {a.kind} {a.answer} in {a.answered - a.sent:.2f} s: {a.detail}")
+        notes = [
+            (at, n, text) for at, n, text in self.world.deeds.log if n in mine or _global(text)
+        ]
+        told = [(a.sent, a.step, f"  {a.kind} {a.answer} in " f"{a.answered - a.sent:.2f} s: " f"{a.detail}")
                 for a in self.world.deeds.asks if a.run == case.number]  # fmt: skip
         lines += ["steps:", *(f"  {clock(at)} {n}: {text}" for at, n, text in sorted(notes + told))]
-        lines += ["journal:", *(f"  {process}" for process in case.processes), "record:", str(case.book), ""]
+        lines += [
+            "journal:",
+            *(f"  {process}" for process in case.processes),
+            "record:",
+            str(case.book),
+            "",
+        ]
         self.say("\n".join(lines))
 
 
 def _global(text: str) -> bool:
-    return any(word in text for word in ("part=", "kill -9 of worker", "kill -9 of temporal", "audit repair"))
+    return any(
+        word in text
+        for word in ("part=", "kill -9 of worker", "kill -9 of temporal", "audit repair")
+    )
 
 
-def soak(folder: Path, plan: Plan, say: Callable[[str], None] = print, server: MariaDb | None = None) -> list[str]:
+def soak(
+    folder: Path, plan: Plan, say: Callable[[str], None] = print, server: MariaDb | None = None
+) -> list[str]:
     """Carry the plan out on a stack below ``folder``; the violations."""
     with SoakWorld.up(folder, server) as world:
         return Soak(world, plan, say).run()

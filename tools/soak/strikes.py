@@ -1,6 +1,6 @@
-"""What storms do to a stack at random: its processes are killed, drained and frozen, workflows are terminated, users'
-code is edited, and a new build takes over. The workers of users' code are two, of no version; the other worker is of a
-version."""
+"""What storms do to a stack at random: its processes are killed, drained and frozen, workflows are
+terminated, users' code is edited, and a new build takes over. The workers of users' code are two,
+of no version; the other worker is of a version."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ PLANS = ("plans", "plans-2")
 #: Seconds that a frozen worker stands still.
 FROZEN_S = (15.0, 60.0)
 EDITS = BUILDS = 2
-#: Workflows that somebody terminates: of managers, of graphs, of due times. What they carried is carried by another one
-#: within so many seconds, and nobody asks for an audit.
+#: Workflows that somebody terminates: of managers, of graphs, of due times. What they carried is
+#: carried by another one within so many seconds, and nobody asks for an audit.
 TERMINATED, HEALED_S = (names.MANAGER_WORKFLOW, names.GRAPH_WORKFLOW, names.DUE_WORKFLOW), 60.0
 #: Seconds before the first strike.
 FIRST_S = 10.0
@@ -53,12 +53,24 @@ class Strike:
 
 
 class Striker:
-    """Strikes one stack. The same seed strikes in the same order; whom it meets depends on who is there."""
+    """Strikes one stack.
 
-    def __init__(self, world: SoakWorld, module: Path, seed: int, pause_s: float, also: Sequence[str] = ()) -> None:
-        """``module``: users' code, which is edited. ``pause_s``: seconds between two strikes, on average. ``also``:
-        parts of the stack that are killed besides."""
-        self.world, self.module, self.source, self._pause_s = world, module, module.read_text(), pause_s
+    The same seed strikes in the same order; whom it meets depends on who is there.
+    """
+
+    def __init__(
+        self, world: SoakWorld, module: Path, seed: int, pause_s: float, also: Sequence[str] = ()
+    ) -> None:
+        """``module``: users' code, which is edited.
+
+        ``pause_s``: seconds between two strikes, on average. ``also``: parts of the stack that are
+        killed besides."""
+        self.world, self.module, self.source, self._pause_s = (
+            world,
+            module,
+            module.read_text(),
+            pause_s,
+        )
         self.seed, self._dice, self._victims = seed, random.Random(seed), random.Random(seed)
         self.parts = ("worker", "temporal", *also)
         self.strikes: list[Strike] = []
@@ -85,7 +97,9 @@ class Striker:
 
     def __str__(self) -> str:
         done = Counter(strike.what for strike in self.strikes)
-        return ", ".join(f"{what} {times}" for what, times in sorted(done.items())) or "nothing struck"
+        return (
+            ", ".join(f"{what} {times}" for what, times in sorted(done.items())) or "nothing struck"
+        )
 
     def _strike(self, done: float) -> None:
         """Do something to it; back when everything is up again."""
@@ -119,8 +133,18 @@ class Striker:
         self._build += 1
         build = f"build-{self._build}"
         self.world.deploy(ROOT, "worker", OTHER_ROLES, LIFECYCLE_WORKER__BUILD_ID=build)
-        command = ("worker", "deployment", "set-current-version", "--deployment-name", "crawler-lifecycle", "--yes")
-        until(lambda: not self.world.temporal(*command, "--build-id", build, check=False).returncode, "a current build")
+        command = (
+            "worker",
+            "deployment",
+            "set-current-version",
+            "--deployment-name",
+            "crawler-lifecycle",
+            "--yes",
+        )
+        until(
+            lambda: not self.world.temporal(*command, "--build-id", build, check=False).returncode,
+            "a current build",
+        )
 
     def _end_plans(self, how: signal.Signals) -> None:
         name = self._victims.choice(PLANS)
@@ -135,7 +159,11 @@ class Striker:
 
     def _hosts_of(self, *names: str) -> list[int]:
         parents = {self.world.stack.supervisor.pids().get(name) for name in names}
-        return [pid for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))) if _parent(pid) in parents]
+        return [
+            pid
+            for pid in map(int, filter(str.isdecimal, os.listdir("/proc")))
+            if _parent(pid) in parents
+        ]
 
     def _kill_host(self) -> None:
         hosts = self._hosts_of(*PLANS)
@@ -147,31 +175,47 @@ class Striker:
 
     def _kill_crawler(self) -> None:
         """Of one that has not said its last word, so that everybody knows what its end is."""
-        live = [c for c in read_journals(self.world.journals) if c.end is None and start_time(c.pid) == c.start]
+        live = [
+            c
+            for c in read_journals(self.world.journals)
+            if c.end is None and start_time(c.pid) == c.start
+        ]
         if not live:
             raise ProcessLookupError
         victim = self._victims.choice(live)
         os.kill(victim.pid, signal.SIGSTOP)
-        now = next(c for c in read_journals(self.world.journals, victim.run_id) if c.pid == victim.pid)
+        now = next(
+            c for c in read_journals(self.world.journals, victim.run_id) if c.pid == victim.pid
+        )
         if now.end is None:
             self.killed.add((victim.pid, victim.start))
         os.kill(victim.pid, signal.SIGKILL if now.end is None else signal.SIGCONT)
 
     def _terminate(self) -> None:
-        """Somebody ends a workflow, and tells nobody; back when another one carries what it carried."""
+        """Somebody ends a workflow, and tells nobody; back when another one carries what it
+        carried.
+        """
         found = self.world.cli_list(f"ExecutionStatus='Running' AND WorkflowType IN {TERMINATED}")
         if not found:
             raise ProcessLookupError
         kind = self._victims.choice(sorted({one["type"]["name"] for one in found}))
-        victims = sorted(one["execution"]["workflowId"] for one in found if one["type"]["name"] == kind)
+        victims = sorted(
+            one["execution"]["workflowId"] for one in found if one["type"]["name"] == kind
+        )
         self._whom = whom = str(self._victims.choice(victims))
         self.world.talk(lambda client: client.get_workflow_handle(whom).terminate("the storm"))
         if kind == names.DUE_WORKFLOW:
             return  # its line tells what became of it
         try:
-            until(lambda: whom in ended(self.world) or self.world.open_workflows([whom]), "another one", HEALED_S)
+            until(
+                lambda: whom in ended(self.world) or self.world.open_workflows([whom]),
+                "another one",
+                HEALED_S,
+            )
         except AssertionError:
-            self.wrong.append(f"{whom!r} was terminated, and {HEALED_S:g} s later nothing carries what it carried")
+            self.wrong.append(
+                f"{whom!r} was terminated, and {HEALED_S:g} s later nothing carries what it carried"
+            )
 
     def _kill_database(self) -> None:
         assert self.world.server is not None
@@ -184,7 +228,9 @@ def ended(world: SoakWorld) -> set[str]:
     """The ids of the workflows of managers and graphs that have ended."""
     managers = world.query(f"SELECT name, flow_id FROM manager WHERE status IN {TERMINAL}")
     graphs = world.query("SELECT graph_key FROM graph WHERE state NOT IN ('draft', 'executing')")
-    return {manager_workflow_id(*one) for one in managers} | {names.graph_workflow_id(key) for (key,) in graphs}
+    return {manager_workflow_id(*one) for one in managers} | {
+        names.graph_workflow_id(key) for (key,) in graphs
+    }
 
 
 def _parent(pid: int) -> int | None:
@@ -193,28 +239,42 @@ def _parent(pid: int) -> int | None:
     return None
 
 
-# --- the commands ----------------------------------------------------------------------------------------------------
+# --- the commands ---------------------------------------------------------------------------------
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     """What every storm can be told."""
-    parser.add_argument("--pause", type=float, default=25.0, help="seconds between deaths, on average (default: 25)")
+    parser.add_argument(
+        "--pause", type=float, default=25.0, help="seconds between deaths, on average (default: 25)"
+    )
     parser.add_argument("--seed", type=int, default=1, help="default: 1")
-    parser.add_argument("--mariadb", action="store_true", help="on a MariaDB server of its own (default: SQLite)")
-    parser.add_argument("--folder", type=Path, help="where the stack lives; kept (default: a temporary one)")
+    parser.add_argument(
+        "--mariadb", action="store_true", help="on a MariaDB server of its own (default: SQLite)"
+    )
+    parser.add_argument(
+        "--folder", type=Path, help="where the stack lives; kept (default: a temporary one)"
+    )
 
 
 @contextmanager
-def stack(chosen: argparse.Namespace, module: str, source: str, slots: int) -> Iterator[tuple[SoakWorld, Path]]:
-    """A stack that serves one module with users' code, and the file of that; everything of it is ended afterwards."""
+def stack(
+    chosen: argparse.Namespace, module: str, source: str, slots: int
+) -> Iterator[tuple[SoakWorld, Path]]:
+    """A stack that serves one module with users' code, and the file of that; everything of it is
+    ended afterwards.
+    """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     with ExitStack() as undo:
-        folder = (chosen.folder or Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="soak-")))).absolute()
+        folder = (
+            chosen.folder or Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="soak-")))
+        ).absolute()
         (folder / "modules").mkdir(parents=True)
         file = folder / "modules" / f"{module}.py"
         file.write_text(source)
-        server: MariaDb | None = undo.enter_context(running_mariadb(DURABLE)) if chosen.mariadb else None
+        server: MariaDb | None = (
+            undo.enter_context(running_mariadb(DURABLE)) if chosen.mariadb else None
+        )
         settings = {
             "LIFECYCLE_PLANS__MODULES": json.dumps([module]),
             "LIFECYCLE_PLANS__FOLDER": str(file.parent),
@@ -232,5 +292,7 @@ def verdict(seed: int, wrong: Sequence[str]) -> int:
     """Tell what was untrue; the exit code."""
     for line in wrong:
         print(f"WRONG: {line}")
-    print(f"seed {seed}: {'nothing lost, nothing doubled' if not wrong else f'{len(wrong)} violations'}")
+    print(
+        f"seed {seed}: {'nothing lost, nothing doubled' if not wrong else f'{len(wrong)} violations'}"
+    )
     return 1 if wrong else 0

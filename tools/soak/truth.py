@@ -1,7 +1,8 @@
-"""How a task may have ended, by what its process and the soak wrote down: docs/lifecycle.md, "How an end is read".
+"""How a task may have ended, by what its process and the soak wrote down: docs/lifecycle.md, "How
+an end is read".
 
-What is certain allows one end. Where two things happened at nearly the same time, or nobody got an answer, either may
-have come first, and both ends are allowed; never one that neither explains.
+What is certain allows one end. Where two things happened at nearly the same time, or nobody got an
+answer, either may have come first, and both ends are allowed; never one that neither explains.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ OOM: End = ("FAILED", "killed by oom")
 FAILED: End = ("FAILED", "failed")
 INTERRUPTED: End = ("FAILED", "interrupted")
 SUCCEEDED: End = ("SUCCEEDED", "finished")
-#: From the last word of a crawler to the time that its supervisor writes down as its end, on a machine that is busy.
+#: From the last word of a crawler to the time that its supervisor writes down as its end, on a
+#: machine that is busy.
 CLOSE_S = 5.0
 
 
@@ -44,7 +46,9 @@ class Era:
     """The end before it; a stop that was answered before that is history."""
 
 
-def stops_at(end: float, asks: Iterable[Ask], era: Era, limit: str | None = None, *, escalates: bool = False) -> Stops:
+def stops_at(
+    end: float, asks: Iterable[Ask], era: Era, limit: str | None = None, *, escalates: bool = False
+) -> Stops:
     """Which stops by a person were in force at this moment."""
     may = must = force = False
     for ask in asks:
@@ -67,23 +71,33 @@ def own_end(process: Process) -> set[End]:
     reason = end.get("reason")
     status, outcome = FAILED if int(end["code"]) or reason == "shutdown" else SUCCEEDED
     own = {(status, reason if reason and reason != "shutdown" else outcome)}
-    return own | {INTERRUPTED} if process.signals else own  # only a signal that came proves that somebody stopped it
+    # Only a signal that came proves that somebody stopped it.
+    return own | {INTERRUPTED} if process.signals else own
 
 
 def finished(process: Process) -> bool:
-    """Whether it said that it finished, and then ended with 0: no stop that comes too late changes that."""
+    """Whether it said that it finished, and then ended with 0: no stop that comes too late changes
+    that.
+    """
     end = process.end
     return bool(end and end.get("code") == 0 and end.get("reason") == "finished")
 
 
 def silent(process: Process) -> bool:
-    """Whether it ended with 0 and no word: its runner takes that for finished, unless a stop reached it first."""
+    """Whether it ended with 0 and no word: its runner takes that for finished, unless a stop
+    reached it first.
+    """
     end = process.end
     return bool(end and end.get("code") == 0 and end.get("reason") is None)
 
 
-def allowed(process: Process, kills: Sequence[Kill], stops: Stops, *, starves: bool = False) -> set[End]:
-    """Every end that the task of this process may be recorded with. ``starves``: it needs more memory than it has."""
+def allowed(
+    process: Process, kills: Sequence[Kill], stops: Stops, *, starves: bool = False
+) -> set[End]:
+    """Every end that the task of this process may be recorded with.
+
+    ``starves``: it needs more memory than it has.
+    """
     deadly = [kill for kill in kills if kill.whom in ("crawler", "runner")]
     if process.lost is not None:
         deadly.append(Kill(process.name, "runner", process.lost))
@@ -103,12 +117,16 @@ def allowed(process: Process, kills: Sequence[Kill], stops: Stops, *, starves: b
         found.add(FAILED)
         if any(kill.whom in ("supervisor", "folder") for kill in kills):
             found.add(LOST)
-    # A kill by the service may come between the last word and the exit; nobody can tell from outside.
+    # A kill by the service may come between the last word and the exit; nobody can tell from
+    # outside.
     if stops.may and (not finished(process) or deadly or stops.force or process.signals):
         sure = stops.must and not finished(process) and not silent(process)
         found = CANCELLED | (set() if sure else found)
     if stops.limit is not None and not stops.must:
-        found |= {("FAILED", stops.limit), *((("CANCELLED", stops.limit),) if process.end is None else ())}
+        found |= {
+            ("FAILED", stops.limit),
+            *((("CANCELLED", stops.limit),) if process.end is None else ()),
+        }
     return found
 
 

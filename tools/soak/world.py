@@ -68,7 +68,8 @@ SETTINGS = {
     "LIFECYCLE_GATEWAY__WRITES_PER_S": "1000",
     "LIFECYCLE_GATEWAY__REQUESTS_AT_ONCE": "200",
     "LIFECYCLE_GATEWAY__SWEEP_S": "2",
-    # The only audits are the plan's and ours, and they need not wait for operators who would put it right themselves.
+    # The only audits are the plan's and ours, and they need not wait for operators who would put it
+    # right themselves.
     "LIFECYCLE_AUDIT__EVERY_S": "0",
     "LIFECYCLE_AUDIT__GRACE_S": "2",
     "LIFECYCLE_AUDIT__ORPHAN_GRACE_S": "2",
@@ -99,7 +100,11 @@ class SoakWorld(World):
         #: In the environment of every process of this stack, and of no other.
         self.mark = os.fsencode(self.folder.absolute())
         self.crawlers = self.folder / "soak.yaml"
-        places = {"project": HERE, "journal": self.journals.absolute(), "aside": self.aside.absolute()}
+        places = {
+            "project": HERE,
+            "journal": self.journals.absolute(),
+            "aside": self.aside.absolute(),
+        }
         text = CATALOGUE.format(**{name: json.dumps(str(place)) for name, place in places.items()})
         self.crawlers.write_text(text)
         #: Runs of the plan by their number, as soon as anybody knows them.
@@ -109,10 +114,14 @@ class SoakWorld(World):
     @classmethod
     @contextmanager
     def up(
-        cls, folder: Path, server: MariaDb | None = None, kubernetes: ClusterAccess | None = None, **settings: str
+        cls,
+        folder: Path,
+        server: MariaDb | None = None,
+        kubernetes: ClusterAccess | None = None,
+        **settings: str,
     ) -> Iterator[Self]:
-        """A stack that is up, on SQLite or on this server, with crawls here or on this cluster; everything of it is
-        ended afterwards."""
+        """A stack that is up, on SQLite or on this server, with crawls here or on this cluster;
+        everything of it is ended afterwards."""
         with ExitStack() as undo:
             undo.enter_context(mock.patch.dict(os.environ, SETTINGS | settings))
             database = None if server is None else undo.enter_context(server.database())
@@ -123,7 +132,7 @@ class SoakWorld(World):
             finally:
                 world.end()
 
-    # --- who is who --------------------------------------------------------------------------------------------------
+    # --- who is who -------------------------------------------------------------------------------
 
     def key(self, run: int) -> str:
         return f"soak-{run}"
@@ -131,17 +140,23 @@ class SoakWorld(World):
     def run_id(self, run: int) -> int | None:
         """The run of this number in the plan; ``None`` as long as it is not on record."""
         if run not in self.ids:
-            with contextlib.suppress(sqlite_files.driver.OperationalError, pymysql.err.OperationalError):
-                rows = self.query("SELECT run_id FROM run_history WHERE request_id = ?", self.key(run))
+            with contextlib.suppress(
+                sqlite_files.driver.OperationalError, pymysql.err.OperationalError
+            ):
+                rows = self.query(
+                    "SELECT run_id FROM run_history WHERE request_id = ?", self.key(run)
+                )
                 if rows:
                     self.ids[run] = int(rows[0][0])
         return self.ids.get(run)
 
     def owner(self, run: int) -> str | None:
-        rows = self.query("SELECT owner_workflow_id FROM run_history WHERE request_id = ?", self.key(run))
+        rows = self.query(
+            "SELECT owner_workflow_id FROM run_history WHERE request_id = ?", self.key(run)
+        )
         return str(rows[0][0]) if rows and rows[0][0] else None
 
-    # --- steps -------------------------------------------------------------------------------------------------------
+    # --- steps ------------------------------------------------------------------------------------
 
     def do(self, step: Step) -> None:
         """Carry a step out. What comes of it is written down; nothing is raised."""
@@ -172,7 +187,9 @@ class SoakWorld(World):
     def _http(self, method: str, path: str, body: Row, key: str | None = None) -> tuple[str, str]:
         headers = {"Idempotency-Key": key} if key else {}
         url = f"{self.stack.addresses['gateway']}{path}"
-        got = httpx.request(method, url, json=body, headers=headers, timeout=ANSWER_S, trust_env=False)
+        got = httpx.request(
+            method, url, json=body, headers=headers, timeout=ANSWER_S, trust_env=False
+        )
         # A 5xx is no promise, and no refusal either: what was asked for may have happened.
         answer = "ok" if got.is_success else "unknown" if got.status_code >= 500 else "no"
         return answer, f"{got.status_code} {got.text[:160]}"
@@ -202,9 +219,13 @@ class SoakWorld(World):
         request, key = {"crawler": "soak", **step.more["request"]}, self.key(step.run)
         tasks = len(request.get("tasks") or [{}])
         if step.more["way"] == "gateway":
-            self._until_told(step, lambda: self._http("POST", "/v1/runs", request, key), tasks=tasks, key=key)
+            self._until_told(
+                step, lambda: self._http("POST", "/v1/runs", request, key), tasks=tasks, key=key
+            )
         else:
-            self._until_told(step, lambda: self._start_by_temporal(step, request), tasks=tasks, way="temporal")
+            self._until_told(
+                step, lambda: self._start_by_temporal(step, request), tasks=tasks, way="temporal"
+            )
 
     def _until_told(self, step: Step, call: Callable[[], tuple[str, str]], **more: Any) -> bool:
         """Ask until somebody says yes, for a while; whether somebody did."""
@@ -221,13 +242,22 @@ class SoakWorld(World):
     def _manage(self, step: Step) -> None:
         """Start a manager and give it its jobs, each until somebody answers."""
         number = step.more["manager"]
-        key, options = self.manager_key(number), {"max_running": step.more["cap"], "retries": step.more["retries"]}
+        key, options = (
+            self.manager_key(number),
+            {"max_running": step.more["cap"], "retries": step.more["retries"]},
+        )
         body: Row = {"crawler": "soak", "name": "soak", "flow_id": f"M{number}", "options": options}
         asked: Row = {"key": key, "manager": number}
         if self._until_told(step, lambda: self._http("POST", "/v1/managers", body, key), **asked):
-            ((manager_id,),) = self.query("SELECT manager_id FROM manager WHERE flow_id = ?", f"M{number}")
+            ((manager_id,),) = self.query(
+                "SELECT manager_id FROM manager WHERE flow_id = ?", f"M{number}"
+            )
             page = {"jobs": [{"spider_args": job} for job in step.more["jobs"]], "seal": True}
-            self._until_told(step, lambda: self._http("POST", f"/v1/managers/{manager_id}/jobs", page, key), **asked)
+            self._until_told(
+                step,
+                lambda: self._http("POST", f"/v1/managers/{manager_id}/jobs", page, key),
+                **asked,
+            )
 
     def _steer(self, step: Step) -> None:
         number, what = step.more["manager"], step.more["what"]
@@ -237,11 +267,18 @@ class SoakWorld(World):
             return
         if what in ("terminate", "reset"):
             self._ask(
-                step, lambda: self._temporal(lambda client: _by_hand(client, what, number)), manager=number, way=what
+                step,
+                lambda: self._temporal(lambda client: _by_hand(client, what, number)),
+                manager=number,
+                way=what,
             )
             return
         path, body = f"/v1/managers/{rows[0][0]}/{what}", step.more["body"]
-        more: Row = {"force": bool(body.get("force")), "way": "leave" if body.get("leave") else what, "manager": number}
+        more: Row = {
+            "force": bool(body.get("force")),
+            "way": "leave" if body.get("leave") else what,
+            "manager": number,
+        }
         self._ask(step, lambda: self._http("POST", path, body), **more)
 
     def _start_by_temporal(self, step: Step, request: Row) -> tuple[str, str]:
@@ -249,7 +286,9 @@ class SoakWorld(World):
         full, queue = {**request, "request_id": self.key(step.run)}, names.QUEUE_MAIN
         more: Row = {"id": f"stranger/{step.run}", "task_queue": queue}
         more["id_conflict_policy"] = WorkflowIDConflictPolicy.USE_EXISTING
-        return self._temporal(lambda client: client.start_workflow(names.LIFECYCLE_WORKFLOW, full, **more))
+        return self._temporal(
+            lambda client: client.start_workflow(names.LIFECYCLE_WORKFLOW, full, **more)
+        )
 
     def _of_run(self, step: Step) -> int | None:
         assert step.run is not None
@@ -280,13 +319,17 @@ class SoakWorld(World):
         else:
             name = names.SIGNAL_FORCE_STOP if force else names.SIGNAL_STOP
             call = lambda: self._signal(step, name, body)  # noqa: E731
-        self._together(step.more["times"], lambda: self._ask(step, call, force=force, key=key, way=way))
+        self._together(
+            step.more["times"], lambda: self._ask(step, call, force=force, key=key, way=way)
+        )
 
     def _signal(self, step: Step, name: str, *payload: object) -> tuple[str, str]:
         owner = self.owner(step.run or 0)
         if owner is None:
             return "no", "no workflow"
-        return self._temporal(lambda client: client.get_workflow_handle(owner).signal(name, *payload))
+        return self._temporal(
+            lambda client: client.get_workflow_handle(owner).signal(name, *payload)
+        )
 
     def _wake(self, step: Step) -> None:
         if self._of_run(step) is not None:
@@ -300,7 +343,9 @@ class SoakWorld(World):
 
     def _terminate(self, step: Step) -> None:
         if self._of_run(step) is not None and (owner := self.owner(step.run or 0)):
-            call = lambda: self._temporal(lambda client: client.get_workflow_handle(owner).terminate("soak"))  # noqa: E731
+            call = lambda: self._temporal(  # noqa: E731
+                lambda client: client.get_workflow_handle(owner).terminate("soak")
+            )
             self._ask(step, call)
 
     def _resume(self, step: Step) -> None:
@@ -311,9 +356,16 @@ class SoakWorld(World):
 
         def once() -> None:
             if step.more["way"] == "gateway":
-                self._ask(step, lambda: self._http("POST", f"/v1/runs/{run_id}/resume", {"rerun": rerun}), force=rerun)
+                self._ask(
+                    step,
+                    lambda: self._http("POST", f"/v1/runs/{run_id}/resume", {"rerun": rerun}),
+                    force=rerun,
+                )
             else:
-                more: Row = {"id": f"resume/{step.number}/{next(count)}", "task_queue": names.QUEUE_MAIN}
+                more: Row = {
+                    "id": f"resume/{step.number}/{next(count)}",
+                    "task_queue": names.QUEUE_MAIN,
+                }
                 body = {"run_id": run_id, "rerun": rerun}
                 start = lambda client: client.start_workflow(names.LIFECYCLE_WORKFLOW, body, **more)  # noqa: E731
                 self._ask(step, lambda: self._temporal(start), force=rerun, way="temporal")
@@ -323,12 +375,14 @@ class SoakWorld(World):
     def _audit(self, step: Step) -> None:
         self._ask(step, lambda: self._http("POST", "/v1/audit", {"repair": step.more["repair"]}))
 
-    # --- deaths ------------------------------------------------------------------------------------------------------
+    # --- deaths -----------------------------------------------------------------------------------
 
     def _kill_part(self, step: Step) -> None:
         part = step.more["part"]
         with contextlib.suppress(ProcessLookupError):
-            self.deeds.note(step.number, f"kill -9 of {part}, process {self.stack.supervisor.kill(part)}")
+            self.deeds.note(
+                step.number, f"kill -9 of {part}, process {self.stack.supervisor.kill(part)}"
+            )
 
     def _away(self, step: Step) -> None:
         supervisor, part = self.stack.supervisor, step.more["part"]
@@ -374,7 +428,9 @@ class SoakWorld(World):
             self.deeds.hidden.append((since, time.time()))
 
     def _kill(self, step: Step) -> None:
-        """Of one task that waits or executes: its crawler, its runner, its supervisor, or several at once."""
+        """Of one task that waits or executes: its crawler, its runner, its supervisor, or several
+        at once.
+        """
         if step.run is None:
             known = self.query(f"SELECT run_id FROM run_history WHERE status NOT IN {TERMINAL}")
         elif (run_id := self._of_run(step)) is not None:
@@ -391,8 +447,13 @@ class SoakWorld(World):
         for whom in step.more["whom"].split("+"):
             if whom == "folder":
                 self.deeds.killed(name, whom, time.time())
-                shutil.rmtree(run_folder(self.folder, name[0]).joinpath(*map(str, name[1:])), ignore_errors=True)
-                self.deeds.note(step.number, f"the folder of task {'/'.join(map(str, name))} is gone")
+                shutil.rmtree(
+                    run_folder(self.folder, name[0]).joinpath(*map(str, name[1:])),
+                    ignore_errors=True,
+                )
+                self.deeds.note(
+                    step.number, f"the folder of task {'/'.join(map(str, name))} is gone"
+                )
                 continue
             victim = living[name].get(whom)
             if victim is None or start_time(victim[0]) != victim[1]:
@@ -400,10 +461,14 @@ class SoakWorld(World):
             self.deeds.killed(name, whom, time.time())
             with contextlib.suppress(ProcessLookupError):
                 os.kill(victim[0], signal.SIGKILL)
-                self.deeds.note(step.number, f"kill -9 of the {whom} of task {'/'.join(map(str, name))}")
+                self.deeds.note(
+                    step.number, f"kill -9 of the {whom} of task {'/'.join(map(str, name))}"
+                )
 
     def living(self, run_id: int) -> dict[Name, dict[str, tuple[int, int]]]:
-        """Process id and start time of supervisor, runner and crawler of the tasks of a run that live."""
+        """Process id and start time of supervisor, runner and crawler of the tasks of a run that
+        live.
+        """
         found: dict[Name, dict[str, tuple[int, int]]] = {}
         folder = f"{run_folder(self.folder.absolute(), run_id)}/"
         for pid in (int(entry) for entry in os.listdir("/proc") if entry.isdecimal()):
@@ -412,7 +477,10 @@ class SoakWorld(World):
                 mine = [word for word in words if word.startswith(folder)]
                 if mine and (start := start_time(pid)):
                     index, attempt = mine[0].removeprefix(folder).split("/")[:2]
-                    found.setdefault((run_id, int(index), int(attempt)), {})["supervisor"] = (pid, start)
+                    found.setdefault((run_id, int(index), int(attempt)), {})["supervisor"] = (
+                        pid,
+                        start,
+                    )
         for process in read_journals(self.journals, run_id):
             if start_time(process.pid) != process.start:
                 continue

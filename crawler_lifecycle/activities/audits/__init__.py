@@ -1,1 +1,3 @@
-"""Activities of audits: find differences between database, cluster and Temporal, judge them, and repair them."""
+"""Activities of audits: find differences between database, cluster and Temporal, judge them, and
+repair them.
+"""

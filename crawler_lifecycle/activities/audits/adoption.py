@@ -1,4 +1,6 @@
-"""Adoption: creates the missing rows of runs and tasks that execute, for example after a restore of the database."""
+"""Adoption: creates the missing rows of runs and tasks that execute, for example after a restore of
+the database.
+"""
 
 from __future__ import annotations
 
@@ -36,10 +38,11 @@ def run_of(workflow: OpenWorkflow) -> RunRef:
 
 
 class Adoption:
-    """Creates the rows of lost runs again: from their open workflow, or else from the records on the cluster.
+    """Creates the rows of lost runs again: from their open workflow, or else from the records on
+    the cluster.
 
-    When its row, attempt and owner exist again, a waiting workflow continues by itself. A run without a workflow is
-    taken over in repair mode, like any run whose workflow was lost.
+    When its row, attempt and owner exist again, a waiting workflow continues by itself. A run
+    without a workflow is taken over in repair mode, like any run whose workflow was lost.
     """
 
     def __init__(self, store: Store, cluster: TaskInventory, directory: WorkflowDirectory) -> None:
@@ -70,31 +73,54 @@ class Adoption:
         row = self._store.adoption.adopt_run(self._lost(run, tasks, workflow, known, unavailable))
         if workflow is not None:
             self._hurry(row)
-            return f"taken up again as run {row.run_id}, with {count(len(tasks), 'task')}; its workflow continues"
-        return f"taken up again as run {row.run_id}, with {count(len(tasks), 'task')}, by workflow {self._begin(row)}"
+            return (
+                f"taken up again as run {row.run_id}, with {count(len(tasks), 'task')}; its "
+                "workflow continues"
+            )
+        return (
+            f"taken up again as run {row.run_id}, with {count(len(tasks), 'task')}, by workflow "
+            f"{self._begin(row)}"
+        )
 
     def _complete(self, row: RunRow, tasks: Sequence[TaskRecord]) -> str:
-        """Add to the run's existing row the data that it lacks. Raises ``NotInThisState`` if that run has ended."""
+        """Add to the run's existing row the data that it lacks.
+
+        Raises ``NotInThisState`` if that run has ended.
+        """
         owner = Owner(row.owner_workflow_id or "", row.owner_run_id or "")
         multi = row.multi or len(tasks) > 1
         request = self._store.runs.request_of(row.run_id)
-        lost = LostRun(row.ref, row.attempt, row.request_id, request, multi, owner, tasks, self._cluster.kind)
+        lost = LostRun(
+            row.ref, row.attempt, row.request_id, request, multi, owner, tasks, self._cluster.kind
+        )
         self._store.adoption.adopt_run(lost)
         return f"taken up again in run {row.run_id}"
 
     def _hurry(self, row: RunRow) -> None:
-        """Make a workflow that waits for its row continue now, not at its next retry. Done once for each run."""
+        """Make a workflow that waits for its row continue now, not at its next retry.
+
+        Done once for each run.
+        """
         if row.owner_workflow_id is None or row.owner_run_id is None or row.ref in self._hurried:
             return
         self._hurried.add(row.ref)
         try:
             self._directory.hurry(Owner(row.owner_workflow_id, row.owner_run_id))
         except TemporalUnavailable as error:  # the workflow will continue at its next retry
-            log.warning("audit: the workflow of run %d continues only at its next retry: %s", row.run_id, error)
+            log.warning(
+                "audit: the workflow of run %d continues only at its next retry: %s",
+                row.run_id,
+                error,
+            )
 
     def _begin(self, row: RunRow) -> str:
         workflow_id = names.attempt_workflow_id(row.crawler, row.request_id, row.attempt + 1)
-        self._directory.begin(RunRequest(crawler=row.crawler, run_id=row.run_id), workflow_id, row.run_uid, repair=True)
+        self._directory.begin(
+            RunRequest(crawler=row.crawler, run_id=row.run_id),
+            workflow_id,
+            row.run_uid,
+            repair=True,
+        )
         return workflow_id
 
     def _lost(
@@ -105,7 +131,10 @@ class Adoption:
         known: WorkflowRecord | None,
         unavailable: TemporalUnavailable | None,
     ) -> LostRun:
-        """Return all known data about the run. Raises ``NotInThisState``, with the reason, if that is not enough."""
+        """Return all known data about the run.
+
+        Raises ``NotInThisState``, with the reason, if that is not enough.
+        """
         newest = max(tasks, key=lambda one: one.attempt, default=None)
         record: Mapping[str, object] = newest.record if newest is not None else {}
         if known is not None and known.request is not None:
@@ -126,25 +155,45 @@ class Adoption:
             raise unavailable
         else:
             raise NotInThisState(
-                "neither a workflow nor the cluster has its request; end it with crawlctl audit --end-unknown"
+                "neither a workflow nor the cluster has its request; end it with crawlctl audit "
+                "--end-unknown"
             )
-        owner = Owner(workflow.workflow_id, workflow.first_run_id) if workflow is not None else _owner(record, run)
-        return LostRun(run, attempt, request_id, request, multi, owner, tasks, self._cluster.kind, total, stop)
+        owner = (
+            Owner(workflow.workflow_id, workflow.first_run_id)
+            if workflow is not None
+            else _owner(record, run)
+        )
+        return LostRun(
+            run, attempt, request_id, request, multi, owner, tasks, self._cluster.kind, total, stop
+        )
 
 
 def _request(record: Mapping[str, object], task: TaskRecord, multi: bool) -> RunRequest:
-    """Return the request from the record beside a task. Raises ``NotInThisState`` for a record that is not ours."""
+    """Return the request from the record beside a task.
+
+    Raises ``NotInThisState`` for a record that is not ours.
+    """
     recorded = record.get("request")
-    own = {"args": {} if multi else dict(task.args), "settings": dict(task.settings), "crawler": task.crawler}
+    own = {
+        "args": {} if multi else dict(task.args),
+        "settings": dict(task.settings),
+        "crawler": task.crawler,
+    }
     try:
-        return _REQUEST.validate_python({**(recorded if isinstance(recorded, Mapping) else {}), **own})
+        return _REQUEST.validate_python(
+            {**(recorded if isinstance(recorded, Mapping) else {}), **own}
+        )
     except (ValidationError, InvalidRequest) as error:
-        raise NotInThisState(f"the request that the cluster recorded is not valid: {str(error)[:500]}") from error
+        raise NotInThisState(
+            f"the request that the cluster recorded is not valid: {str(error)[:500]}"
+        ) from error
 
 
 def _owner(record: Mapping[str, object], run: RunRef) -> Owner:
     owner = record.get("owner")
     workflow_id, first = (
-        (owner.get("workflow_id"), owner.get("first_run_id")) if isinstance(owner, Mapping) else ("", "")
+        (owner.get("workflow_id"), owner.get("first_run_id"))
+        if isinstance(owner, Mapping)
+        else ("", "")
     )
     return Owner(str(workflow_id or f"lost/{run}")[:1000], str(first or run.uid)[:64])

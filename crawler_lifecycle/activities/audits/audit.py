@@ -1,8 +1,10 @@
-"""Activities of the audit: compare database, cluster and Temporal in pages, and repair the differences.
+"""Activities of the audit: compare database, cluster and Temporal in pages, and repair the
+differences.
 
-Audits have their own task queue, threads and connections. So an audit that hangs, or compares a million rows, never
-delays a run. Each activity compares one page of one source, records its findings, and repairs the findings that are due
-(``domain.audits``). Runs continue while an audit reads. So before any decision the first source is read again.
+Audits have their own task queue, threads and connections. So an audit that hangs, or compares a
+million rows, never delays a run. Each activity compares one page of one source, records its
+findings, and repairs the findings that are due (``domain.audits``). Runs continue while an audit
+reads. So before any decision the first source is read again.
 """
 
 from __future__ import annotations
@@ -45,7 +47,12 @@ from crawler_lifecycle.domain.audits.judgement import (
     judge_workflow,
 )
 from crawler_lifecycle.domain.audits.overdue import OVERDUE_S
-from crawler_lifecycle.domain.errors import ClusterUnavailable, InvalidRequest, RowUnreadable, RunNotFound
+from crawler_lifecycle.domain.errors import (
+    ClusterUnavailable,
+    InvalidRequest,
+    RowUnreadable,
+    RunNotFound,
+)
 from crawler_lifecycle.domain.run import RunRequest, StopIntent
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import TaskStatus
@@ -71,7 +78,10 @@ _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class CloseAudit:
-    """Input of ``close_audit``. ``complete``: the kinds of findings whose sources were compared completely."""
+    """Input of ``close_audit``.
+
+    ``complete``: the kinds of findings whose sources were compared completely.
+    """
 
     report: AuditReport
     complete: list[FindingKind] = field(default_factory=list)
@@ -90,7 +100,7 @@ class AuditActivities:
     clock: Clock = utc_now
     giving_up: GivingUp | None = None
 
-    # --- the cluster ------------------------------------------------------------------------------------------------
+    # --- the cluster ------------------------------------------------------------------------------
 
     @activity_named("audit_cluster")
     def audit_cluster(self, page: AuditPage) -> AuditPart:
@@ -101,16 +111,21 @@ class AuditActivities:
         with beating():
             after = _key(page.after)
             seen = self.cluster.inventory(after=after, limit=PAGE)
-            rows = {task.key: task for task in self.store.tasks.recorded_tasks([task.key for task in seen])}
+            rows = {
+                task.key: task
+                for task in self.store.tasks.recorded_tasks([task.key for task in seen])
+            }
             suspects = [task for task in seen if judge_task(task, rows.get(task.key)) is not None]
-            # A task may have ended, and been recorded, between the two readings. Only a task that still exists is a
-            # finding.
+            # A task may have ended, and been recorded, between the two readings. Only a task that
+            # still exists is a finding.
             still = {
                 (task.key, task.uid)
                 for run_id in sorted({task.run_id for task in suspects})
                 for task in self.cluster.inventory(run_id=run_id, limit=len(suspects) + PAGE)
             }
-            pairs = [(task, rows.get(task.key)) for task in suspects if (task.key, task.uid) in still]
+            pairs = [
+                (task, rows.get(task.key)) for task in suspects if (task.key, task.uid) in still
+            ]
             adoption = Adoption(self.store, self.cluster, self.directory)
             found = list[FindingRepair]()
             ended = dict[str, ClusterTask]()
@@ -127,10 +142,16 @@ class AuditActivities:
                     found.append(FindingRepair(finding, partial(_became, became, finding.subject)))
 
             def end(wanted: Sequence[AuditFinding]) -> None:
-                now = {one.subject: (ended[one.subject], one.task_id) for one in wanted if one.subject in ended}
+                now = {
+                    one.subject: (ended[one.subject], one.task_id)
+                    for one in wanted
+                    if one.subject in ended
+                }
                 became.update(end_tasks(self.cluster, now))
 
-            return self._settling.settle(found, page, ["/".join(map(str, task.key)) for task in seen], end)
+            return self._settling.settle(
+                found, page, ["/".join(map(str, task.key)) for task in seen], end
+            )
 
     def _still_alive(self, finding: AuditFinding, task: ClusterTask) -> None:
         """Record a correction for a task that is recorded as ended and still executes."""
@@ -150,11 +171,12 @@ class AuditActivities:
             ),
         )
 
-    # --- runs that are open -----------------------------------------------------------------------------------------
+    # --- runs that are open -----------------------------------------------------------------------
 
     @activity_named("audit_runs")
     def audit_runs(self, page: AuditPage) -> AuditPart:
-        """Compare a page of live runs with their workflows, and start a workflow for each run that has none.
+        """Compare a page of live runs with their workflows, and start a workflow for each run that
+        has none.
 
         Second execution: finds the workflows that the first one started.
         """
@@ -169,7 +191,9 @@ class AuditActivities:
                     found.append(self._lost(judged, run))
                 uncounted = judge_counted(run)
                 if uncounted is not None:
-                    found.append(FindingRepair(uncounted, partial(wake_parent, self.directory, uncounted)))
+                    found.append(
+                        FindingRepair(uncounted, partial(wake_parent, self.directory, uncounted))
+                    )
             return self._settling.settle(found, page, [run.run_id for run in runs])
 
     def _judged(self, run: LiveRun) -> AuditFinding | None:
@@ -178,17 +202,27 @@ class AuditActivities:
             return None
         # The run may have ended or been resumed between the two readings.
         now = next(iter(self.store.audits.open_runs(run.run_id - 1, 1)), None)
-        return judge_live(run, state, self.store.tasks.count_tasks(run.run_id).positive()) if now == run else None
+        return (
+            judge_live(run, state, self.store.tasks.count_tasks(run.run_id).positive())
+            if now == run
+            else None
+        )
 
     def _lost(self, finding: AuditFinding, run: LiveRun) -> FindingRepair:
-        """Return the finding with its repair: a workflow takes the run over. If none can do that, the run is ended."""
+        """Return the finding with its repair: a workflow takes the run over.
+
+        If none can do that, the run is ended.
+        """
         end = None
         if self.giving_up is not None:
-            end = still(partial(self._judged, run), partial(self.giving_up.run, run, given_up(finding)))
+            end = still(
+                partial(self._judged, run), partial(self.giving_up.run, run, given_up(finding))
+            )
         return FindingRepair(finding, partial(self._resume, finding, run), end)
 
     def _state(self, run: LiveRun) -> WorkflowState:
-        """Return the state of the run's workflow: of its owner, or of a workflow that is about to claim the run.
+        """Return the state of the run's workflow: of its owner, or of a workflow that is about to
+        claim the run.
 
         If none is open, return the state of the workflow that closed last.
         """
@@ -199,8 +233,8 @@ class AuditActivities:
         if state.open:
             return state
         coming = [names.attempt_workflow_id(run.crawler, run.request_id, run.attempt + 1)]
-        # A workflow with the plain id may belong to an earlier attempt that still delivers its events. It claims
-        # nothing.
+        # A workflow with the plain id may belong to an earlier attempt that still delivers its
+        # events. It claims nothing.
         if run.attempt == 1 or run.owner_workflow_id == own:
             coming.append(own)
         ended = [state]
@@ -212,10 +246,13 @@ class AuditActivities:
         return max(ended, key=lambda one: one.closed_at or _LONG_AGO)
 
     def _resume(self, finding: AuditFinding, run: LiveRun) -> str:
-        request = RunRequest(crawler=run.crawler, run_id=run.run_id, priority=min(max(run.priority, 1), 5))
+        request = RunRequest(
+            crawler=run.crawler, run_id=run.run_id, priority=min(max(run.priority, 1), 5)
+        )
         if finding.kind is FindingKind.NOT_STARTED:
             workflow_id = run.owner_workflow_id or names.workflow_id(run.crawler, run.request_id)
-            # It may have been started since the check, and may even have ended. Then nothing is started.
+            # It may have been started since the check, and may even have ended. Then nothing is
+            # started.
             self.directory.begin(request, workflow_id, run.run_uid, repair=True)
             return f"started as workflow {workflow_id}"
         workflow_id = names.attempt_workflow_id(run.crawler, run.request_id, run.attempt + 1)
@@ -236,9 +273,10 @@ class AuditActivities:
     def take_over(self, run: LiveRun, *, repair: bool = True) -> ReportedFinding | None:
         """Take over a run that has no workflow. Return the finding with the result.
 
-        ``None``: a workflow works for the run, or the run has continued. The grace period is shorter than that of an
-        audit. Repeated or concurrent calls find the workflow that the first one started. Without ``repair``
-        the finding is only reported. Raises ``TemporalUnavailable``.
+        ``None``: a workflow works for the run, or the run has continued. The grace period is
+            shorter than that of an
+        audit. Repeated or concurrent calls find the workflow that the first one started. Without
+        ``repair`` the finding is only reported. Raises ``TemporalUnavailable``.
         """
         finding = self._judged(run)
         if finding is None:
@@ -249,32 +287,44 @@ class AuditActivities:
         return next(iter(part.findings), None)
 
     def take_over_ended(self, *, repair: bool = True) -> int:
-        """Take over the runs whose workflow was just ended from outside, before their next look is due.
+        """Take over the runs whose workflow was just ended from outside, before their next look is
+        due.
 
         Return how many have no workflow. Raises ``TemporalUnavailable``.
         """
         ended = self.directory.ended_runs()
-        runs = [run for run_id in ended for run in self.store.audits.open_runs(run_id - 1, 1) if run.run_id == run_id]
+        runs = [
+            run
+            for run_id in ended
+            for run in self.store.audits.open_runs(run_id - 1, 1)
+            if run.run_id == run_id
+        ]
         return sum(self.take_over(run, repair=repair) is not None for run in runs)
 
     def end_forced(self) -> int:
-        """End the tasks of runs whose workflow does not act on a forced stop. It records their ends when it can.
+        """End the tasks of runs whose workflow does not act on a forced stop.
+
+        It records their ends when it can.
 
         Return 0: these runs are not lost.
         """
-        for run in self.store.sweep.unheard_stops(self.clock() - timedelta(seconds=OVERDUE_S), UNHEARD_MAX):
+        for run in self.store.sweep.unheard_stops(
+            self.clock() - timedelta(seconds=OVERDUE_S), UNHEARD_MAX
+        ):
             if run.stop is not None and run.stop.force and self.giving_up is not None:
                 try:
                     self.giving_up.end_tasks(run)
-                except ClusterUnavailable as error:  # the tasks of the others are ended all the same
+                # The tasks of the others are ended all the same.
+                except ClusterUnavailable as error:
                     log.warning("the tasks of run %d cannot be ended now: %s", run.run_id, error)
         return 0
 
-    # --- workflows that are open ------------------------------------------------------------------------------------
+    # --- workflows that are open ------------------------------------------------------------------
 
     @activity_named("audit_workflows")
     def audit_workflows(self, page: AuditPage) -> AuditPart:
-        """Compare a page of the open workflows with the rows, and end the workflows whose run has no row.
+        """Compare a page of the open workflows with the rows, and end the workflows whose run has
+        no row.
 
         Second execution: the ended workflows are not open any more.
         """
@@ -284,17 +334,26 @@ class AuditActivities:
             found: list[tuple[AuditFinding, OpenWorkflow]] = []
             for listed_one in suspects:
                 alive()
-                # The list may be out of date. The workflow itself says whether it is open, and for which run it works.
+                # The list may be out of date. The workflow itself says whether it is open, and for
+                # which run it works.
                 workflow = self.directory.confirm(listed_one)
                 again = [] if workflow is None else self._judged_workflows([workflow])
                 found += [(finding, workflow) for workflow, finding in again if finding is not None]
             adoption = Adoption(self.store, self.cluster, self.directory)
-            mends = [self._without_row(finding, workflow, page.unknown, adoption) for finding, workflow in found]
-            settled = [FindingRepair(finding, mend) for (finding, _), mend in zip(found, mends, strict=True)]
+            mends = [
+                self._without_row(finding, workflow, page.unknown, adoption)
+                for finding, workflow in found
+            ]
+            settled = [
+                FindingRepair(finding, mend)
+                for (finding, _), mend in zip(found, mends, strict=True)
+            ]
             part = self._settling.settle(settled, page, [w.workflow_id for w in listed])
         return replace(part, next=following)
 
-    def _judged_workflows(self, listed: Sequence[OpenWorkflow]) -> list[tuple[OpenWorkflow, AuditFinding | None]]:
+    def _judged_workflows(
+        self, listed: Sequence[OpenWorkflow]
+    ) -> list[tuple[OpenWorkflow, AuditFinding | None]]:
         runs = self.store.audits.existing_runs([w.run_id for w in listed if w.run_id is not None])
         parents = self.store.audits.existing_parents([w.workflow_id for w in listed if w.of_parent])
         return [
@@ -305,7 +364,11 @@ class AuditActivities:
         ]
 
     def _without_row(
-        self, finding: AuditFinding, workflow: OpenWorkflow, unknown: UnknownDecision, adoption: Adoption
+        self,
+        finding: AuditFinding,
+        workflow: OpenWorkflow,
+        unknown: UnknownDecision,
+        adoption: Adoption,
     ) -> Mend:
         if unknown is not UnknownDecision.ADOPT:
             return partial(self._terminate, finding, workflow)
@@ -315,11 +378,12 @@ class AuditActivities:
         self.directory.end(workflow, f"audit: {finding.detail}")
         return "terminated"
 
-    # --- runs that ended lately -------------------------------------------------------------------------------------
+    # --- runs that ended lately -------------------------------------------------------------------
 
     @activity_named("audit_ended")
     def audit_ended(self, page: AuditPage) -> AuditPart:
-        """Compare a page of recently ended runs with their deliveries, and compare unproved ends with the cluster.
+        """Compare a page of recently ended runs with their deliveries, and compare unproved ends
+        with the cluster.
 
         Second execution: finds that the delivery has begun. A correction is recorded once.
         """
@@ -333,7 +397,9 @@ class AuditActivities:
                 if undelivered is not None:
                     found.append(FindingRepair(undelivered, partial(self._deliver, run)))
             found += self._late_evidence({run.run_id: run.stop for run in runs}, since)
-            return self._settling.settle(found, page, [f"{run.ended_at.isoformat()} {run.run_id}" for run in runs])
+            return self._settling.settle(
+                found, page, [f"{run.ended_at.isoformat()} {run.run_id}" for run in runs]
+            )
 
     def _undelivered(self, run: EndedRun) -> AuditFinding | None:
         finding = judge_deliveries(run)
@@ -354,8 +420,11 @@ class AuditActivities:
         self.directory.deliver_again(fence, event=event, files=not run.exported)
         return f"sent again by workflow {names.export_workflow_id(run.ref, run.attempt)}"
 
-    def _late_evidence(self, stops: Mapping[int, StopIntent | None], since: datetime) -> list[FindingRepair]:
-        """Return findings about ends that were recorded without evidence, if the cluster has evidence now.
+    def _late_evidence(
+        self, stops: Mapping[int, StopIntent | None], since: datetime
+    ) -> list[FindingRepair]:
+        """Return findings about ends that were recorded without evidence, if the cluster has
+        evidence now.
 
         ``stops``: the stops of the runs to check.
         """
@@ -364,7 +433,9 @@ class AuditActivities:
         recorded = {}
         for task in self.store.audits.unproved_ends(list(stops), since):
             recorded[task.key] = task
-            ends.setdefault(task.run, []).append(TaskRef(task.task_id, task.index, task.attempt, task.uid))
+            ends.setdefault(task.run, []).append(
+                TaskRef(task.task_id, task.index, task.attempt, task.uid)
+            )
         for run, refs in ends.items():
             alive()
             try:
@@ -393,21 +464,24 @@ class AuditActivities:
             self._correct(finding.run_id, correction)
         return "recorded as a correction; the status of the task stays"
 
-    # --- the end of an audit ----------------------------------------------------------------------------------------
+    # --- the end of an audit ----------------------------------------------------------------------
 
     @activity_named("close_audit")
     def close_audit(self, order: CloseAudit) -> int:
-        """Store the report, and close the findings that were not seen again. Returns how many were closed.
+        """Store the report, and close the findings that were not seen again.
+
+        Returns how many were closed.
 
         Second execution: the report is stored already, and nothing else is closed.
         """
-        # Temporal's clock is not used here. If our clock is behind it, findings from a moment ago would be closed.
+        # Temporal's clock is not used here. If our clock is behind it, findings from a moment ago
+        # would be closed.
         begin = order.noted_from or order.report.started_at
         gone = self.store.findings.forget_findings([str(kind) for kind in order.complete], begin)
         self.store.findings.record_audit(order.report)
         return gone
 
-    # --- shared -----------------------------------------------------------------------------------------------------
+    # --- shared -----------------------------------------------------------------------------------
 
     @property
     def _settling(self) -> Settling:
@@ -416,7 +490,8 @@ class AuditActivities:
     def _correct(self, run_id: int, correction: Correction) -> None:
         try:
             written = self.store.corrections.record_corrections(run_id, [correction], "sweep")
-        except (RunNotFound, InvalidRequest, RowUnreadable) as error:  # the run's row may have been removed or damaged
+        # The run's row may have been removed or damaged.
+        except (RunNotFound, InvalidRequest, RowUnreadable) as error:
             log.warning("audit: a correction of run %d could not be written: %s", run_id, error)
             return
         meters.corrected(written)
@@ -431,7 +506,9 @@ def _became(became: Mapping[str, str | Exception], subject: str) -> str:
 
 
 def _no_adoption() -> str:
-    raise InvalidRequest("its jobs or steps existed only in its lost rows; end it, and start it again under its id")
+    raise InvalidRequest(
+        "its jobs or steps existed only in its lost rows; end it, and start it again under its id"
+    )
 
 
 def _key(text: str | None) -> tuple[int, int, int] | None:

@@ -1,7 +1,7 @@
 """Ends runs after several of their workflows in a row ended without progress.
 
-It does the same steps as a workflow. First it ends all tasks of a run, and the cluster must prove that. Without that
-proof the run stays open, and the next search tries again.
+It does the same steps as a workflow. First it ends all tasks of a run, and the cluster must prove
+that. Without that proof the run stays open, and the next search tries again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,14 @@ from crawler_lifecycle.activities.retries import Policies
 from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain.audits.audit import LiveRun
 from crawler_lifecycle.domain.errors import NotInThisState, TemporalUnavailable
-from crawler_lifecycle.domain.run import EndedTasks, RunRequest, RunStatus, StopIntent, Verdict, verdict
+from crawler_lifecycle.domain.run import (
+    EndedTasks,
+    RunRequest,
+    RunStatus,
+    StopIntent,
+    Verdict,
+    verdict,
+)
 from crawler_lifecycle.ports.cluster import AuditedCluster
 from crawler_lifecycle.ports.looks import Look
 from crawler_lifecycle.ports.protocols import WorkflowDirectory
@@ -53,24 +60,33 @@ class GivingUp:
     def run(self, run: LiveRun, why: str) -> str:
         """Stop the run, end its tasks, then end the run.
 
-        Raises ``ClusterUnavailable`` if the end of the tasks cannot be proved, and ``RunIsLive`` if a workflow has
-        taken over the run meanwhile.
+        Raises ``ClusterUnavailable`` if the end of the tasks cannot be proved, and ``RunIsLive`` if
+        a workflow has taken over the run meanwhile.
         """
         s = self.store
         owner = Owner(f"audit/{run.run_id}", owner_name(run.owner_run_id))
         if run.stop is None:
-            s.stops.record_stop(run.run_id, StopIntent(self.clock(), True, BY, why, limit=OUTCOME), None)
-        elif run.stop.requested_by == BY and run.stop.reason:  # an earlier try has recorded the cause
+            s.stops.record_stop(
+                run.run_id, StopIntent(self.clock(), True, BY, why, limit=OUTCOME), None
+            )
+        # An earlier try has recorded the cause.
+        elif run.stop.requested_by == BY and run.stop.reason:
             why = run.stop.reason
         self.end_tasks(run)
-        claimed = s.initiation.claim_run(RunRequest(run_id=run.run_id), owner, self.directory.is_open, repair=True)
+        claimed = s.initiation.claim_run(
+            RunRequest(run_id=run.run_id), owner, self.directory.is_open, repair=True
+        )
         fence = Fence(run.run_id, claimed.attempt, owner.first_run_id, claimed.run_uid)
         s.stops.acted_on_stop(fence, self.clock())
         self._look(fence)
 
         def judge(groups: Sequence[EndedTasks], stop: StopIntent | None) -> Verdict:
             found = verdict(groups, stop)
-            return found if found.status is RunStatus.COMPLETED else replace(found, cause=f"{why}. {found.cause}")
+            return (
+                found
+                if found.status is RunStatus.COMPLETED
+                else replace(found, cause=f"{why}. {found.cause}")
+            )
 
         ended = s.completion.end_run(fence, judge)
         wake(self.directory, ended.parent)
@@ -80,8 +96,12 @@ class GivingUp:
 
     def end_tasks(self, run: LiveRun | RunRow) -> None:
         """End all tasks of the run. Their absence proves that. Raises ``ClusterUnavailable``."""
-        while seen := [one for one in self.cluster.inventory(run_id=run.run_id) if run.ref.owns(one.run_uid)]:
-            for became in end_tasks(self.cluster, {str((one.key, one.uid)): (one, None) for one in seen}).values():
+        while seen := [
+            one for one in self.cluster.inventory(run_id=run.run_id) if run.ref.owns(one.run_uid)
+        ]:
+            for became in end_tasks(
+                self.cluster, {str((one.key, one.uid)): (one, None) for one in seen}
+            ).values():
                 if isinstance(became, Exception):
                     raise became
 
@@ -110,7 +130,9 @@ def owner_name(present: str | None) -> str:
 def check_gone(live: int) -> None:
     """Raise ``NotInThisState`` while runs of a parent are live."""
     if live:
-        raise NotInThisState(f"{live} of its runs were asked to end; it is ended after they have ended")
+        raise NotInThisState(
+            f"{live} of its runs were asked to end; it is ended after they have ended"
+        )
 
 
 def wake(directory: WorkflowDirectory, parent: str | None) -> None:

@@ -42,8 +42,8 @@ class ParentKind:
     order: Callable[[int, str], RowOrder]
     """Returns the order for the row with this number and this workflow id."""
     give_up: Callable[[LiveParent, str], str | None]
-    """Ends or pauses a parent for this reason. Returns the workflow that began it. Raises ``NotInThisState`` while runs
-    of the parent are live."""
+    """Ends or pauses a parent for this reason. Returns the workflow that began it. Raises
+    ``NotInThisState`` while runs of the parent are live."""
     steps: Callable[[Sequence[int]], Sequence[StepWithoutRun]] = lambda _: ()
     """Returns the steps of these rows whose run or manager is missing."""
 
@@ -64,10 +64,12 @@ class ParentAudit:
     def search(self, what: str, *, repair: bool) -> int:
         """Start workflows for the rows of this kind that have none, as an audit does, but sooner.
 
-        Returns the number of such rows. Findings that are not seen again are closed. Several workers may do this at
-        once. Raises ``LifecycleError``.
+        Returns the number of such rows. Findings that are not seen again are closed. Several
+        workers may do this at once. Raises ``LifecycleError``.
         """
-        sooner = replace(self, rules=replace(self.rules, grace_s=min(self.rules.grace_s, OVERDUE_S)))
+        sooner = replace(
+            self, rules=replace(self.rules, grace_s=min(self.rules.grace_s, OVERDUE_S))
+        )
         began = self.clock()
         lost = 0
         page = AuditPage(repair, what=what)
@@ -81,15 +83,19 @@ class ParentAudit:
 
     @activity_named("audit_parents")
     def audit_parents(self, page: AuditPage) -> AuditPart:
-        """Compare a page of parents (``page.what``) with their workflows, and start a workflow for each that has none.
+        """Compare a page of parents (``page.what``) with their workflows, and start a workflow for
+        each that has none.
 
-        For graphs, also compare their executing steps with the existing runs and managers.
-        Second execution: finds the workflows that the first one started. Waking a workflow again changes nothing.
+        For graphs, also compare their executing steps with the existing runs and managers. Second
+        execution: finds the workflows that the first one started. Waking a workflow again changes
+        nothing.
         """
         with beating():
             return self._compare(page)
 
-    def _compare(self, page: AuditPage, only: Sequence[FindingKind] = tuple(FindingKind)) -> AuditPart:
+    def _compare(
+        self, page: AuditPage, only: Sequence[FindingKind] = tuple(FindingKind)
+    ) -> AuditPart:
         kind = self.kinds[page.what]
         parents = kind.read(int(page.after or 0), PAGE)
         numbers = [parent.number for parent in parents]
@@ -106,11 +112,18 @@ class ParentAudit:
         return settling.settle(found, page, numbers)
 
     def _lost(self, finding: AuditFinding, parent: LiveParent, kind: ParentKind) -> FindingRepair:
-        """Return the finding with its repair: start a workflow. If no workflow can carry the parent, end the parent."""
+        """Return the finding with its repair: start a workflow.
+
+        If no workflow can carry the parent, end the parent.
+        """
 
         def begin() -> str:
-            self.directory.begin_for(kind.order(parent.number, parent.workflow_id), parent.workflow_id)
-            what = "started as" if finding.kind is FindingKind.NOT_STARTED else "taken over by a new"
+            self.directory.begin_for(
+                kind.order(parent.number, parent.workflow_id), parent.workflow_id
+            )
+            what = (
+                "started as" if finding.kind is FindingKind.NOT_STARTED else "taken over by a new"
+            )
             return f"{what} workflow {parent.workflow_id}"
 
         def end() -> str:
@@ -122,7 +135,8 @@ class ParentAudit:
     def _judged(self, parent: LiveParent, kind: ParentKind) -> AuditFinding | None:
         if parent.unreadable is not None:
             return judge_parent(parent, WorkflowState(open=False))
-        # Any open execution under this id counts: if it has not claimed the parent yet, it is about to.
+        # Any open execution under this id counts: if it has not claimed the parent yet, it is about
+        # to.
         finding = judge_parent(parent, self.directory.state(parent.workflow_id))
         if finding is None:
             return None
@@ -132,7 +146,10 @@ class ParentAudit:
 
 
 def wake_parent(directory: WorkflowDirectory, finding: AuditFinding) -> str:
-    """Make the manager or graph of the finding read its rows again. Returns a text for the report."""
+    """Make the manager or graph of the finding read its rows again.
+
+    Returns a text for the report.
+    """
     workflow_id = finding.workflow_id or ""
     if not directory.wake(workflow_id):
         raise TemporalUnavailable(f"no workflow {workflow_id!r} is open")

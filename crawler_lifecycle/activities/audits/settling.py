@@ -1,4 +1,5 @@
-"""Settles one page of an audit: stores the findings, repairs those that are due, and reports each result.
+"""Settles one page of an audit: stores the findings, repairs those that are due, and reports each
+result.
 
 ``end_tasks`` ends tasks that no run owns.
 """
@@ -49,16 +50,18 @@ _POLL_S = 0.2
 #: Further seconds before a cluster that does not answer is given up.
 HANGS_S = 15.0
 
-#: Carries out one repair. Returns a text that says what was done. Raises an error of the domain when it fails.
+#: Carries out one repair. Returns a text that says what was done. Raises an error of the domain
+#: when it fails.
 Mend = Callable[[], str]
 
 
 def still(judge: Callable[[], AuditFinding | None], end: Mend) -> Mend:
-    """Return a repair that calls ``end`` only if ``judge`` still has the finding. Otherwise it raises
-    ``NotInThisState``.
+    """Return a repair that calls ``end`` only if ``judge`` still has the finding.
 
-    Since the first judgement, a person may have resumed the row, or another worker may have ended it. Then ``end``
-    would take the row from its new workflow, or begin it again.
+    Otherwise it raises ``NotInThisState``.
+
+    Since the first judgement, a person may have resumed the row, or another worker may have ended
+    it. Then ``end`` would take the row from its new workflow, or begin it again.
     """
 
     def ended() -> str:
@@ -74,8 +77,9 @@ def end_tasks(
 ) -> dict[str, str | Exception]:
     """End these tasks, which no run owns. Return the result or error of each.
 
-    ``tasks`` has each task with its task id, if it has one. All tasks are asked to end first, several at a time. A task
-    that has not ended after ``STOP_S`` is killed. Its absence proves the end.
+    ``tasks`` has each task with its task id, if it has one. All tasks are asked to end first,
+    several at a time. A task that has not ended after ``STOP_S`` is killed. Its absence proves the
+    end.
     """
     refs = {
         name: TaskRef(task_id or task.task_id or 0, task.index, task.attempt, task.uid)
@@ -95,8 +99,14 @@ def end_tasks(
             return f"asked to end, and killed after {STOP_S:g} s"
         raise ClusterUnavailable("asked to end and killed, and it still exists")
 
-    hangs: dict[str, str | Exception] = dict.fromkeys(tasks, ClusterUnavailable("the cluster took too long to end it"))
-    refused = {name: result for name, result in _abreast(ask, tasks).items() if isinstance(result, Exception)}
+    hangs: dict[str, str | Exception] = dict.fromkeys(
+        tasks, ClusterUnavailable("the cluster took too long to end it")
+    )
+    refused = {
+        name: result
+        for name, result in _abreast(ask, tasks).items()
+        if isinstance(result, Exception)
+    }
     until = time.monotonic() + STOP_S
     return hangs | refused | _abreast(end, [name for name in tasks if name not in refused])
 
@@ -111,8 +121,13 @@ def _abreast(do: Callable[[str], str], names: Iterable[str]) -> dict[str, str | 
 
 
 def _gone(cluster: AuditedCluster, task: ClusterTask, until: float) -> bool:
-    """Wait until the task has disappeared, at most until this time. Return whether it has disappeared."""
-    while any((one.key, one.uid) == (task.key, task.uid) for one in cluster.inventory(run_id=task.run_id)):
+    """Wait until the task has disappeared, at most until this time.
+
+    Return whether it has disappeared.
+    """
+    while any(
+        (one.key, one.uid) == (task.key, task.uid) for one in cluster.inventory(run_id=task.run_id)
+    ):
         alive()
         if time.monotonic() >= until:
             return False
@@ -136,18 +151,26 @@ class FindingRepair:
 
 @dataclass(frozen=True, slots=True)
 class AuditPage:
-    """Input of the activities that compare: one page of one source. ``after`` is the last key of the page before."""
+    """Input of the activities that compare: one page of one source.
+
+    ``after`` is the last key of the page before.
+    """
 
     repair: bool = False
     after: str | None = None
     unknown: UnknownDecision = UnknownDecision.LEAVE
     what: str = ""
-    """The kind of parent that is compared (``LiveParent.what``); empty where a source has one kind."""
+    """The kind of parent that is compared (``LiveParent.what``); empty where a source has one
+    kind.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class AuditPart:
-    """Result of one page. ``next`` is the beginning of the following page, or ``None`` at the end."""
+    """Result of one page.
+
+    ``next`` is the beginning of the following page, or ``None`` at the end.
+    """
 
     looked: int = 0
     found: dict[str, int] = field(default_factory=dict)
@@ -158,7 +181,8 @@ class AuditPart:
     """The time just before the findings were recorded, by the clock that dates findings."""
 
 
-#: A source that audits compare: its name in the report, the activity, ``AuditPage.what``, and kinds of findings.
+#: A source that audits compare: its name in the report, the activity, ``AuditPage.what``, and kinds
+#: of findings.
 Source = tuple[str, Callable[[Any, AuditPage], AuditPart], str, tuple[FindingKind, ...]]
 
 
@@ -177,15 +201,25 @@ class Settling:
         keys: Sequence[object],
         prepare: Callable[[Sequence[AuditFinding]], None] | None = None,
     ) -> AuditPart:
-        """Store the findings, repair those that are due or that a person decided about, and report each result.
+        """Store the findings, repair those that are due or that a person decided about, and report
+        each result.
 
-        ``keys`` has the key of everything that was compared. The following page begins after the last one.
+        ``keys`` has the key of everything that was compared. The following page begins after the
+        last one.
         """
-        by = {one.finding.subject: one for one in found if reportable(one.finding, self.now, self.rules)}
+        by = {
+            one.finding.subject: one
+            for one in found
+            if reportable(one.finding, self.now, self.rules)
+        }
         worth = [one.finding for one in by.values()]
         noted = self.store.note_findings(worth) if worth else {}
         noted |= {f.subject: in_a_row(f, noted[f.subject]) for f in worth}
-        wanted = {f.subject for f in worth if page.repair and due(f, noted[f.subject], self.now, self.rules)}
+        wanted = {
+            f.subject
+            for f in worth
+            if page.repair and due(f, noted[f.subject], self.now, self.rules)
+        }
         if page.unknown is not UnknownDecision.LEAVE:
             wanted |= {f.subject for f in worth if f.unknown}
         if prepare is not None and wanted:
@@ -209,15 +243,26 @@ class Settling:
             reports.append(one)
             counts[finding.kind] += 1
             repaired[finding.kind] += one.repaired
-            meters.count(meters.AUDIT_FINDINGS, kind=str(finding.kind), repaired=str(one.repaired).lower())
-            # A search sees the same finding every few seconds. So it is logged only when it is new or handled.
-            level = logging.WARNING if mend is not None or on_record.first_seen >= self.now else logging.DEBUG
+            meters.count(
+                meters.AUDIT_FINDINGS, kind=str(finding.kind), repaired=str(one.repaired).lower()
+            )
+            # A search sees the same finding every few seconds. So it is logged only when it is new
+            # or handled.
+            level = (
+                logging.WARNING
+                if mend is not None or on_record.first_seen >= self.now
+                else logging.DEBUG
+            )
             repair = f"; {one.repair}" if one.repair else ""
             log.log(level, "audit: %s%s", finding.detail, repair, extra=_about(finding))
         following = str(keys[-1]) if len(keys) >= PAGE else None
-        return AuditPart(len(keys), dict(counts), dict(+repaired), most_urgent(reports), following, self.now)
+        return AuditPart(
+            len(keys), dict(counts), dict(+repaired), most_urgent(reports), following, self.now
+        )
 
-    def _report(self, finding: AuditFinding, noted: StoredFinding, mend: Mend | None, tries: int) -> ReportedFinding:
+    def _report(
+        self, finding: AuditFinding, noted: StoredFinding, mend: Mend | None, tries: int
+    ) -> ReportedFinding:
         text = finding.spared
         done = False
         if mend is not None:
@@ -226,11 +271,20 @@ class Settling:
                 done = True
             except LifecycleError as error:
                 text = f"could not be repaired: {error}"
-            self.store.note_repair(finding.subject, text, done=done, tries=tries if done else noted.tries)
+            self.store.note_repair(
+                finding.subject, text, done=done, tries=tries if done else noted.tries
+            )
         person = finding.kind in FOR_PEOPLE or finding.spared is not None
         left = None if done or person else ready_at(finding, noted, self.rules)
         return ReportedFinding(
-            finding.kind, finding.detail, finding.run_id, finding.task_id, finding.workflow_id, text, done, left
+            finding.kind,
+            finding.detail,
+            finding.run_id,
+            finding.task_id,
+            finding.workflow_id,
+            text,
+            done,
+            left,
         )
 
 

@@ -1,7 +1,7 @@
 """Archives of supporting files: one zip for each attempt of a run, in a folder or in an S3 bucket.
 
-One packer (``zip.packing``) serves both, so the same files always give the same bytes. Crawlers write the folders, so
-their content is treated as hostile (``zip.walk``).
+One packer (``zip.packing``) serves both, so the same files always give the same bytes. Crawlers
+write the folders, so their content is treated as hostile (``zip.walk``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ __all__ = ["FolderArchive", "open_archive", "open_bundles"]
 
 
 def open_archive(url: str) -> FolderArchive | S3Archive:
-    """Return the archive for a URL, without connecting to it. Raises ``InvalidRequest`` for any other URL."""
+    """Return the archive for a URL, without connecting to it.
+
+    Raises ``InvalidRequest`` for any other URL.
+    """
     if url.startswith("file:"):
         return FolderArchive(url)
     if url.startswith("s3:"):
@@ -28,12 +31,16 @@ def open_archive(url: str) -> FolderArchive | S3Archive:
 
         return S3Archive(url)
     raise InvalidRequest(
-        f"LIFECYCLE_ARCHIVE__URL: {url!r} is not allowed; give file:///path/of/a/folder or s3://bucket/prefix"
+        f"LIFECYCLE_ARCHIVE__URL: {url!r} is not allowed; give file:///path/of/a/folder or "
+        "s3://bucket/prefix"
     )
 
 
 def open_bundles(url: str) -> S3Bundles:
-    """Return the store for bundles of tasks in pods, without connecting to it. Raises ``InvalidRequest``."""
+    """Return the store for bundles of tasks in pods, without connecting to it.
+
+    Raises ``InvalidRequest``.
+    """
     from crawler_lifecycle.adapters.archive.bundles import S3Bundles
 
     return S3Bundles(url)

@@ -1,13 +1,14 @@
-"""The bundles that tasks in pods uploaded: reads them for an archive, checks their location, and removes them.
+"""The bundles that tasks in pods uploaded: reads them for an archive, checks their location, and
+removes them.
 
 A bundle is a ``tar.gz`` that is cut into parts, with an end object that lists the parts:
 
     PREFIX/<run>-<uid>/<index>/<attempt>/part-00000, part-00001, …
     PREFIX/<run>-<uid>/<index>/<attempt>/bundle.json
 
-The end object is written last. If it is missing, the task uploaded nothing or did not finish. If it lists no parts, the
-crawler left no files. A task never has credentials. It needs a ticket for each object: a URL that is signed for one
-key, one size and one digest, and is valid for a few minutes.
+The end object is written last. If it is missing, the task uploaded nothing or did not finish. If it
+lists no parts, the crawler left no files. A task never has credentials. It needs a ticket for each
+object: a URL that is signed for one key, one size and one digest, and is valid for a few minutes.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from crawler_lifecycle.ports.runs import Ticket
 
 SETTING = "LIFECYCLE_CLUSTER__FILES_URL"
 END = "bundle.json"
-#: Maximum size of one part, and maximum number of parts: 50 GiB compressed for one task. The runner has the same
-#: limits.
+#: Maximum size of one part, and maximum number of parts: 50 GiB compressed for one task. The runner
+#: has the same limits.
 PART_MAX = 8 * 2**20
 PARTS_MAX = 6400
 END_MAX = 2 * 2**20
@@ -39,11 +40,14 @@ END_MAX = 2 * 2**20
 TICKET_S = 300
 _NOT_THERE = ("NoSuchKey", "404")
 _READING = "files of a task cannot be read"
-#: Key of the probe object below the prefix. It is always the same, because an account that may write may be unable to
-#: remove objects.
+#: Key of the probe object below the prefix. It is always the same, because an account that may
+#: write may be unable to remove objects.
 PROBE = "doctor-probe"
 
-NOTHING = "nothing was uploaded: its crawler never began, was killed, or reached neither gateway nor storage"
+NOTHING = (
+    "nothing was uploaded: its crawler never began, was killed, or reached neither gateway "
+    "nor storage"
+)
 UNFINISHED = "its upload did not come to an end: only its beginning exists"
 DAMAGED = "its bundle is damaged: a part is missing or is not what was uploaded"
 
@@ -61,25 +65,36 @@ class S3Bundles:
     def __init__(self, url: str) -> None:
         self.bucket = Bucket(url, SETTING)
 
-    def ticket(self, run: RunRef, index: int, attempt: int, part: int | None, size: int, md5: str) -> Ticket:
-        """Return a signed URL that accepts exactly these bytes. Raises ``InvalidRequest`` and ``NotDelivered``."""
+    def ticket(
+        self, run: RunRef, index: int, attempt: int, part: int | None, size: int, md5: str
+    ) -> Ticket:
+        """Return a signed URL that accepts exactly these bytes.
+
+        Raises ``InvalidRequest`` and ``NotDelivered``.
+        """
         most = END_MAX if part is None else PART_MAX
         if not 0 < size <= most:
             raise InvalidRequest(f"bytes: {size} is not allowed; give 1 to {most}")
         if part is not None and not 0 <= part < PARTS_MAX:
-            raise InvalidRequest(f"part: {part} is not allowed; give 0 to {PARTS_MAX - 1}, or null for the end object")
+            raise InvalidRequest(
+                f"part: {part} is not allowed; give 0 to {PARTS_MAX - 1}, or null for the "
+                "end object"
+            )
         key = self._key((run, index, attempt), part)
         where = {"Bucket": self.bucket.name, "Key": key, "ContentLength": size, "ContentMD5": md5}
         expires = datetime.now(UTC) + timedelta(seconds=TICKET_S)
         with self.bucket.reporting("no URL can be signed", self.bucket.url(key)):
-            url = self.bucket.client.generate_presigned_url("put_object", Params=where, ExpiresIn=TICKET_S)
+            url = self.bucket.client.generate_presigned_url(
+                "put_object", Params=where, ExpiresIn=TICKET_S
+            )
         return Ticket(str(url), {"Content-Length": str(size), "Content-MD5": md5}, expires)
 
     def read(self, run: RunRef, index: int, attempt: int) -> Iterator[bytes]:
         """Return the bundle's bytes. Each part is compared with the digest that its task stated.
 
-        Raises ``FilesMissing`` at once if nothing was uploaded. The iterator raises ``FilesMissing`` if the bundle ends
-        too early or differs from what was uploaded. Raises ``NotDelivered`` if the storage cannot be read now.
+        Raises ``FilesMissing`` at once if nothing was uploaded. The iterator raises
+        ``FilesMissing`` if the bundle ends too early or differs from what was uploaded. Raises
+        ``NotDelivered`` if the storage cannot be read now.
         """
         bundle = (run, index, attempt)
         end = self._end(bundle)
@@ -88,7 +103,9 @@ class S3Bundles:
             raise FilesMissing(NOTHING)
         return self._parts(bundle, end, first)
 
-    def _parts(self, bundle: _Bundle, end: _End | None, first: Iterator[bytes] | None) -> Iterator[bytes]:
+    def _parts(
+        self, bundle: _Bundle, end: _End | None, first: Iterator[bytes] | None
+    ) -> Iterator[bytes]:
         if end is not None and not end.parts:
             yield _EMPTY
         for number in range(PARTS_MAX if end is None else len(end.parts)):
@@ -106,7 +123,10 @@ class S3Bundles:
         if end is None:
             raise FilesMissing(UNFINISHED)
         if end.left_out:
-            raise FilesMissing(f"its runner left out {count(end.left_out, 'file')}: too large, too many, or unreadable")
+            raise FilesMissing(
+                f"its runner left out {count(end.left_out, 'file')}: too large, too many, or "
+                "unreadable"
+            )
 
     def _end(self, bundle: _Bundle) -> _End | None:
         body = self._get(bundle, None)
@@ -120,7 +140,10 @@ class S3Bundles:
         return _End.of(raw)
 
     def _get(self, bundle: _Bundle, part: int | None) -> Iterator[bytes] | None:
-        """Return the object's bytes, or ``None`` if there is no such object. Raises ``NotDelivered``."""
+        """Return the object's bytes, or ``None`` if there is no such object.
+
+        Raises ``NotDelivered``.
+        """
         from botocore.exceptions import ClientError
 
         from crawler_lifecycle.adapters.archive.s3.errors import code_of
@@ -140,10 +163,11 @@ class S3Bundles:
 
 
 class BundlesPlace:
-    """The location ``s3://bucket/prefix`` of ``LIFECYCLE_CLUSTER__FILES_URL``, for checks and cleanup. Thread-safe.
+    """The location ``s3://bucket/prefix`` of ``LIFECYCLE_CLUSTER__FILES_URL``, for checks and
+    cleanup. Thread-safe.
 
-    Connects at the first use. Raises ``InvalidRequest`` for any other URL. Other failures raise ``NotDelivered`` that
-    names the failed call and the cure.
+    Connects at the first use. Raises ``InvalidRequest`` for any other URL. Other failures raise
+    ``NotDelivered`` that names the failed call and the cure.
     """
 
     def __init__(self, url: str, *, probing: bool = False) -> None:
@@ -152,7 +176,7 @@ class BundlesPlace:
         """The URL of the location."""
         self._probe = {"Bucket": self.bucket.name, "Key": f"{self.bucket.prefix}{PROBE}"}
 
-    # --- checks of permissions ------------------------------------------------------------------------------------
+    # --- checks of permissions --------------------------------------------------------------------
 
     def probe_writing(self) -> None:
         """Write the probe object, as the signed URLs for pods do."""
@@ -189,19 +213,27 @@ class BundlesPlace:
         with self.bucket.reporting(what):
             ask(self.bucket.client)
 
-    # --- uploads of runs -----------------------------------------------------------------------------------------
+    # --- uploads of runs --------------------------------------------------------------------------
 
     def runs(self) -> set[str]:
-        """Return the names directly below the prefix. They are names of runs if only our tasks write here."""
+        """Return the names directly below the prefix.
+
+        They are names of runs if only our tasks write here.
+        """
         pages = self.bucket.pages("listing runs", Prefix=self.bucket.prefix, Delimiter="/")
         below = (prefix["Prefix"] for page in pages for prefix in page.get("CommonPrefixes", ()))
         return {key.removeprefix(self.bucket.prefix).rstrip("/") for key in below}
 
     def put_aside(self, run: RunRef) -> None:
-        """Do nothing: a later attempt uploads under a name of its own, which ``remove`` does not touch."""
+        """Do nothing: a later attempt uploads under a name of its own, which ``remove`` does not
+        touch.
+        """
 
     def remove(self, run: RunRef, attempt: int) -> None:
-        """Remove the uploads of the run's attempts up to this one. A second call removes nothing."""
+        """Remove the uploads of the run's attempts up to this one.
+
+        A second call removes nothing.
+        """
         top = f"{self.bucket.prefix}{run}/"
         self.bucket.remove(top, lambda key: _attempt_of(key.removeprefix(top)) <= attempt)
 
@@ -211,7 +243,9 @@ class BundlesPlace:
 
 
 def _attempt_of(rest: str) -> float:
-    """Return the attempt in a key ``<index>/<attempt>/<name>``, or infinity for a key of another form."""
+    """Return the attempt in a key ``<index>/<attempt>/<name>``, or infinity for a key of another
+    form.
+    """
     parts = rest.split("/")
     ours = len(parts) == 3 and all(part.isascii() and part.isdecimal() for part in parts[:2])
     return int(parts[1]) if ours else float("inf")
@@ -223,14 +257,19 @@ _EMPTY = gzip.compress(b"\0" * 1024, mtime=0)
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """Contents of ``bundle.json``: size and SHA-256 of each part, and the number of files that were left out."""
+    """Contents of ``bundle.json``: size and SHA-256 of each part, and the number of files that were
+    left out.
+    """
 
     parts: list[tuple[int, str]]
     left_out: int
 
     @classmethod
     def of(cls, raw: bytes) -> _End:
-        """Parse the text. Raises ``FilesMissing`` if it is invalid: a pod wrote it, and it may contain anything."""
+        """Parse the text.
+
+        Raises ``FilesMissing`` if it is invalid: a pod wrote it, and it may contain anything.
+        """
         try:
             if len(raw) > END_MAX:
                 raise ValueError("too long")

@@ -31,8 +31,14 @@ class FolderArchive:
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
-        if parts.scheme != "file" or parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
-            raise InvalidRequest(f"LIFECYCLE_ARCHIVE__URL: {url!r} is not allowed; give file:///path/of/a/folder")
+        if (
+            parts.scheme != "file"
+            or parts.netloc not in ("", "localhost")
+            or not parts.path.startswith("/")
+        ):
+            raise InvalidRequest(
+                f"LIFECYCLE_ARCHIVE__URL: {url!r} is not allowed; give file:///path/of/a/folder"
+            )
         self.root = Path(os.path.normpath(unquote(parts.path)))
         self.limits = ArchiveLimits()
 
@@ -45,7 +51,9 @@ class FolderArchive:
         *,
         files_max: int | None = None,
     ) -> ExportResult:
-        """Write the zip under ``key``. It replaces an earlier one only when it is complete. Raises ``NotDelivered``.
+        """Write the zip under ``key``.
+
+        It replaces an earlier one only when it is complete. Raises ``NotDelivered``.
 
         ``files_max`` is the crawler's own limit. The smaller limit counts.
         """
@@ -65,14 +73,19 @@ class FolderArchive:
         return ExportResult(target.as_uri(), written.size, pace.files, written.sha256, written.note)
 
     def open(self, url: str) -> Iterator[bytes]:
-        """Return the bytes of a stored archive. Raises ``NotDelivered`` if it is missing or cannot be read."""
+        """Return the bytes of a stored archive.
+
+        Raises ``NotDelivered`` if it is missing or cannot be read.
+        """
         return _chunks(self._opened(url), url)
 
     def part(self, url: str, place: int, limit: int) -> FilePart:
         """Return a part of a stored archive. Raises ``NotDelivered``."""
         with self._opened(url) as file:
             try:
-                return FilePart(os.pread(file.fileno(), limit, place), os.fstat(file.fileno()).st_size)
+                return FilePart(
+                    os.pread(file.fileno(), limit, place), os.fstat(file.fileno()).st_size
+                )
             except OSError as error:
                 raise NotDelivered(f"{url}: the archive cannot be read: {error}") from error
 
@@ -88,7 +101,8 @@ class FolderArchive:
     def remove(self, run: RunRef) -> None:
         """Remove all archives of the run, unfinished ones included.
 
-        Raises ``NotDelivered``, also when the folder of all archives is missing: it is perhaps not mounted.
+        Raises ``NotDelivered``, also when the folder of all archives is missing: it is perhaps not
+        mounted.
         """
         folder = self.root / str(run)
         try:
@@ -97,7 +111,9 @@ class FolderArchive:
                 shutil.rmtree(folder)
         except OSError as error:
             cure = "mount or make the folder that LIFECYCLE_ARCHIVE__URL names, with its rights"
-            raise NotDelivered(f"{folder}: the archives cannot be removed: {error}; {cure}") from error
+            raise NotDelivered(
+                f"{folder}: the archives cannot be removed: {error}; {cure}"
+            ) from error
 
     def check(self) -> str:
         """Write and remove a probe file. Raises ``NotDelivered`` with the reason and the cure."""
@@ -112,7 +128,8 @@ class FolderArchive:
                 probe.unlink(missing_ok=True)
         except OSError as error:
             raise NotDelivered(
-                f"{self.root}: archives cannot be written here: {error.strerror}; make it a folder that the worker's "
+                f"{self.root}: archives cannot be written here: {error.strerror}; make it a folder "
+                "that the worker's "
                 "user may write to, or set LIFECYCLE_ARCHIVE__URL to another one"
             ) from error
         return f"archives go to the folder {self.root}"
@@ -137,13 +154,17 @@ def _sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _part(target: Path) -> Iterator[tuple[Path, IO[bytes]]]:
-    """Yield a new locked file beside the target. It is removed at the end, unless it was renamed to the target."""
+    """Yield a new locked file beside the target.
+
+    It is removed at the end, unless it was renamed to the target.
+    """
     while True:
         part = target.with_name(f".{target.name}.{uuid.uuid4().hex}.part")
         try:
             with part.open("xb", buffering=CHUNK) as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
-                # Another exporter may have taken the file for abandoned, and removed it, before it was locked.
+                # Another exporter may have taken the file for abandoned, and removed it, before it
+                # was locked.
                 if part.exists():
                     yield part, file
                     return
@@ -152,7 +173,10 @@ def _part(target: Path) -> Iterator[tuple[Path, IO[bytes]]]:
 
 
 def _remove_abandoned(target: Path) -> None:
-    """Remove the unfinished files of killed exporters of this key. A living exporter holds the lock of its file."""
+    """Remove the unfinished files of killed exporters of this key.
+
+    A living exporter holds the lock of its file.
+    """
     prefix = f".{target.name}."
     for entry in os.scandir(target.parent):
         if entry.name.startswith(prefix) and entry.name.endswith(".part"):

@@ -19,7 +19,10 @@ _KEY_BYTES_MAX = 1024
 
 @dataclass(frozen=True, slots=True)
 class ArchiveLimits:
-    """Limits of one archive. Files beyond them are left out and named in its manifest. Sizes are in bytes."""
+    """Limits of one archive.
+
+    Files beyond them are left out and named in its manifest. Sizes are in bytes.
+    """
 
     files_max: int = FILES_MAX
     bytes_max: int = BYTES_MAX
@@ -27,21 +30,27 @@ class ArchiveLimits:
     depth_max: int = 64
     """Maximum depth of nested folders."""
     path_max: int = 2048
-    """Longest name of a member. Unpackers fail at 4096 bytes, which includes the folder that they unpack into."""
+    """Longest name of a member. Unpackers fail at 4096 bytes, which includes the folder that they
+    unpack into.
+    """
     paths_max: int = 24 * 2**20
-    """Total length of all members' names. Each name is written four times, and every reader keeps all of them in
-    memory.
+    """Total length of all members' names. Each name is written four times, and every reader keeps
+    all of them in memory.
     """
     holes_max: int = 2**30
-    """Total size of the holes in one sparse file. A hole costs its writer no disk space, but it costs us and every
-    reader time and space.
+    """Total size of the holes in one sparse file. A hole costs its writer no disk space, but it
+    costs us and every reader time and space.
     """
     skipped_named_max: int = 1000
     """Maximum number of skipped items that the manifest names. The rest is counted by reason."""
 
     def of_crawler(self, files_max: int | None) -> ArchiveLimits:
-        """Return these limits with the crawler's own maximum number of files, if that is smaller."""
-        return self if files_max is None else replace(self, files_max=min(self.files_max, files_max))
+        """Return these limits with the crawler's own maximum number of files, if that is
+        smaller.
+        """
+        return (
+            self if files_max is None else replace(self, files_max=min(self.files_max, files_max))
+        )
 
     @property
     def names_max(self) -> int:
@@ -52,5 +61,7 @@ class ArchiveLimits:
 def checked_key(key: str) -> str:
     """Return the key if it is a relative path of plain names. Raises ``InvalidRequest``."""
     if not _KEY.fullmatch(key) or len(key) > _KEY_BYTES_MAX:
-        raise InvalidRequest(f"key: {key[:200]!r} is not allowed; give a relative path of plain names")
+        raise InvalidRequest(
+            f"key: {key[:200]!r} is not allowed; give a relative path of plain names"
+        )
     return key

@@ -1,4 +1,6 @@
-"""``crawlctl access`` lists the access log of the gateway; ``crawlctl token`` is about tokens of the database."""
+"""``crawlctl access`` lists the access log of the gateway; ``crawlctl token`` is about tokens of
+the database.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def access(
     project: Project = None,
     limit: Limit = 50,
 ) -> None:
-    """List what people and tokens did, and what was refused, newest first. It needs a token of the role admin.
+    """List what people and tokens did, and what was refused, newest first.
+
+    It needs a token of the role admin.
 
     Parameters
     ----------
@@ -59,7 +63,13 @@ def access(
     until
         only before the last 24h, 7d …, or before a time
     """
-    words = {"caller": caller, "operation": operation, "kind": kind, "subject": subject, "outcome": outcome}
+    words = {
+        "caller": caller,
+        "operation": operation,
+        "kind": kind,
+        "subject": subject,
+        "outcome": outcome,
+    }
     for name, text in (("since", since), ("until", until)):
         words[name] = text and time_of(f"--{name}", text, output.now())
     empty = "nothing is recorded that fits"
@@ -75,7 +85,9 @@ def create(
     expires: str | None = None,
     by: By = None,
 ) -> None:
-    """Create a token that the database keeps. The token is shown only once; the database has its hash.
+    """Create a token that the database keeps.
+
+    The token is shown only once; the database has its hash.
 
     All gateways accept it after about two seconds, without a change of their tokens file.
 
@@ -98,11 +110,14 @@ def create(
         raise WrongUsage(str(error)) from None
     if any(entry.caller.name == name for entry in taken):
         raise WrongUsage(
-            f"name: {name!r} is a name of the tokens file", "give another name, or remove that one from the file"
+            f"name: {name!r} is a name of the tokens file",
+            "give another name, or remove that one from the file",
         )
     until = None if expires is None else _expiry(expires)
     with _store() as store:
-        row = store.tokens.create_token(name, role, project, tokens.digest(token), until, by or user())
+        row = store.tokens.create_token(
+            name, role, project, tokens.digest(token), until, by or user()
+        )
     emit({**_document(row), "token": token}, names=[token], table=lambda: print(token, flush=True))
     say("this token is shown only once; gateways accept it in about two seconds")
 
@@ -111,14 +126,27 @@ def list_tokens() -> None:
     """List the tokens that the database keeps, also those that have expired or were revoked."""
     with _store() as store:
         rows = [_document(row) for row in store.tokens.list_tokens()]
-    emit_list("tokens", rows, TOKENS, name="name", empty="the database keeps no token; next: crawlctl token create -h")
+    emit_list(
+        "tokens",
+        rows,
+        TOKENS,
+        name="name",
+        empty="the database keeps no token; next: crawlctl token create -h",
+    )
 
 
 def revoke(name: Name, /, *, by: By = None) -> None:
-    """Revoke a token. Gateways refuse it after about two seconds, and end its streams and logins."""
+    """Revoke a token.
+
+    Gateways refuse it after about two seconds, and end its streams and logins.
+    """
     with _store() as store:
         row = _document(store.tokens.revoke_token(name, by or user()))
-    emit(row, names=[name], table=lambda: show_facts([(token.title, token.cell(row)) for token in TOKENS]))
+    emit(
+        row,
+        names=[name],
+        table=lambda: show_facts([(token.title, token.cell(row)) for token in TOKENS]),
+    )
 
 
 def _expiry(text: str) -> datetime:
@@ -145,5 +173,7 @@ def _document(row: TokenRow) -> dict[str, Any]:
     from pydantic import TypeAdapter
 
     expired = row.expires_at is not None and row.expires_at <= output.now()
-    document: dict[str, Any] = TypeAdapter(TokenRow).dump_python(row, mode="json", exclude={"sha256"})
+    document: dict[str, Any] = TypeAdapter(TokenRow).dump_python(
+        row, mode="json", exclude={"sha256"}
+    )
     return document | {"state": "revoked" if row.revoked_at else "expired" if expired else "valid"}

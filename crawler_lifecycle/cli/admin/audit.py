@@ -43,14 +43,17 @@ def audit(
     adopt: bool = False,
     end_unknown: bool = False,
 ) -> int:
-    """Compare database, cluster and Temporal now. The exit code is 0 if nothing is left to repair, else 1.
+    """Compare database, cluster and Temporal now.
 
-    A finding is repaired only after a waiting time, because the difference may end by itself. The table shows when each
-    finding is due.
+    The exit code is 0 if nothing is left to repair, else 1.
 
-    Tasks and workflows without a row in the database are not changed, because the database may have been restored from
-    an older copy. --adopt makes their rows again from their workflow and from the cluster; then they are checked,
-    stopped and archived as before. --end-unknown ends them. Both act at once.
+    A finding is repaired only after a waiting time, because the difference may end by itself. The
+    table shows when each finding is due.
+
+    Tasks and workflows without a row in the database are not changed, because the database may have
+    been restored from an older copy. --adopt makes their rows again from their workflow and from
+    the cluster; then they are checked, stopped and archived as before. --end-unknown ends them.
+    Both act at once.
 
     Parameters
     ----------
@@ -102,7 +105,10 @@ def _summary(report: Document) -> list[str]:
     counts = ", ".join(f"{count:,} {str(name).replace('_', ' ')}" for name, count in looked.items())
     found = sum((report.get("found") or {}).values())
     left = int(report.get("left") or 0)
-    lines = [f"compared: {counts or 'nothing'}", f"found {found}, repaired {found - left}, left {left}"]
+    lines = [
+        f"compared: {counts or 'nothing'}",
+        f"found {found}, repaired {found - left}, left {left}",
+    ]
     lines += [f"not compared: {trouble}" for trouble in report.get("troubles") or ()]
     if len(report.get("findings") or ()) < found:
         lines.append("only the first findings are shown; for all open findings: GET /v1/audit")

@@ -1,4 +1,7 @@
-"""``crawlctl cluster release``: removes our finalizer from pods. It needs the Kubernetes cluster, but no service."""
+"""``crawlctl cluster release``: removes our finalizer from pods.
+
+It needs the Kubernetes cluster, but no service.
+"""
 
 from __future__ import annotations
 
@@ -68,11 +71,14 @@ def release(
     kubeconfig: Path | None = None,
     context: str | None = None,
 ) -> int:
-    """Remove our finalizer from pods, so that the cluster can delete them. Needs none of our services.
+    """Remove our finalizer from pods, so that the cluster can delete them.
 
-    The finalizer keeps a pod until its end is in the database. If nothing will record the end any more (our services
-    are removed, or the namespace is being deleted), an administrator removes the finalizer. Without --yes nothing is
-    changed. An end that was not recorded before may be lost: its task becomes LOST.
+    Needs none of our services.
+
+    The finalizer keeps a pod until its end is in the database. If nothing will record the end any
+    more (our services are removed, or the namespace is being deleted), an administrator removes the
+    finalizer. Without --yes nothing is changed. An end that was not recorded before may be lost:
+    its task becomes LOST.
 
     Parameters
     ----------
@@ -90,22 +96,33 @@ def release(
         context of the kubeconfig; default: the current context
     """
     if run is not None and everything:
-        raise WrongUsage("--run and --all exclude each other", why="--run already includes all its pods")
+        raise WrongUsage(
+            "--run and --all exclude each other", why="--run already includes all its pods"
+        )
     place = ClusterAccess(kubeconfig, context, namespace)
     with closing(cluster_access.connect(place.settings())) as api:
         rows = _listed(api, run, everything)
         if not rows:
-            cluster_access.namespace_phase(api)  # raises if the namespace does not exist: its list is empty too
+            # Raises if the namespace does not exist: its list is empty too.
+            cluster_access.namespace_phase(api)
         if yes:
             _release(api, rows)
     documents = [row.document() for row in rows]
     done = sum(row.released is True for row in rows)
     failed = sum(row.trouble is not None for row in rows)
-    document = {"namespace": api.namespace, "server": api.host, "released": done, "failed": failed, "pods": documents}
+    document = {
+        "namespace": api.namespace,
+        "server": api.host,
+        "released": done,
+        "failed": failed,
+        "pods": documents,
+    }
     emit(
         document,
         names=[row.pod.metadata.name for row in rows],
-        table=lambda: show_rows(documents, PODS, empty=f"no pod in {api.namespace} waits for our finalizer"),
+        table=lambda: show_rows(
+            documents, PODS, empty=f"no pod in {api.namespace} waits for our finalizer"
+        ),
         rows=documents,
     )
     _summarise(api, rows, yes=yes, again=_again(run, everything, place))
@@ -135,7 +152,10 @@ class _Row:
             **dict(zip(("run_id", "task", "attempt"), numbers_of(meta), strict=True)),
             "phase": pod.status.phase or "Unknown",
             "node": pod.spec.node_name,
-            **{name: at.isoformat().replace("+00:00", "Z") if at else None for name, at in times.items()},
+            **{
+                name: at.isoformat().replace("+00:00", "Z") if at else None
+                for name, at in times.items()
+            },
             "released": self.released,
             "trouble": self.trouble,
         }
@@ -181,7 +201,12 @@ def _release_one(api: Api, row: _Row) -> None:
 
 def _again(run: int | None, everything: bool, place: ClusterAccess) -> str:
     """Return the same command line with ``--yes``."""
-    options = {"run": run, "namespace": place.namespace, "kubeconfig": place.kubeconfig, "context": place.context}
+    options = {
+        "run": run,
+        "namespace": place.namespace,
+        "kubeconfig": place.kubeconfig,
+        "context": place.context,
+    }
     return command("cluster release", **options, all=everything, yes=True)
 
 
@@ -199,7 +224,9 @@ def _summarise(api: Api, rows: Sequence[_Row], *, yes: bool, again: str) -> None
     done = sum(row.released is True for row in rows)
     gone = sum(row.released is False for row in rows)
     left = len(rows) - done - gone
-    say(f"released {done:,}, already gone {gone:,}, left {left:,}, in {api.namespace} on {api.host}")
+    say(
+        f"released {done:,}, already gone {gone:,}, left {left:,}, in {api.namespace} on {api.host}"
+    )
     if left:
         say(f"next: {again}")
 

@@ -13,7 +13,13 @@ from crawler_lifecycle.cli.admin.services import database_errors
 from crawler_lifecycle.cli.output import clean, emit, show_rows, span
 from crawler_lifecycle.cli.problems import CommandFailed, Exit, WrongUsage
 from crawler_lifecycle.cli.session import command, load_settings, long_ago, say
-from crawler_lifecycle.domain.errors import ClusterUnavailable, InvalidRequest, NotDelivered, RowUnreadable, RunNotFound
+from crawler_lifecycle.domain.errors import (
+    ClusterUnavailable,
+    InvalidRequest,
+    NotDelivered,
+    RowUnreadable,
+    RunNotFound,
+)
 from crawler_lifecycle.domain.retention import KeptRun, RetentionState, stand_of_name
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.subjects import Column, Document, at, of
@@ -53,10 +59,10 @@ def tidy(
 ) -> int:
     """Remove files of old runs from the shared volume and from object storage. Archives stay.
 
-    The command removes files and saved state of runs that have ended and were exported, or had nothing to export. It
-    keeps and lists runs that are live, recent, not exported or unknown to the database. Without --yes nothing is
-    changed. It may be called at any time, also twice at once. A run that is resumed later starts from the beginning,
-    and its record says this.
+    The command removes files and saved state of runs that have ended and were exported, or had
+    nothing to export. It keeps and lists runs that are live, recent, not exported or unknown to the
+    database. Without --yes nothing is changed. It may be called at any time, also twice at once. A
+    run that is resumed later starts from the beginning, and its record says this.
 
     Parameters
     ----------
@@ -91,7 +97,8 @@ def _places(settings: Settings) -> list[FilesPlace]:
         raise WrongUsage(
             "crawlctl cluster tidy only removes files of crawl pods",
             "set LIFECYCLE_CLUSTER__KIND=kubernetes, and the other settings of the workers",
-            why="the scheduler service removes the files of a local cluster by itself (LIFECYCLE_CLUSTER__KEEP_DAYS)",
+            why="the scheduler service removes the files of a local cluster by itself "
+            "(LIFECYCLE_CLUSTER__KEEP_DAYS)",
         )
     try:
         found = compose.build_places(settings)
@@ -156,12 +163,16 @@ class _Tidying:
         known = dict(self._known([row.run_id for row in rows.values() if row.run_id is not None]))
         for row in rows.values():
             self._judge(row, known)
-        return sorted(rows.values(), key=lambda row: (row.run_id is None, row.run_id or 0, row.name))
+        return sorted(
+            rows.values(), key=lambda row: (row.run_id is None, row.run_id or 0, row.name)
+        )
 
     def _known(self, run_ids: list[int]) -> Iterator[tuple[int, KeptRun]]:
         run_ids.sort()
         for start in range(0, len(run_ids), PAGE):
-            yield from ((run.run_id, run) for run in self.store.kept_runs(run_ids[start : start + PAGE]))
+            yield from (
+                (run.run_id, run) for run in self.store.kept_runs(run_ids[start : start + PAGE])
+            )
 
     def _judge(self, row: _Row, known: Mapping[int, KeptRun]) -> None:
         found = known.get(row.ref.run_id) if row.ref is not None else None
@@ -170,7 +181,10 @@ class _Tidying:
             row.run = found
 
     def remove(self, rows: Sequence[_Row], places: Sequence[FilesPlace]) -> list[str]:
-        """Remove the files of old runs, and finish removals of earlier calls. Return the errors of those."""
+        """Remove the files of old runs, and finish removals of earlier calls.
+
+        Return the errors of those.
+        """
         due = [row for row in rows if row.stand is RetentionState.OLD]
         for count, row in enumerate(due, 1):
             self._remove(row, places)
@@ -179,7 +193,9 @@ class _Tidying:
         return [trouble for place in places for trouble in place.finish()]
 
     def _remove(self, row: _Row, places: Sequence[FilesPlace]) -> None:
-        """Remove the files of one run from every place: it may have new files since the places were listed."""
+        """Remove the files of one run from every place: it may have new files since the places were
+        listed.
+        """
         assert row.ref is not None  # an unknown name is never old
         run = row.ref
         run_id = row.ref.run_id
@@ -189,7 +205,9 @@ class _Tidying:
                 place.put_aside(run)
 
         try:
-            released = self.store.give_up_files(run_id, self.before, put_aside, incomplete=self.incomplete)
+            released = self.store.give_up_files(
+                run_id, self.before, put_aside, incomplete=self.incomplete
+            )
             row.stand, attempt, last = released
             if row.stand is not RetentionState.OLD:
                 row.why = "it has just changed"
@@ -207,14 +225,21 @@ def _names(place: FilesPlace) -> set[str]:
         return place.runs()
     except (ClusterUnavailable, NotDelivered) as error:
         what, _, cure = str(error).rpartition("; ")
-        raise CommandFailed(Exit.UNREACHABLE, f"{place.where} cannot be listed", what, cure) from None
+        raise CommandFailed(
+            Exit.UNREACHABLE, f"{place.where} cannot be listed", what, cure
+        ) from None
 
 
-# --- for people ----------------------------------------------------------------------------------------------------
+# --- for people -----------------------------------------------------------------------------------
 
 
-def _show(rows: Sequence[_Row], troubles: Sequence[str], places: Sequence[FilesPlace], age_s: float) -> None:
-    """Print the rows. For people, live, recent and empty runs are only counted, because there are so many."""
+def _show(
+    rows: Sequence[_Row], troubles: Sequence[str], places: Sequence[FilesPlace], age_s: float
+) -> None:
+    """Print the rows.
+
+    For people, live, recent and empty runs are only counted, because there are so many.
+    """
     quiet = (RetentionState.LIVE, RetentionState.RECENT, RetentionState.REMOVED)
     documents = [row.document() for row in rows]
     shown = [row.document() for row in rows if row.stand not in quiet or row.trouble]
@@ -230,13 +255,19 @@ def _show(rows: Sequence[_Row], troubles: Sequence[str], places: Sequence[FilesP
     emit(
         document,
         names=[row.name for row in rows if row.stand is RetentionState.OLD],
-        table=lambda: show_rows(shown, RUNS, empty=f"no run has left files for longer than {span(age_s)}"),
+        table=lambda: show_rows(
+            shown, RUNS, empty=f"no run has left files for longer than {span(age_s)}"
+        ),
         rows=documents,
     )
 
 
 def _counts(rows: Sequence[_Row]) -> dict[str, int]:
-    return {str(stand): count for stand in RetentionState if (count := sum(row.stand is stand for row in rows))}
+    return {
+        str(stand): count
+        for stand in RetentionState
+        if (count := sum(row.stand is stand for row in rows))
+    }
 
 
 def _summarise(rows: Sequence[_Row], troubles: Sequence[str], *, yes: bool, again: str) -> None:
@@ -244,7 +275,10 @@ def _summarise(rows: Sequence[_Row], troubles: Sequence[str], *, yes: bool, agai
         say(f"not finished: {clean(trouble)}")
     counts = _counts(rows)
     states = ", ".join(f"{count:,} {state}" for state, count in counts.items())
-    say(f"found {len(rows):,} {'run' if len(rows) == 1 else 'runs'}" + (f": {states}" if states else ""))
+    say(
+        f"found {len(rows):,} {'run' if len(rows) == 1 else 'runs'}"
+        + (f": {states}" if states else "")
+    )
     if yes:
         failed = sum(row.trouble is not None for row in rows)
         say(f"removed {sum(row.removed for row in rows):,}, failed {failed:,}")

@@ -23,7 +23,8 @@ _Url = Annotated[str | None, Parameter(help="database; default: LIFECYCLE_DATABA
 def backup(file: Path, /, *, url: _Url = None) -> None:
     """Write a copy of the database into a new file, while everything runs.
 
-    The copy has the state of one moment, and is checked. For MySQL and MariaDB, the command of their own tool is shown.
+    The copy has the state of one moment, and is checked. For MySQL and MariaDB, the command of
+    their own tool is shown.
 
     Parameters
     ----------
@@ -40,8 +41,9 @@ def backup(file: Path, /, *, url: _Url = None) -> None:
 def restore(file: Path, /, *, url: _Url = None) -> None:
     """Replace the database with a copy. Its services must have ended; crawls may go on.
 
-    The copy is checked and upgraded first, and the former files are kept beside it. The next crawlctl dev adopts what
-    executes and the copy does not know. For MySQL and MariaDB, the command of their own tool is shown.
+    The copy is checked and upgraded first, and the former files are kept beside it. The next
+    crawlctl dev adopts what executes and the copy does not know. For MySQL and MariaDB, the command
+    of their own tool is shown.
 
     Parameters
     ----------
@@ -57,7 +59,9 @@ def restore(file: Path, /, *, url: _Url = None) -> None:
             new = Path(folder, target.name)
             sqlite_files.copy(file, new)
             if schema_version.read_schema(sqlite_url(new)).version is None:
-                raise NotInThisState(f"{file} is no database of ours; give a file of crawlctl db backup")
+                raise NotInThisState(
+                    f"{file} is no database of ours; give a file of crawlctl db backup"
+                )
             schema_version.upgrade(sqlite_url(new))
             # It comes first, so that a crash here makes nobody forget the adoption.
             target.with_name(target.name + sqlite_files.RESTORED).write_text(str(file))
@@ -65,12 +69,16 @@ def restore(file: Path, /, *, url: _Url = None) -> None:
             new.rename(target)
     say(
         f"{target} has the state of {file}; its former files, if any, are {aside}*\n"
-        "next: crawlctl dev; or crawlctl db upgrade, start your services, then crawlctl audit --adopt"
+        "next: crawlctl dev; or crawlctl db upgrade, start your services, then crawlctl audit "
+        "--adopt"
     )
 
 
 def _file_of(url: str | None, copy: Path) -> Path:
-    """Return the file of a SQLite database. Raises ``CommandFailed`` with the commands for another database."""
+    """Return the file of a SQLite database.
+
+    Raises ``CommandFailed`` with the commands for another database.
+    """
     from crawler_lifecycle.store.diagnosis import sqlite_file
     from crawler_lifecycle.store.engine import parse_url
 
@@ -78,10 +86,13 @@ def _file_of(url: str | None, copy: Path) -> Path:
     if (found := sqlite_file(url)) is not None:
         return found
     at = parse_url(url)
-    server = f"--host={at.host} --port={at.port or 3306} --user={at.username} --password {at.database}"
+    server = (
+        f"--host={at.host} --port={at.port or 3306} --user={at.username} --password {at.database}"
+    )
     file = shlex.quote(str(copy))
     made = f"mysqldump --single-transaction --hex-blob --no-tablespaces {server} > {file}"
     raise WrongUsage(
         "a database server is copied with its own tools",
-        f"{made}\n  to put it back: mysql {server} < {file}\n  MariaDB calls them mariadb-dump and mariadb",
+        f"{made}\n  to put it back: mysql {server} < {file}\n  MariaDB calls them mariadb-dump and "
+        "mariadb",
     )

@@ -1,4 +1,6 @@
-"""``crawlctl db prune``: removes rows of runs that ended long ago, if nothing needs the rows any more."""
+"""``crawlctl db prune``: removes rows of runs that ended long ago, if nothing needs the rows any
+more.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +29,15 @@ DEFAULT_AGE = "90d"
 ACCESS_AGE = "365d"
 #: Seconds before each retry of a chunk that the database refused.
 AGAIN_S = (1.0, 2.0, 4.0, 8.0)
-#: Shortest and longest pause after a chunk, in seconds. Otherwise the pause is as long as the chunk took.
+#: Shortest and longest pause after a chunk, in seconds. Otherwise the pause is as long as the chunk
+#: took.
 LEAST_PAUSE_S = 0.01
 LONGEST_PAUSE_S = 1.0
 #: Seconds between two lines about the progress.
 PROGRESS_EVERY_S = 10.0
 
-#: The tables of ``--logs-older-than``: nearly all of a run's bytes, and the first that nobody reads any more.
+#: The tables of ``--logs-older-than``: nearly all of a run's bytes, and the first that nobody reads
+#: any more.
 LARGE = ("task_log", "task_stats")
 
 T = TypeVar("T")
@@ -56,10 +60,11 @@ def prune(
 ) -> None:
     """Remove details of runs that ended long ago from the database. The records of the runs stay.
 
-    The command removes run.changed events with their pushes, the kept last lines of logs, temporary rows of looks, and
-    closed findings of audits. Rows of the access log have an age of their own. It never changes runs, tasks, the record
-    of status changes, or rows that a resume or an export needs. Without --yes nothing is changed. It may be called at
-    any time, also twice at once. It may be stopped at any time; the next call continues.
+    The command removes run.changed events with their pushes, the kept last lines of logs, temporary
+    rows of looks, and closed findings of audits. Rows of the access log have an age of their own.
+    It never changes runs, tasks, the record of status changes, or rows that a resume or an export
+    needs. Without --yes nothing is changed. It may be called at any time, also twice at once. It
+    may be stopped at any time; the next call continues.
 
     Parameters
     ----------
@@ -78,7 +83,9 @@ def prune(
     from crawler_lifecycle.store.retention.pruning import open_pruner
 
     age_s, before = long_ago(older_than, output.now(), DATABASE)
-    _, logs_before = long_ago(logs_older_than or older_than, output.now(), DATABASE, "--logs-older-than")
+    _, logs_before = long_ago(
+        logs_older_than or older_than, output.now(), DATABASE, "--logs-older-than"
+    )
     _, access_before = long_ago(access_older_than, output.now(), ACCESS, "--access-older-than")
     usable_schema(url)
     with closing(open_pruner(url or load_settings().database.url)) as pruner:
@@ -147,14 +154,19 @@ class Pruning:
             after = chunk.next
 
     def _rest(self, took_s: float) -> None:
-        """Pause, because others that wait for a SQLite file poll it and need time between two transactions."""
+        """Pause, because others that wait for a SQLite file poll it and need time between two
+        transactions.
+        """
         if time.monotonic() - self.printed_at >= PROGRESS_EVERY_S:
             say(f"{self.removed:,} rows …")
             self.printed_at = time.monotonic()
         time.sleep(min(max(took_s, LEAST_PAUSE_S), LONGEST_PAUSE_S))
 
     def _tried(self, step: Callable[[], T]) -> T:
-        """Return the result of a step. Retry it while the database is unavailable: it is a single transaction."""
+        """Return the result of a step.
+
+        Retry it while the database is unavailable: it is a single transaction.
+        """
         for pause in (*AGAIN_S, None):
             try:
                 return step()
@@ -171,7 +183,7 @@ class Pruning:
         return CommandFailed(Exit.UNREACHABLE, "the database cannot be used", str(error), cure)
 
 
-# --- for people ----------------------------------------------------------------------------------------------------
+# --- for people -----------------------------------------------------------------------------------
 
 
 def _show(work: Pruning, age_s: float) -> None:
@@ -179,10 +191,15 @@ def _show(work: Pruning, age_s: float) -> None:
     for name, table in work.tables.items():
         rows, what = (table.removed, "removed") if work.yes else (table.goes, "would go")
         documents.append({"table": name, "rows": rows, "what": what, "why": GOES[name]})
-        kept = [{"table": name, "rows": rows, "what": "stays", "why": str(why)} for why, rows in table.stays.items()]
+        kept = [
+            {"table": name, "rows": rows, "what": "stays", "why": str(why)}
+            for why, rows in table.stays.items()
+        ]
         documents += sorted(kept, key=lambda one: str(one["why"]))
     # These rows are not counted, because counting reads them all.
-    documents += [{"table": name, "rows": None, "what": "stays", "why": why} for name, why in NEVER.items()]
+    documents += [
+        {"table": name, "rows": None, "what": "stays", "why": why} for name, why in NEVER.items()
+    ]
     document = {
         "older_than_s": age_s,
         "before": work.before.isoformat().replace("+00:00", "Z"),
@@ -199,7 +216,9 @@ def _show(work: Pruning, age_s: float) -> None:
     )
 
 
-def _summarise(work: Pruning, older_than: str, logs_older_than: str | None, access_older_than: str) -> None:
+def _summarise(
+    work: Pruning, older_than: str, logs_older_than: str | None, access_older_than: str
+) -> None:
     if work.yes:
         say(f"removed {work.removed:,} rows")
         return

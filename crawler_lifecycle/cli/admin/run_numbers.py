@@ -24,12 +24,18 @@ _TRY_S = 0.1
 
 @dataclass
 class WorkflowNumbers:
-    """Implements ``KnowsRuns`` with the Temporal server of the environment. Each call makes its own connection."""
+    """Implements ``KnowsRuns`` with the Temporal server of the environment.
+
+    Each call makes its own connection.
+    """
 
     within_s: float = LIMIT_S
 
     def highest_run(self, above: int = 0) -> int:
-        """Return the highest run id, see the port. Raises ``TemporalUnavailable``, also if no server is configured."""
+        """Return the highest run id, see the port.
+
+        Raises ``TemporalUnavailable``, also if no server is configured.
+        """
         if not named():
             raise TemporalUnavailable("TEMPORAL_ADDRESS is not set")
         return asyncio.run(self._highest_run(above))
@@ -50,7 +56,9 @@ async def _connected(within_s: float) -> Workflows:
     until = time.monotonic() + within_s
     while True:
         try:
-            return Workflows(await asyncio.wait_for(connect(), max(_TRY_S, until - time.monotonic())))
+            return Workflows(
+                await asyncio.wait_for(connect(), max(_TRY_S, until - time.monotonic()))
+            )
         except Exception as error:
             if time.monotonic() + _TRY_S > until:
                 raise TemporalUnavailable(f"no Temporal server answers: {error}") from error

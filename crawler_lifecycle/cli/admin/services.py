@@ -25,23 +25,32 @@ DATABASE_CURE = "check LIFECYCLE_DATABASE__URL, and that the database exists and
 
 
 def hide() -> None:
-    """Hide the environment and memory of this process from processes of the same user, such as local crawlers."""
+    """Hide the environment and memory of this process from processes of the same user, such as
+    local crawlers.
+    """
     from crawler_lifecycle.runner import child
 
     if not child.hide_environment():
-        say("this system cannot hide environment and memory of a process from other processes of the same user")
+        say(
+            "this system cannot hide environment and memory of a process from other processes of "
+            "the same user"
+        )
 
 
 def keep_files_private() -> None:
-    """Make all new files of this process readable only for their owner: databases, sockets, logs, archives."""
+    """Make all new files of this process readable only for their owner: databases, sockets, logs,
+    archives.
+    """
     os.umask(0o077)
 
 
 def join(service: str) -> None:
-    """Give this process the settings of the nearest ``crawlctl dev``, if no setting names another system.
+    """Give this process the settings of the nearest ``crawlctl dev``, if no setting names another
+    system.
 
-    Without this, a second gateway would use its own database, and not the database of the stack. Raises
-    ``CommandFailed`` if that stack does not run, because its Temporal server and database are not available.
+    Without this, a second gateway would use its own database, and not the database of the stack.
+    Raises ``CommandFailed`` if that stack does not run, because its Temporal server and database
+    are not available.
     """
     if dev_json.is_told(os.environ):
         return
@@ -65,10 +74,13 @@ def join(service: str) -> None:
 
 
 def settings_beside(stack: dev_json.Stack) -> dict[str, str]:
-    """Return the settings for a process beside this stack, with those that are not in its ``dev.json``."""
+    """Return the settings for a process beside this stack, with those that are not in its
+    ``dev.json``.
+    """
     folder = stack.file.parent
     found = stack.variables()
-    # This file is empty. It replaces the profile in the home directory, which could add TLS or a key.
+    # This file is empty. It replaces the profile in the home directory, which could add TLS or a
+    # key.
     if (profile := folder / "temporal.toml").is_file():
         found["TEMPORAL_CONFIG_FILE"] = str(profile)
     if (key := folder / "task.key").is_file() and stack.known.get("cluster") == "local":
@@ -97,8 +109,9 @@ def worker(*roles: str) -> int:
     Parameters
     ----------
     roles
-        Roles: workflows, cluster, control, export, audit, plans, webhooks; default: all of them. The role observer only
-        notices changes on the cluster. The role cluster does this too, unless LIFECYCLE_WORKER__WAKE_UPS is false.
+        Roles: workflows, cluster, control, export, audit, plans, webhooks; default: all of them.
+        The role observer only notices changes on the cluster. The role cluster does this too,
+        unless LIFECYCLE_WORKER__WAKE_UPS is false.
     """
     settings = _service("worker")
     from crawler_lifecycle.worker.process import serve
@@ -131,8 +144,8 @@ def new_token(
 ) -> None:
     """Make a token, and the TOML lines that the gateway needs to accept it.
 
-    Give the token to its user; it is not stored. Add the lines to the file of LIFECYCLE_GATEWAY__TOKENS_FILE. The
-    gateway reads a changed file by itself.
+    Give the token to its user; it is not stored. Add the lines to the file of
+    LIFECYCLE_GATEWAY__TOKENS_FILE. The gateway reads a changed file by itself.
 
     Parameters
     ----------
@@ -175,8 +188,9 @@ def db_upgrade(
 ) -> None:
     """Upgrade the database's schema to this version, if it is older.
 
-    Then raise the counter of run ids above every id that workflows or the cluster still use, because a database that
-    was restored or newly made would use them again. With --url only the schema is upgraded.
+    Then raise the counter of run ids above every id that workflows or the cluster still use,
+    because a database that was restored or newly made would use them again. With --url only the
+    schema is upgraded.
 
     Parameters
     ----------
@@ -197,7 +211,11 @@ def db_upgrade(
     if recreate:
         say(f"database created anew at {head}; what it recorded is deleted")
     elif before.newer or before.version == head:
-        say(f"database at {before}; nothing to do" if before.newer else f"database already at {head}")
+        say(
+            f"database at {before}; nothing to do"
+            if before.newer
+            else f"database already at {head}"
+        )
     else:
         say(f"database {before.version or 'empty'} -> {head}")
     if ours:
@@ -220,11 +238,15 @@ def _bring_numbers_forward(settings: Settings) -> None:
         return
     if known.above > newest:
         say(
-            f"new runs get ids above {known.above}: the newest run of the database is {newest}, and "
+            f"new runs get ids above {known.above}: the newest run of the database is "
+            f"{newest}, and "
             f"{', '.join(known.words(newest))}; was it restored? next: crawlctl audit"
         )
     for name, text in sorted(known.troubles.items()):
-        say(f"the run ids that {name} uses are not known ({text}); a worker asks again when it starts")
+        say(
+            f"the run ids that {name} uses are not known ({text}); a worker asks again when "
+            "it starts"
+        )
 
 
 def db_current(*, url: str | None = None) -> None:
@@ -251,11 +273,15 @@ def database_errors() -> Iterator[None]:
     try:
         yield
     except InvalidRequest as error:
-        raise WrongUsage("no usable database", "set LIFECYCLE_DATABASE__URL", why=str(error)) from None
+        raise WrongUsage(
+            "no usable database", "set LIFECYCLE_DATABASE__URL", why=str(error)
+        ) from None
     except (NotInThisState, StoreDamaged) as error:
         raise CommandFailed(Exit.NOT_IN_THIS_STATE, str(error)) from None
     except LifecycleError as error:
-        raise CommandFailed(Exit.UNREACHABLE, "the database cannot be used", str(error), DATABASE_CURE) from None
+        raise CommandFailed(
+            Exit.UNREACHABLE, "the database cannot be used", str(error), DATABASE_CURE
+        ) from None
 
 
 def _schema(url: str | None) -> Schema:

@@ -18,7 +18,8 @@ from crawler_lifecycle.dev_json import OtherStack, Stack
 Document = dict[str, Any]
 
 PAGE_SIZE = 200
-#: The longest pause in the download of an archive, in seconds. The gateway reads it from a disk or a bucket.
+#: The longest pause in the download of an archive, in seconds. The gateway reads it from a disk or
+#: a bucket.
 ARCHIVE_SILENCE_S = 120.0
 #: A download that broke ends with an error after this many tries without a new byte.
 TRIES_MAX = 3
@@ -32,11 +33,17 @@ _EXITS = {
 }
 
 _UNKNOWN_CALLER = (
-    "set LIFECYCLE_GATEWAY__TOKEN or give --token-file FILE; crawlctl gateway token new makes a token, which the "
+    "set LIFECYCLE_GATEWAY__TOKEN or give --token-file FILE; crawlctl gateway token new makes a "
+    "token, which the "
     "operator of the gateway must add"
 )
-_WRONG_ROLE = "use a token with a higher role (read < operate < admin); crawlctl gateway token new makes one"
-NO_GATEWAY = "start a gateway on this machine (crawlctl dev), or name one with --gateway or LIFECYCLE_GATEWAY__URL"
+_WRONG_ROLE = (
+    "use a token with a higher role (read < operate < admin); crawlctl gateway token new makes one"
+)
+NO_GATEWAY = (
+    "start a gateway on this machine (crawlctl dev), or name one with --gateway or "
+    "LIFECYCLE_GATEWAY__URL"
+)
 _LATER = "try again in a moment; crawlctl dev starts a gateway on this machine"
 
 
@@ -47,23 +54,35 @@ class Gateway:
     """
 
     def __init__(
-        self, url: str, *, token: str | None = None, timeout_s: float = 30.0, stack: Stack | None = None
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        timeout_s: float = 30.0,
+        stack: Stack | None = None,
     ) -> None:
         self.url = url.rstrip("/")
         address = urlsplit(self.url)
         if address.scheme not in ("http", "https") or not address.hostname:
-            raise WrongUsage(f"{url!r} is not a gateway address", "give one such as http://127.0.0.1:8500")
+            raise WrongUsage(
+                f"{url!r} is not a gateway address", "give one such as http://127.0.0.1:8500"
+            )
         self._timeout_s = timeout_s
         self._seen: dict[str, tuple[str, Document]] = {}
         self.accepted = False
-        """True if the last answer was 202: the gateway carries the request out. Otherwise it had nothing to do."""
-        # Plain HTTP needs no certificates, which take 20 ms to load. A proxy cannot reach this machine.
+        """True if the last answer was 202: the gateway carries the request out. Otherwise it had
+        nothing to do.
+        """
+        # Plain HTTP needs no certificates, which take 20 ms to load. A proxy cannot reach this
+        # machine.
         self._http = httpx.Client(
             base_url=self.url,
             timeout=timeout_s,
-            # The gateway closes an idle connection after 5 s. A call must not use one that closes just then.
+            # The gateway closes an idle connection after 5 s. A call must not use one that closes
+            # just then.
             limits=httpx.Limits(keepalive_expiry=2.0),
-            headers={"User-Agent": "crawlctl"} | ({"Authorization": f"Bearer {token}"} if token else {}),
+            headers={"User-Agent": "crawlctl"}
+            | ({"Authorization": f"Bearer {token}"} if token else {}),
             verify=address.scheme == "https",
             trust_env=address.hostname not in ("127.0.0.1", "localhost", "::1"),
         )
@@ -76,10 +95,13 @@ class Gateway:
     def __exit__(self, *error: object) -> None:
         self._http.close()
 
-    # --- runs ----------------------------------------------------------------------------------------------------
+    # --- runs -------------------------------------------------------------------------------------
 
     def start(self, request: Mapping[str, object], request_id: str, what: str = "run") -> Document:
-        """Start a run or a manager. A second call with the same ``request_id`` returns the same one."""
+        """Start a run or a manager.
+
+        A second call with the same ``request_id`` returns the same one.
+        """
         # A header only allows ASCII. Any other id goes into the body.
         headers = {"Idempotency-Key": request_id} if request_id.isascii() else {}
         body = dict(request) if headers else {**request, "request_id": request_id}
@@ -87,11 +109,16 @@ class Gateway:
             return self._send("POST", f"/v1/{what}s", json=body, headers=headers)
         except CommandFailed as failure:
             if failure.code is Exit.UNREACHABLE:
-                failure.next_step = f"try again with --request-id {request_id}: it starts the {what} at most once"
+                failure.next_step = (
+                    f"try again with --request-id {request_id}: it starts the {what} at most once"
+                )
             raise
 
     def runs(self, *, limit: int | None = None, **filters: Any) -> list[Document]:
-        """Return at most ``limit`` runs, the newest first. Filters have the names of the API's parameters."""
+        """Return at most ``limit`` runs, the newest first.
+
+        Filters have the names of the API's parameters.
+        """
         return self.rows("/v1/runs", limit=limit, **filters)
 
     def run(self, run_id: int) -> Document:
@@ -103,10 +130,14 @@ class Gateway:
         for row in self.rows("/v1/crawlers"):
             if row.get("name") == name:
                 return row
-        raise CommandFailed(Exit.NOT_FOUND, f"there is no crawler {name!r}", None, "crawlctl crawler list")
+        raise CommandFailed(
+            Exit.NOT_FOUND, f"there is no crawler {name!r}", None, "crawlctl crawler list"
+        )
 
     def poll(self, path: str, **params: Any) -> Document:
-        """Return a document that is polled. The gateway does not send an unchanged version again (``ETag``).
+        """Return a document that is polled.
+
+        The gateway does not send an unchanged version again (``ETag``).
 
         The result is the same object as long as the document does not change.
         """
@@ -127,14 +158,21 @@ class Gateway:
         return self.rows(f"/v1/runs/{run_id}/tasks", limit=limit, **filters)
 
     def logs(
-        self, run_id: int, task_id: int | None = None, *, tail: int | None = None, at_error: bool | None = None
+        self,
+        run_id: int,
+        task_id: int | None = None,
+        *,
+        tail: int | None = None,
+        at_error: bool | None = None,
     ) -> str:
-        """Return at most the last ``tail`` lines of a task's log (default: the log of the main task), or the lines
-        around its last error.
+        """Return at most the last ``tail`` lines of a task's log (default: the log of the main
+        task), or the lines around its last error.
         """
         return self.text(f"/v1/runs/{run_id}/logs", task=task_id, tail=tail, at_error=at_error)
 
-    def follow_logs(self, run_id: int, task_id: int | None = None, *, tail: int | None = None) -> Iterator[str]:
+    def follow_logs(
+        self, run_id: int, task_id: int | None = None, *, tail: int | None = None
+    ) -> Iterator[str]:
         """Yield pieces of a task's log as it grows, until the task has ended."""
         params = _given({"task": task_id, "tail": tail, "follow": "true"})
         with self._streamed(f"/v1/runs/{run_id}/logs", params) as answer:
@@ -142,17 +180,24 @@ class Gateway:
 
     def archive(self, run_id: int, attempt: int) -> Iterator[bytes]:
         """Yield the bytes of an attempt's archive."""
-        with self._streamed(f"/v1/runs/{run_id}/archive", {"attempt": attempt}, silence_s=ARCHIVE_SILENCE_S) as answer:
+        with self._streamed(
+            f"/v1/runs/{run_id}/archive", {"attempt": attempt}, silence_s=ARCHIVE_SILENCE_S
+        ) as answer:
             yield from answer.iter_bytes()
 
     def file(self, run_id: int, name: str) -> Generator[bytes]:
-        """Yield the bytes of a file of a run. After a broken connection, the download continues at the same byte."""
+        """Yield the bytes of a file of a run.
+
+        After a broken connection, the download continues at the same byte.
+        """
         at = tries = 0
         while True:
             begun = at
             headers = {"Range": f"bytes={at}-"} if at else {}
             try:
-                with self._streamed(f"/v1/runs/{run_id}/file", {"name": name}, 60.0, headers) as answer:
+                with self._streamed(
+                    f"/v1/runs/{run_id}/file", {"name": name}, 60.0, headers
+                ) as answer:
                     if at and answer.status_code != httpx.codes.PARTIAL_CONTENT:
                         raise CommandFailed(
                             Exit.ERROR,
@@ -171,18 +216,32 @@ class Gateway:
             time.sleep(tries)
 
     def stop(
-        self, run_id: int, *, force: bool = False, reason: str | None = None, request_id: str | None = None,
+        self,
+        run_id: int,
+        *,
+        force: bool = False,
+        reason: str | None = None,
+        request_id: str | None = None,
         requested_by: str | None = None,
-    ) -> Document:  # fmt: skip
+    ) -> Document:
         """Ask a run to end. Return its state. A run that has ended does not change."""
-        body = {"force": force, "reason": reason, "request_id": request_id, "requested_by": requested_by}
+        body = {
+            "force": force,
+            "reason": reason,
+            "request_id": request_id,
+            "requested_by": requested_by,
+        }
         return self.post(f"/v1/runs/{run_id}/stop", body)
 
-    def resume(self, run_id: int, *, rerun: bool = False, requested_by: str | None = None) -> Document:
+    def resume(
+        self, run_id: int, *, rerun: bool = False, requested_by: str | None = None
+    ) -> Document:
         """Resume a run that has ended."""
-        return self.post(f"/v1/runs/{run_id}/resume", {"rerun": rerun, "requested_by": requested_by})
+        return self.post(
+            f"/v1/runs/{run_id}/resume", {"rerun": rerun, "requested_by": requested_by}
+        )
 
-    # --- managers and graphs --------------------------------------------------------------------------------------
+    # --- managers and graphs ----------------------------------------------------------------------
 
     def get(self, path: str, /, **params: Any) -> Document:
         """Return the JSON document at this path."""
@@ -193,14 +252,24 @@ class Gateway:
         return self._request("GET", path, params=_given(params)).text
 
     def rows(
-        self, path: str, /, *, limit: int | None = None, last: Document | None = None, **filters: Any
+        self,
+        path: str,
+        /,
+        *,
+        limit: int | None = None,
+        last: Document | None = None,
+        **filters: Any,
     ) -> list[Document]:
-        """Return at most ``limit`` rows of a list, from all its pages. Their field has the last name of the path.
+        """Return at most ``limit`` rows of a list, from all its pages.
+
+        Their field has the last name of the path.
 
         The other fields of the last page are added to ``last``.
         """
         found: list[Document] = []
-        params: dict[str, Any] = _given(filters) | {"page_size": PAGE_SIZE if limit is None else min(limit, PAGE_SIZE)}
+        params: dict[str, Any] = _given(filters) | {
+            "page_size": PAGE_SIZE if limit is None else min(limit, PAGE_SIZE)
+        }
         while True:
             page = self._send("GET", path, params=params)
             found += page.pop(path.rpartition("/")[2], [])
@@ -212,9 +281,18 @@ class Gateway:
                 return found[:limit]
             params["page_token"] = token
 
-    def post(self, path: str, body: Mapping[str, Any] | None = None, key: str | None = None) -> Document:
-        """Send a POST request without fields that are ``None``. A second call with the same ``key`` does nothing."""
-        options = {} if body is None else {"json": {name: value for name, value in body.items() if value is not None}}
+    def post(
+        self, path: str, body: Mapping[str, Any] | None = None, key: str | None = None
+    ) -> Document:
+        """Send a POST request without fields that are ``None``.
+
+        A second call with the same ``key`` does nothing.
+        """
+        options = (
+            {}
+            if body is None
+            else {"json": {name: value for name, value in body.items() if value is not None}}
+        )
         return self._send("POST", path, headers={"Idempotency-Key": key} if key else {}, **options)
 
     def put(self, path: str, body: Mapping[str, Any]) -> Document:
@@ -226,7 +304,10 @@ class Gateway:
         return self._send("DELETE", path, params=_given(params))
 
     def send_graph(self, body: Mapping[str, object], pages: Sequence[bytes]) -> Document:
-        """Create a graph, send its pages, and start it. A second call with the same graph returns the same one."""
+        """Create a graph, send its pages, and start it.
+
+        A second call with the same graph returns the same one.
+        """
         found = self.post("/v1/graphs", body)
         if found.get("state") != "draft":
             return found
@@ -239,7 +320,7 @@ class Gateway:
         notes.append(started.get("note"))
         return {**started, "note": " ".join(filter(None, dict.fromkeys(notes))) or None}
 
-    # --- audits ---------------------------------------------------------------------------------------------------
+    # --- audits -----------------------------------------------------------------------------------
 
     def audit_report(self, audit_id: str) -> Document | None:
         """Return the report of this audit; ``None`` while it runs."""
@@ -251,7 +332,7 @@ class Gateway:
             raise
         return found
 
-    # --- transport -----------------------------------------------------------------------------------------------
+    # --- transport --------------------------------------------------------------------------------
 
     def _send(self, method: str, path: str, **options: Any) -> Document:
         return self._document(self._request(method, path, **options), method, path)
@@ -265,7 +346,8 @@ class Gateway:
             raise CommandFailed(
                 Exit.ERROR,
                 f"{self.url} is not our gateway",
-                f"the answer to {method} {path} is of type {answer.headers.get('content-type', 'unknown')}",
+                f"the answer to {method} {path} is of type "
+                f"{answer.headers.get('content-type', 'unknown')}",
                 "check --gateway",
             )
         return document
@@ -286,9 +368,14 @@ class Gateway:
         silence_s: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Iterator[httpx.Response]:
-        """Yield an answer whose body is read in pieces. ``silence_s`` limits the pause between two pieces."""
+        """Yield an answer whose body is read in pieces.
+
+        ``silence_s`` limits the pause between two pieces.
+        """
         timeout = httpx.Timeout(self._timeout_s, read=silence_s)
-        asked = self._http.stream("GET", path, params=dict(params), headers=headers, timeout=timeout)
+        asked = self._http.stream(
+            "GET", path, params=dict(params), headers=headers, timeout=timeout
+        )
         with self._transport(), asked as answer:
             if not answer.is_success:
                 answer.read()
@@ -319,11 +406,14 @@ def _given(params: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in params.items() if value}
 
 
-# --- errors -----------------------------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------
 
 
 def refusal(answer: httpx.Response, method: str, path: str) -> CommandFailed:
-    """Return the error for people in the problem document of an answer. The answer's body must have been read."""
+    """Return the error for people in the problem document of an answer.
+
+    The answer's body must have been read.
+    """
     try:
         problem = json.loads(answer.content)
     except ValueError:
@@ -331,9 +421,17 @@ def refusal(answer: httpx.Response, method: str, path: str) -> CommandFailed:
     if not isinstance(problem, dict):
         problem = {}
     code = _EXITS.get(answer.status_code, Exit.ERROR)
-    what = str(problem.get("detail") or problem.get("title") or f"{method} {path}: HTTP {answer.status_code}")
+    what = str(
+        problem.get("detail")
+        or problem.get("title")
+        or f"{method} {path}: HTTP {answer.status_code}"
+    )
     name = problem.get("code")
-    others = [f"{e.get('field')}: {e.get('message')}" for e in problem.get("errors") or () if isinstance(e, dict)][1:]
+    others = [
+        f"{e.get('field')}: {e.get('message')}"
+        for e in problem.get("errors") or ()
+        if isinstance(e, dict)
+    ][1:]
     why = "; ".join(([f"{name} (HTTP {answer.status_code})"] if name else []) + others) or None
     return CommandFailed(code, what, why, _next_step(code, name, path, answer))
 
@@ -341,12 +439,18 @@ def refusal(answer: httpx.Response, method: str, path: str) -> CommandFailed:
 def _next_step(code: Exit, name: object, path: str, answer: httpx.Response) -> str | None:
     subject, number = (*path.split("/")[2:4], None, None)[:2]
     noun = str(subject).removesuffix("s")
-    if noun in ("manager", "graph", "schedule", "webhook") and (found := _next_of(noun, code, name, number)):
+    if noun in ("manager", "graph", "schedule", "webhook") and (
+        found := _next_of(noun, code, name, number)
+    ):
         return found
     if code is Exit.NOT_FOUND and noun == "run" and number:
         return "crawlctl list" if name == "run_not_found" else f"crawlctl tasks {number}"
     if code is Exit.NOT_IN_THIS_STATE and noun == "run" and number:
-        return f"crawlctl resume {number} --rerun" if name == "already_completed" else f"crawlctl describe {number}"
+        return (
+            f"crawlctl resume {number} --rerun"
+            if name == "already_completed"
+            else f"crawlctl describe {number}"
+        )
     if code is Exit.USAGE and path == "/v1/runs" and answer.request.method == "POST":
         return "crawlctl crawler list, crawlctl start --help"
     if code is Exit.NOT_AUTHORISED:
@@ -366,5 +470,7 @@ def _next_of(noun: str, code: Exit, name: object, number: str | None) -> str | N
     if name == "unknown_crawler":
         return "crawlctl crawler list"
     if code in (Exit.NOT_FOUND, Exit.NOT_IN_THIS_STATE) and number:
-        return f"crawlctl {noun} describe {shlex.quote(unquote(number))}" + (" --steps all" if noun == "graph" else "")
+        return f"crawlctl {noun} describe {shlex.quote(unquote(number))}" + (
+            " --steps all" if noun == "graph" else ""
+        )
     return None

@@ -10,7 +10,8 @@ from crawler_lifecycle.cli.problems import CommandFailed, Exit
 
 T = TypeVar("T")
 
-#: Seconds between polls: the first pause, the longest pause, and the factor between two. Short runs need short pauses.
+#: Seconds between polls: the first pause, the longest pause, and the factor between two. Short runs
+#: need short pauses.
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 2.0
 GROWTH = 1.3
@@ -39,9 +40,9 @@ class Polling:
     ) -> Iterator[T]:
         """Yield each answer until the caller stops or the time is over.
 
-        Raises ``CommandFailed`` if the first call fails (unless the gateway has ``answered`` other calls), if the
-        gateway refuses a call, or if it is unreachable for ``OUTAGE_S``. ``silence`` is called once with the first
-        error of an outage.
+        Raises ``CommandFailed`` if the first call fails (unless the gateway has ``answered`` other
+        calls), if the gateway refuses a call, or if it is unreachable for ``OUTAGE_S``. ``silence``
+        is called once with the first error of an outage.
         """
         silent_since: float | None = None
         reported = False
@@ -51,7 +52,11 @@ class Polling:
             except CommandFailed as failure:
                 now = time.monotonic()
                 silent_since = silent_since or now
-                if failure.code is not Exit.UNREACHABLE or not answered or now - silent_since > OUTAGE_S:
+                if (
+                    failure.code is not Exit.UNREACHABLE
+                    or not answered
+                    or now - silent_since > OUTAGE_S
+                ):
                     raise
                 if not reported:
                     silence(failure)

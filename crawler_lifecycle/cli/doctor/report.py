@@ -1,4 +1,7 @@
-"""Findings, and the execution of all checks: at the same time, with a time limit. No check can prevent another."""
+"""Findings, and the execution of all checks: at the same time, with a time limit.
+
+No check can prevent another.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ SLOW = {
 }
 
 
-# --- findings ------------------------------------------------------------------------------------------------------
+# --- findings -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,42 +69,66 @@ def bad(check: str, text: str, cure: str | None) -> Line:
 
 
 def of_error(check: str, error: object, *, level: Level = "bad", cure: str | None = None) -> Line:
-    """Return a finding for one of our errors. Its text after the last semicolon is the cure; without it, ``cure``."""
+    """Return a finding for one of our errors.
+
+    Its text after the last semicolon is the cure; without it, ``cure``.
+    """
     what, _, last = str(error).rpartition("; ")
     return Line(check, level, what or last, last if what else cure)
 
 
 def old(check: str, product: str, version: str, least: tuple[int, int], lacks: str) -> list[Line]:
-    """Return a finding if ``version`` is older than ``least``; none for a version that cannot be read."""
+    """Return a finding if ``version`` is older than ``least``; none for a version that cannot be
+    read.
+    """
     found = re.search(r"(\d+)\.(\d+)", version)
     if found is None or (int(found[1]), int(found[2])) >= least:
         return []
     needed = ".".join(map(str, least))
-    return [bad(check, f"{product} {version} is too old: {lacks}", f"upgrade {product} to {needed} or newer")]
+    return [
+        bad(
+            check,
+            f"{product} {version} is too old: {lacks}",
+            f"upgrade {product} to {needed} or newer",
+        )
+    ]
 
 
 def clock_line(whose: str, ahead_s: float, uncertain_s: float) -> Line:
-    """Return a finding about a clock that is ``ahead_s`` ahead of ours, plus or minus ``uncertain_s``.
+    """Return a finding about a clock that is ``ahead_s`` ahead of ours, plus or minus
+    ``uncertain_s``.
 
     It is bad beyond ``CLOCK_OFF_MAX_S``, which is the difference that a proof of absence allows.
     """
     off = max(0.0, abs(ahead_s) - uncertain_s)
     if off < CLOCK_WARN_S:
-        return ok("clock", f"agrees with the clock of {whose} within {max(uncertain_s, abs(ahead_s)) + 0.05:.1f} s")
+        return ok(
+            "clock",
+            f"agrees with the clock of {whose} within "
+            f"{max(uncertain_s, abs(ahead_s)) + 0.05:.1f} s",
+        )
     words = f"this machine is {off:.1f} s {'behind' if ahead_s > 0 else 'ahead of'} {whose}"
-    cure = "synchronise both clocks (chrony, systemd-timesyncd): lags and schedules are wrong by this difference"
+    cure = (
+        "synchronise both clocks (chrony, systemd-timesyncd): lags and schedules are wrong by "
+        "this difference"
+    )
     if off <= CLOCK_OFF_MAX_S:
         return warn("clock", words, cure)
-    cure += f", and beyond {CLOCK_OFF_MAX_S:.0f} s a task may start after a stop proved that it cannot"
+    cure += (
+        f", and beyond {CLOCK_OFF_MAX_S:.0f} s a task may start after a stop proved that it cannot"
+    )
     return bad("clock", words, cure)
 
 
-# --- checks --------------------------------------------------------------------------------------------------------
+# --- checks ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Input of all checks. ``settings`` is ``None`` if they are invalid; ``fix`` allows checks to repair."""
+    """Input of all checks.
+
+    ``settings`` is ``None`` if they are invalid; ``fix`` allows checks to repair.
+    """
 
     settings: Settings | None
     sources: Sources
@@ -109,11 +136,15 @@ class Context:
     fix: bool = False
     limit_s: float = 15.0
     services: str | None = None
-    """The namespace of our services, whose accounts are checked; ``None``: only our own rights are checked."""
+    """The namespace of our services, whose accounts are checked; ``None``: only our own rights are
+    checked.
+    """
 
     @property
     def call_s(self) -> float:
-        """Seconds for one call: a check makes several calls, and must report an error within ``limit_s``."""
+        """Seconds for one call: a check makes several calls, and must report an error within
+        ``limit_s``.
+        """
         return self.limit_s / 3
 
     @property
@@ -134,7 +165,10 @@ class Check:
 
 
 def _begun(check: Check, context: Context) -> Future[Sequence[Line]]:
-    """Start a check in its own thread. A daemon thread that hangs does not keep the program from ending."""
+    """Start a check in its own thread.
+
+    A daemon thread that hangs does not keep the program from ending.
+    """
     found: Future[Sequence[Line]] = Future()
 
     def look() -> None:
@@ -149,7 +183,9 @@ def _begun(check: Check, context: Context) -> Future[Sequence[Line]]:
 
 
 def run(checks: Sequence[Check], context: Context) -> Iterator[Line]:
-    """Yield the findings of all checks in their order, within ``context.limit_s`` seconds even if a check hangs."""
+    """Yield the findings of all checks in their order, within ``context.limit_s`` seconds even if a
+    check hangs.
+    """
     until = time.monotonic() + context.limit_s
     chosen = [check for check in checks if context.settings is not None or not check.needs_settings]
     for check, found in [(check, _begun(check, context)) for check in chosen]:
@@ -159,15 +195,20 @@ def run(checks: Sequence[Check], context: Context) -> Iterator[Line]:
             cure = "examine the system that it calls, or give checks more time with --timeout"
             lines = [bad(check.name, f"no answer within {context.limit_s:g} s", cure)]
         for line in lines:
-            cured = None if line.cure is None or line.level == "ok" else context.redactor.text(line.cure)
+            cured = (
+                None
+                if line.cure is None or line.level == "ok"
+                else context.redactor.text(line.cure)
+            )
             yield replace(line, text=context.redactor.text(line.text), cure=cured)
 
 
 def load(settings: Settings) -> None:
     """Import the modules that the checks need, before their threads begin.
 
-    Threads that import the same packages wait for each other. This would use up the time of the checks. If two threads
-    wait for one another, Python even returns a module that is only partly loaded.
+    Threads that import the same packages wait for each other. This would use up the time of the
+    checks. If two threads wait for one another, Python even returns a module that is only partly
+    loaded.
     """
     from crawler_lifecycle.clusters.kind import kind_of
 

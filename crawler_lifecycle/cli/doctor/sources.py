@@ -22,9 +22,16 @@ from crawler_lifecycle.settings import PREFIX, Settings, variables
 DEFAULT = "default"
 ENVIRONMENT = "environment"
 
-#: Variables of other programs that decide which systems our processes call. The last line has secrets.
+#: Variables of other programs that decide which systems our processes call. The last line has
+#: secrets.
 _OTHERS = (
-    *("TEMPORAL_ADDRESS", "TEMPORAL_NAMESPACE", "TEMPORAL_PROFILE", "TEMPORAL_CONFIG_FILE", "TEMPORAL_TLS"),
+    *(
+        "TEMPORAL_ADDRESS",
+        "TEMPORAL_NAMESPACE",
+        "TEMPORAL_PROFILE",
+        "TEMPORAL_CONFIG_FILE",
+        "TEMPORAL_TLS",
+    ),
     *("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"),
     *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "OTEL_EXPORTER_OTLP_ENDPOINT"),
     *("TEMPORAL_API_KEY", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
@@ -33,7 +40,9 @@ _OTHERS = (
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Sources of settings: the environment, the file of ``LIFECYCLE_CONFIG``, and a running ``crawlctl dev``."""
+    """Sources of settings: the environment, the file of ``LIFECYCLE_CONFIG``, and a running
+    ``crawlctl dev``.
+    """
 
     environment: Mapping[str, str]
     file: Path | None = None
@@ -56,10 +65,12 @@ class Sources:
 
 
 def collect(state_dir: Path | None) -> Sources:
-    """Read the sources. If no setting names a system, use the ``crawlctl dev`` of this folder or a folder above it.
+    """Read the sources.
 
-    Its addresses are written into the environment of this process. Raises ``CommandFailed`` if ``state_dir`` was given
-    but has no stack.
+    If no setting names a system, use the ``crawlctl dev`` of this folder or a folder above it.
+
+    Its addresses are written into the environment of this process. Raises ``CommandFailed`` if
+    ``state_dir`` was given but has no stack.
     """
     environment = dict(os.environ)
     file = Path(environment["LIFECYCLE_CONFIG"]) if environment.get("LIFECYCLE_CONFIG") else None
@@ -79,7 +90,11 @@ def collect(state_dir: Path | None) -> Sources:
         return Sources(environment, file, tree)
     given = settings_beside(stack)
     if state_dir is None:
-        given = {name: value for name, value in given.items() if _of_temporal(name) or not environment.get(name)}
+        given = {
+            name: value
+            for name, value in given.items()
+            if _of_temporal(name) or not environment.get(name)
+        }
     for name in filter(_of_temporal, environment):
         del os.environ[name]  # a profile or key for another server
     os.environ.update(given)
@@ -92,10 +107,15 @@ def _of_temporal(name: str) -> bool:
 
 def _stack(state_dir: Path | None, environment: Mapping[str, str]) -> dev_json.Stack | None:
     if state_dir is None:
-        # The variables of Temporal are those of its own programs: they alone name no installation of ours.
+        # The variables of Temporal are those of its own programs: they alone name no installation
+        # of ours.
         ours = {name: value for name, value in environment.items() if not _of_temporal(name)}
         found = None if dev_json.is_told(ours) else stack_of_dev()
-        if found is not None and dev_json.is_told(environment) and "temporal" not in living(found.known):
+        if (
+            found is not None
+            and dev_json.is_told(environment)
+            and "temporal" not in living(found.known)
+        ):
             return None
         return found
     file = state_dir / dev_json.NAME
@@ -113,22 +133,34 @@ def _stack(state_dir: Path | None, environment: Mapping[str, str]) -> dev_json.S
     return found
 
 
-# --- the present values --------------------------------------------------------------------------------------------
+# --- the present values ---------------------------------------------------------------------------
 
 
-def in_force(settings: Settings, sources: Sources, redactor: redaction.Redactor) -> list[dict[str, str]]:
-    """Return name, value and source of every setting, and of the other variables that matter, without secrets."""
+def in_force(
+    settings: Settings, sources: Sources, redactor: redaction.Redactor
+) -> list[dict[str, str]]:
+    """Return name, value and source of every setting, and of the other variables that matter,
+    without secrets.
+    """
     found = []
     for variable in variables():
         value: Any = settings
         for part in variable.removeprefix(PREFIX).lower().split("__"):
             value = getattr(value, part)
-        found.append({"name": variable, "value": _shown(variable, value, redactor), "source": sources.of(variable)})
+        found.append(
+            {
+                "name": variable,
+                "value": _shown(variable, value, redactor),
+                "source": sources.of(variable),
+            }
+        )
     for variable in _OTHERS:
         text = os.environ.get(variable)
         if text:
             source = str(sources.dev_json) if variable in sources.of_dev else ENVIRONMENT
-            found.append({"name": variable, "value": _shown(variable, text, redactor), "source": source})
+            found.append(
+                {"name": variable, "value": _shown(variable, text, redactor), "source": source}
+            )
     return found
 
 

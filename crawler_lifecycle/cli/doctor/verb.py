@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 
 #: Seconds for all checks together. They run at the same time.
 LIMIT_S = 15.0
-SETTINGS = (Column("Setting", of("name")), Column("Value", of("value")), Column("From", of("source")))
+SETTINGS = (
+    Column("Setting", of("name")),
+    Column("Value", of("value")),
+    Column("From", of("source")),
+)
 _STYLES = {"ok": "green", "warn": "yellow", "bad": "red bold"}
 
 
@@ -36,11 +40,11 @@ def doctor(
 ) -> int:
     """Check an installation: settings, versions, Temporal, database, cluster rights, archive, bus.
 
-    Each line says ok, warn or bad, and the cure. The exit code is 1 if something is bad. Nothing is changed without
-    --fix, except for a probe in the archive that is removed again.
+    Each line says ok, warn or bad, and the cure. The exit code is 1 if something is bad. Nothing is
+    changed without --fix, except for a probe in the archive that is removed again.
 
-    With --cluster, from any machine with a kubeconfig: the versions, rights of each service account, namespaces and
-    clocks of the systems that an installation needs.
+    With --cluster, from any machine with a kubeconfig: the versions, rights of each service
+    account, namespaces and clocks of the systems that an installation needs.
 
     Parameters
     ----------
@@ -101,9 +105,15 @@ def _prepare(
         settings = Settings.load()
         kind_of(settings.cluster)
     except InvalidRequest as error:
-        wrong = bad("settings", redactor.text(str(error)), "correct it; checks that need settings were not run")
+        wrong = bad(
+            "settings",
+            redactor.text(str(error)),
+            "correct it; checks that need settings were not run",
+        )
         return Context(None, found, redactor, fix, limit_s), (), (wrong,)
-    line = ok("settings", f"addresses come from {found.dev_json}" if found.dev_json else "all are valid")
+    line = ok(
+        "settings", f"addresses come from {found.dev_json}" if found.dev_json else "all are valid"
+    )
     context = Context(settings, found, redactor, fix, limit_s, services)
     return context, sources.in_force(settings, found, redactor), (line,)
 
@@ -129,8 +139,8 @@ def _checks(settings: Settings | None) -> Sequence[Check]:
 def _here(checks: Sequence[Check], context: Context) -> tuple[Sequence[Check], Sequence[Line]]:
     """Return the checks that apply here, and a line about the reason if some do not.
 
-    In the pod of a component, only the systems that it uses are checked. If only a gateway is named, it tells its
-    state itself.
+    In the pod of a component, only the systems that it uses are checked. If only a gateway is
+    named, it tells its state itself.
     """
     from crawler_lifecycle.clusters.kind import kind_of
 
@@ -138,7 +148,10 @@ def _here(checks: Sequence[Check], context: Context) -> tuple[Sequence[Check], S
     from .report import ok
 
     mine = None
-    if context.settings is not None and (asked := kind_of(context.settings.cluster).component) is not None:
+    if (
+        context.settings is not None
+        and (asked := kind_of(context.settings.cluster).component) is not None
+    ):
         mine = resolve_name(asked)()
     if context.services is not None:
         wanted = component.INSTALLATION

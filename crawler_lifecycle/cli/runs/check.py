@@ -1,4 +1,6 @@
-"""``crawlctl crawler check``: starts, stops and resumes a crawler, and reports what of the contract it keeps."""
+"""``crawlctl crawler check``: starts, stops and resumes a crawler, and reports what of the contract
+it keeps.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +32,13 @@ Counts = dict[str, int]
 TAG = "check"
 WHY = "crawlctl crawler check"
 _STYLES = {"ok": "green", "FAILED": "red bold", "skipped": "yellow"}
-#: Different readings of the counters that prove growth. After more of them, we no longer wait for the word ``resumed``,
-#: which looks find: they are nearly as frequent as the readings.
+#: Different readings of the counters that prove growth. After more of them, we no longer wait for
+#: the word ``resumed``, which looks find: they are nearly as frequent as the readings.
 _GROWTHS = 3
 _PATIENCE = 8
 _QUICK: dict[str, Any] = {"tags": [TAG], "poll_minutes": [0.05]}
-#: Seconds for the archive; seconds after the grace in which a stopped run must end; and seconds after ``--limit-s`` at
-#: which the service itself stops a run, if this program died.
+#: Seconds for the archive; seconds after the grace in which a stopped run must end; and seconds
+#: after ``--limit-s`` at which the service itself stops a run, if this program died.
 _EXPORT_S = 60.0
 _STOP_S = 60.0
 _ABANDONED_S = 300.0
@@ -72,11 +74,18 @@ class CheckedRun(NamedTuple):
 
     @property
     def counts(self) -> Counts:
-        return {name: self.task[name] for name in ("pages", "items") if self.task.get(name) is not None}
+        return {
+            name: self.task[name] for name in ("pages", "items") if self.task.get(name) is not None
+        }
 
     @property
     def cause(self) -> str:
-        return clean(self.task.get("cause") or self.run.get("cause") or self.run.get("waiting") or "no reason is known")
+        return clean(
+            self.task.get("cause")
+            or self.run.get("cause")
+            or self.run.get("waiting")
+            or "no reason is known"
+        )
 
 
 def check(
@@ -89,11 +98,12 @@ def check(
     project: Project = None,
     by: By = None,
 ) -> int:
-    """Check that a crawler keeps the contract (docs/contract.md), with runs that have the tag check.
+    """Check that a crawler keeps the contract (docs/contract.md), with runs that have the tag
+    check.
 
-    It starts the crawler, waits until its counters grow, stops it, resumes it, and starts it once more to let it end.
-    Each line says ok, FAILED or skipped, and the cure. The exit code is 1 if something failed. Runs that still execute
-    at the end are stopped, also after Ctrl-C.
+    It starts the crawler, waits until its counters grow, stops it, resumes it, and starts it once
+    more to let it end. Each line says ok, FAILED or skipped, and the cure. The exit code is 1 if
+    something failed. Runs that still execute at the end are stopped, also after Ctrl-C.
 
     Parameters
     ----------
@@ -116,7 +126,9 @@ def check(
             for line in trial.lines():
                 lines.append(line)
                 if current().for_people:
-                    show_finding(line.result.ljust(9), _STYLES[line.result], line.check, line.text, line.cure)
+                    show_finding(
+                        line.result.ljust(9), _STYLES[line.result], line.check, line.text, line.cure
+                    )
         finally:
             trial.leave_nothing()
     counts = {result: sum(line.result == result for line in lines) for result in _STYLES}
@@ -129,19 +141,30 @@ def check(
 
 
 class Trial:
-    """The runs of one check. Its methods continue after a restart of the gateway. They raise ``CommandFailed``."""
+    """The runs of one check.
 
-    def __init__(self, gateway: Gateway, entry: Document, request: dict[str, Any], limit_s: float) -> None:
-        self._longest_s = min(limit_s + _ABANDONED_S, entry["limits"].get("run_timeout_s") or math.inf)
+    Its methods continue after a restart of the gateway. They raise ``CommandFailed``.
+    """
+
+    def __init__(
+        self, gateway: Gateway, entry: Document, request: dict[str, Any], limit_s: float
+    ) -> None:
+        self._longest_s = min(
+            limit_s + _ABANDONED_S, entry["limits"].get("run_timeout_s") or math.inf
+        )
         self._grace_s = entry["limits"].get("stop_grace_s") or 30.0
         self._gateway = gateway
         self._entry = entry
         self._limit_s = limit_s
         self._by = request["requested_by"]
-        self._request = request | _QUICK | {"limits": {"start_check_s": 1, "run_timeout_s": self._longest_s}}
+        self._request = (
+            request | _QUICK | {"limits": {"start_check_s": 1, "run_timeout_s": self._longest_s}}
+        )
         self.runs: list[int] = []
         self._live: set[str] = set()
-        """The request ids of runs that may execute. They also find a run whose start was not answered."""
+        """The request ids of runs that may execute. They also find a run whose start was not
+        answered.
+        """
 
     def lines(self) -> Iterator[Line]:
         """Carry out the check, and yield each line as soon as it is known."""
@@ -149,10 +172,17 @@ class Trial:
         counts = list[Counts]()
         seen = self._follow(run, lambda seen: bool(seen.task.get("started_at")))
         if not seen.task.get("started_at"):
-            cure = "correct its entry in the catalogue; if it waits for a place, free one, or raise --limit-s"
+            cure = (
+                "correct its entry in the catalogue; if it waits for a place, free one, or "
+                "raise --limit-s"
+            )
             yield _bad("executes", f"no task of run {run} executed: {seen.cause}", cure, "start")
             return
-        yield Line("executes", "ok", f"after {took(seen.run.get('created_at'), seen.task['started_at'])}, as run {run}")
+        yield Line(
+            "executes",
+            "ok",
+            f"after {took(seen.run.get('created_at'), seen.task['started_at'])}, as run {run}",
+        )
         seen = self._follow(run, lambda seen: _readings(counts, seen) >= _GROWTHS)
         seen = seen if seen.ended else self._stop(run)
         yield _counters(counts, seen)
@@ -168,7 +198,11 @@ class Trial:
     def leave_nothing(self) -> None:
         """Ask the runs of this check that have not ended to stop."""
         try:
-            found = self._gateway.runs(limit=50, crawler=self._request["crawler"], tag=[TAG]) if self._live else []
+            found = (
+                self._gateway.runs(limit=50, crawler=self._request["crawler"], tag=[TAG])
+                if self._live
+                else []
+            )
             for run in [row["run_id"] for row in found if row["request_id"] in self._live]:
                 self._gateway.stop(run, reason=WHY, requested_by=self._by)
                 say(f"run {run} is asked to stop; next: crawlctl wait {run} --for ended")
@@ -219,15 +253,27 @@ class Trial:
         (asked, ended) = map(moment, times)
         after = took(*times)
         if seen.ended and not seen.stopped:
-            cure = "let it crawl for some 20 s by its arguments or settings; after a stop it must not say finished"
+            cure = (
+                "let it crawl for some 20 s by its arguments or settings; after a stop it must "
+                "not say finished"
+            )
             if asked and ended and ended > asked:
                 return _bad("stop", f"{seen.cause}, {after} after the stop", cure, "stop")
-            return Line("stop", "skipped", f"it ended before a stop could end it: {seen.cause}", cure)
+            return Line(
+                "stop", "skipped", f"it ended before a stop could end it: {seen.cause}", cure
+            )
         code = seen.task.get("exit_code")
-        if seen.run.get("outcome") == "cancelled" and not seen.task.get("exit_signal") and code in (0, 11):
+        if (
+            seen.run.get("outcome") == "cancelled"
+            and not seen.task.get("exit_signal")
+            and code in (0, 11)
+        ):
             return Line("stop", "ok", f"cancelled with exit {code}, {after} after the stop")
         text = seen.cause if seen.ended else f"it still executes {after} after the stop"
-        cure = f"on {self._entry['stop_signal']} save what is needed, and end with exit 0 or 11 in {self._grace_s:g} s"
+        cure = (
+            f"on {self._entry['stop_signal']} save what is needed, and end with exit 0 or 11 in "
+            f"{self._grace_s:g} s"
+        )
         return _bad("stop", text, cure, "stop")
 
     def _last_words(self, seen: CheckedRun) -> Line:
@@ -235,22 +281,34 @@ class Trial:
             return Line("last words", "skipped", "it was not stopped")
         log = ""
         with suppress(CommandFailed):  # there may be none
-            log = self._ask(lambda: self._gateway.logs(seen.run["run_id"], seen.task.get("task_id"), tail=50))
-        _, mark, said = log.rpartition('{"crawl_progress": {')  # the crawler may have begun the line
+            log = self._ask(
+                lambda: self._gateway.logs(seen.run["run_id"], seen.task.get("task_id"), tail=50)
+            )
+        # The crawler may have begun the line.
+        _, mark, said = log.rpartition('{"crawl_progress": {')
         if mark and (told := re.search(r'"finish_reason": "((?:[^"\\]|\\.)+)"', said)):
             return Line("last words", "ok", f"finish reason {clean(told[1])}")
-        cure = "end by yourself with exit 0 or 11 after the stop signal, or write finish_reason into CRAWL_STATS_FILE"
+        cure = (
+            "end by yourself with exit 0 or 11 after the stop signal, or write finish_reason "
+            "into CRAWL_STATS_FILE"
+        )
         return _bad("last words", "its log tells no finish reason", cure, "end")
 
     def _resuming(self, before: CheckedRun) -> Iterator[Line]:
         if not before.stopped or not self._entry.get("resumable"):
-            why = "its entry of the catalogue does not say resumable: true" if before.stopped else "it was not stopped"
+            why = (
+                "its entry of the catalogue does not say resumable: true"
+                if before.stopped
+                else "it was not stopped"
+            )
             yield from (Line(name, "skipped", why) for name in ("resume", "goes on"))
             return
         run = int(before.run["run_id"])
         counts = list[Counts]()
         self._live.add(str(before.run["request_id"]))
-        attempt = int(self._ask(lambda: self._gateway.resume(run, requested_by=self._by))["attempt"])
+        attempt = int(
+            self._ask(lambda: self._gateway.resume(run, requested_by=self._by))["attempt"]
+        )
 
         def done(seen: CheckedRun) -> bool:
             return _readings(counts, seen) >= (_PATIENCE if seen.task.get("resumed") is None else 1)
@@ -263,22 +321,41 @@ class Trial:
         if seen.task.get("resumed") is True and not failed:
             yield Line("resume", "ok", note)
         else:
-            cure = 'with CRAWL_RESUME=1 go on from CRAWL_STATE_DIR, and write "resumed": true into CRAWL_STATS_FILE'
+            cure = (
+                'with CRAWL_RESUME=1 go on from CRAWL_STATE_DIR, and write "resumed": true into '
+                "CRAWL_STATS_FILE"
+            )
             yield _bad("resume", (not failed and note) or seen.cause, cure, "state")
-        if lower := _lower(told, before.counts) or ("none is told" if before.counts and not told else ""):
+        if lower := _lower(told, before.counts) or (
+            "none is told" if before.counts and not told else ""
+        ):
             cure = "keep the counters in CRAWL_STATE_DIR, and count on from them"
             yield _bad("goes on", f"counters after the resume: {lower}", cure, "state")
         else:
-            yield Line("goes on", "ok" if told else "skipped", f"from {_words(before.counts)} to {_words(told)}")
+            yield Line(
+                "goes on",
+                "ok" if told else "skipped",
+                f"from {_words(before.counts)} to {_words(told)}",
+            )
 
     def _ending(self, run: int, seen: CheckedRun) -> Iterator[Line]:
         if not seen.ended:
             seen = self._stop(run)
-            yield Line("end", "skipped", f"it did not end in {self._limit_s:g} s", "give it less, or raise --limit-s")
+            yield Line(
+                "end",
+                "skipped",
+                f"it did not end in {self._limit_s:g} s",
+                "give it less, or raise --limit-s",
+            )
         elif seen.run.get("status") == "COMPLETED":
-            yield Line("end", "ok", f"{clean(seen.run.get('outcome'))}, exit {seen.task.get('exit_code')}")
+            yield Line(
+                "end", "ok", f"{clean(seen.run.get('outcome'))}, exit {seen.task.get('exit_code')}"
+            )
         else:
-            cure = "end with exit 0 when all is done, and with another code and its reason on standard error if not"
+            cure = (
+                "end with exit 0 when all is done, and with another code and its reason on "
+                "standard error if not"
+            )
             yield _bad("end", f"{clean(seen.run.get('outcome'))}: {seen.cause}", cure, "end")
         yield self._items(run, seen)
         yield self._files(run)
@@ -291,22 +368,44 @@ class Trial:
         notes = [clean(note) for note in stats["notes"]]
         text = ": ".join(filter(None, (f"{number(items)} can be read", "; ".join(notes))))
         cure = "write items.jsonl in CRAWL_FILES_DIR, a JSON object a line"
-        # Another crawler in the same folder may have left files that are not kept. They are no items of this one.
-        wrong = any(not note.endswith(NOT_KEPT) for note in notes) if items else seen.task.get("items")
+        # Another crawler in the same folder may have left files that are not kept. They are no
+        # items of this one.
+        wrong = (
+            any(not note.endswith(NOT_KEPT) for note in notes) if items else seen.task.get("items")
+        )
         if wrong:
-            return _bad("items", f"{text} ({number(seen.task.get('items'))} were told)", cure, "items")
-        return Line("items", "ok", text) if items else Line("items", "skipped", text, f"{cure}, if it has any")
+            return _bad(
+                "items", f"{text} ({number(seen.task.get('items'))} were told)", cure, "items"
+            )
+        return (
+            Line("items", "ok", text)
+            if items
+            else Line("items", "skipped", text, f"{cure}, if it has any")
+        )
 
     def _files(self, run: int) -> Line:
         export: Document = {}
-        for found in Polling(timeout_s=_EXPORT_S).answers(lambda: self._gateway.run(run), answered=True):
-            export = next((export for export in found["exports"] if export["attempt"] == found["attempt"]), {})
+        for found in Polling(timeout_s=_EXPORT_S).answers(
+            lambda: self._gateway.run(run), answered=True
+        ):
+            export = next(
+                (export for export in found["exports"] if export["attempt"] == found["attempt"]), {}
+            )
             if export.get("status") in ("exported", "empty"):
                 break
         if export.get("status") == "exported":
-            return Line("files", "ok", f"{number(export['files'])} in the archive, {number(export['bytes'])} bytes")
+            return Line(
+                "files",
+                "ok",
+                f"{number(export['files'])} in the archive, {number(export['bytes'])} bytes",
+            )
         text = clean(export.get("error") or export.get("status")) or "no archive yet"
-        return _bad("files", text, "leave CRAWL_FILES_DIR in its place; crawlctl doctor checks the archive", "files")
+        return _bad(
+            "files",
+            text,
+            "leave CRAWL_FILES_DIR in its place; crawlctl doctor checks the archive",
+            "files",
+        )
 
 
 def _readings(counts: list[Counts], seen: CheckedRun) -> int:
@@ -317,7 +416,9 @@ def _readings(counts: list[Counts], seen: CheckedRun) -> int:
 
 
 def _counters(counts: list[Counts], seen: CheckedRun) -> Line:
-    cure = "write pages and items into CRAWL_STATS_FILE about once a second, and never set them back"
+    cure = (
+        "write pages and items into CRAWL_STATS_FILE about once a second, and never set them back"
+    )
     first, last = (counts[0], counts[-1]) if counts else ({}, {})
     if lower := _lower(seen.counts, last):
         return _bad("counters", f"they went back: {lower}", cure, "counters")
@@ -333,4 +434,6 @@ def _lower(now: Counts, before: Counts) -> str:
 
 
 def _words(counts: Counts) -> str:
-    return ", ".join(f"{value:,} {name}" for name, value in counts.items()) or "no pages and no items"
+    return (
+        ", ".join(f"{value:,} {name}" for name, value in counts.items()) or "no pages and no items"
+    )

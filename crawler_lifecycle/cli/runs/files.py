@@ -1,4 +1,6 @@
-"""``crawlctl files`` and ``export``: the supporting files of a run, from its tasks or from its archive."""
+"""``crawlctl files`` and ``export``: the supporting files of a run, from its tasks or from its
+archive.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +31,14 @@ TaskId = Annotated[int | None, Parameter(help="only those of this task, by its i
 
 
 def files_of(gateway: Gateway, run: int, task: int | None) -> tuple[list[Document], str | None]:
-    """Return the files of a run, with their names in the archive, and a note for people, if there is one."""
+    """Return the files of a run, with their names in the archive, and a note for people, if there
+    is one.
+    """
     found = gateway.get(f"/v1/runs/{run}/files", task=task)
     left_out = int(found.get("left_out") or 0)
-    why = f"{number(left_out)} more are left out: links, pipes, or one too many" if left_out else None
+    why = (
+        f"{number(left_out)} more are left out: links, pipes, or one too many" if left_out else None
+    )
     notes = [why, clean(found.get("note"))]
     return found["files"], "; ".join(filter(None, notes)) or None
 
@@ -45,7 +51,9 @@ def files(
     task: TaskId = None,
     download: Path | None = None,
 ) -> int:
-    """List the supporting files of a run, also while it runs. With a name, show or download that file.
+    """List the supporting files of a run, also while it runs.
+
+    With a name, show or download that file.
 
     Parameters
     ----------
@@ -57,7 +65,8 @@ def files(
     if name is None and download is not None:
         raise WrongUsage(
             "--download needs the name of a file",
-            f"crawlctl files {run} NAME --download FOLDER, or all files: crawlctl export {run} --download FOLDER",
+            f"crawlctl files {run} NAME --download FOLDER, or all files: crawlctl export {run} "
+            "--download FOLDER",
         )
     with current().gateway() as gateway:
         rows, note = files_of(gateway, run, task)
@@ -65,19 +74,31 @@ def files(
         if name is None:
             empty = f"run {run} has no supporting files"
             document = {"run_id": run, "files": rows, "note": note}
-            emit(document, names=names, table=lambda: show_rows(rows, tables.FILES, empty=empty), rows=rows)
+            emit(
+                document,
+                names=names,
+                table=lambda: show_rows(rows, tables.FILES, empty=empty),
+                rows=rows,
+            )
             if note:
                 say(note)
             if rows:
                 say(f"next: crawlctl files {run} NAME · crawlctl items {run}")
             return Exit.DONE
         if name not in names:
-            raise CommandFailed(Exit.NOT_FOUND, f"run {run} has no file {name!r}", None, f"crawlctl files {run}")
+            raise CommandFailed(
+                Exit.NOT_FOUND, f"run {run} has no file {name!r}", None, f"crawlctl files {run}"
+            )
         with closing(gateway.file(run, name)) as pieces:
             if download is None:
                 return _show_file(run, name, pieces)
             target = download / os.path.basename(name)
-            document = {"run_id": run, "name": name, "file": str(target), "bytes": fetch(pieces, target)}
+            document = {
+                "run_id": run,
+                "name": name,
+                "file": str(target),
+                "bytes": fetch(pieces, target),
+            }
     shown = f"{clean(target)}: {number(document['bytes'])} bytes"
     emit(document, names=[target], table=lambda: print(shown))
     return Exit.DONE
@@ -92,13 +113,20 @@ def _show_file(run: int, name: str, pieces: Iterator[bytes]) -> int:
     whole, text = len(text) <= SHOWN_MAX, text[:SHOWN_MAX]
     shown = clean(text.replace("\r\n", "\n"), lines=True)
     document = {"run_id": run, "name": name, "text": text, "whole": whole}
-    emit(document, names=[name], table=lambda: print(shown, end="" if shown.endswith("\n") or not shown else "\n"))
+    emit(
+        document,
+        names=[name],
+        table=lambda: print(shown, end="" if shown.endswith("\n") or not shown else "\n"),
+    )
     if not whole:
-        say(f"… only the beginning is shown; the whole file: crawlctl files {run} {clean(name)} --download .")
+        say(
+            f"… only the beginning is shown; the whole file: crawlctl files {run} {clean(name)} "
+            "--download ."
+        )
     return Exit.DONE
 
 
-# --- export ----------------------------------------------------------------------------------------------------------
+# --- export ---------------------------------------------------------------------------------------
 
 
 def export(
@@ -112,7 +140,8 @@ def export(
 ) -> int:
     """Show the exports of a run and its deliveries; send them again, or download the archive.
 
-    A download is checked against the recorded SHA-256. The file only gets its name when it is complete.
+    A download is checked against the recorded SHA-256. The file only gets its name when it is
+    complete.
 
     Parameters
     ----------
@@ -144,7 +173,9 @@ def export(
         record = wanted_export(found, attempt)
         target = download / f"run-{run}-attempt-{record['attempt']}-supporting-files.zip"
         say(f"downloading {number(record.get('bytes'))} bytes")
-        size = fetch(gateway.archive(run, int(record["attempt"])), target, str(record.get("sha256") or ""))
+        size = fetch(
+            gateway.archive(run, int(record["attempt"])), target, str(record.get("sha256") or "")
+        )
     facts = {"file": str(target), "bytes": size, "sha256": record.get("sha256")}
     shown = {**facts, "bytes": number(size)}
     document = {"run_id": run, "attempt": record["attempt"], **facts}
@@ -164,7 +195,9 @@ def _show(run: Document, attempt: int | None) -> int:
         show_rows(deliveries, tables.DELIVERIES, empty="no event was delivered yet")
 
     document = {"run_id": run_id, "exports": exports, "deliveries": deliveries}
-    emit(document, names=[export.get("url") for export in exports if export.get("url")], table=table)
+    emit(
+        document, names=[export.get("url") for export in exports if export.get("url")], table=table
+    )
     if any(row.get("status") == "failed" for row in (*exports, *deliveries)):
         say(f"next: crawlctl export {run_id} --resend")
     elif any(export.get("url") for export in exports):
@@ -177,34 +210,47 @@ def _of_attempt(rows: Any, attempt: int | None) -> list[dict[str, Any]]:
 
 
 def wanted_export(run: Document, attempt: int | None) -> dict[str, Any]:
-    """Return the export record of the archive to download. Raises ``CommandFailed`` if there is no archive."""
+    """Return the export record of the archive to download.
+
+    Raises ``CommandFailed`` if there is no archive.
+    """
     run_id = run.get("run_id")
-    known = sorted(_of_attempt(run.get("exports"), attempt), key=lambda row: int(row.get("attempt") or 0))
+    known = sorted(
+        _of_attempt(run.get("exports"), attempt), key=lambda row: int(row.get("attempt") or 0)
+    )
     ready = [row for row in known if row.get("url") and row.get("sha256")]
     if ready:
         return ready[-1]
     which = f"run {run_id}" + (f" attempt {attempt}" if attempt is not None else "")
     if not known:
-        raise CommandFailed(Exit.NOT_FOUND, f"nothing was exported of {which}", None, f"crawlctl export {run_id}")
-    why = f"its export is {known[-1].get('status')}" + (f": {known[-1]['error']}" if known[-1].get("error") else "")
+        raise CommandFailed(
+            Exit.NOT_FOUND, f"nothing was exported of {which}", None, f"crawlctl export {run_id}"
+        )
+    why = f"its export is {known[-1].get('status')}" + (
+        f": {known[-1]['error']}" if known[-1].get("error") else ""
+    )
     raise CommandFailed(
-        Exit.NOT_IN_THIS_STATE, f"{which} has no archive", why, f"crawlctl export {run_id} --resend --only files"
+        Exit.NOT_IN_THIS_STATE,
+        f"{which} has no archive",
+        why,
+        f"crawlctl export {run_id} --resend --only files",
     )
 
 
-# --- downloads -------------------------------------------------------------------------------------------------------
+# --- downloads ------------------------------------------------------------------------------------
 
 
 def fetch(pieces: Iterable[bytes], target: Path, sha256: str | None = None) -> int:
     """Write ``pieces`` to the new file ``target``. Return their size.
 
-    They are first written to a private file beside it. This file is renamed when it is complete and its checksum is
-    right. After an error no file is left. Raises ``CommandFailed`` if the target exists, the folder cannot be written
-    to, or the checksum is wrong.
+    They are first written to a private file beside it. This file is renamed when it is complete and
+    its checksum is right. After an error no file is left. Raises ``CommandFailed`` if the target
+    exists, the folder cannot be written to, or the checksum is wrong.
     """
     if target.exists() or target.is_symlink():
         raise _exists_already(target)
-    draft = target.with_name(f".{secrets.token_hex(8)}.part")  # a short name, because the target's may be the longest
+    # A short name, because the target's may be the longest.
+    draft = target.with_name(f".{secrets.token_hex(8)}.part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         size = _write(pieces, draft, target.name, sha256)
@@ -240,8 +286,10 @@ def _write(pieces: Iterable[bytes], draft: Path, name: str, sha256: str | None) 
             raise CommandFailed(
                 Exit.ERROR,
                 f"{name} differs from the exported archive",
-                f"SHA-256 of the {size:,} received bytes is {digest.hexdigest()}, the recorded one is {sha256}",
-                "try again; if the error stays, make a new archive: crawlctl export RUN --resend --only files",
+                f"SHA-256 of the {size:,} received bytes is {digest.hexdigest()}, the recorded one "
+                f"is {sha256}",
+                "try again; if the error stays, make a new archive: crawlctl export RUN --resend "
+                "--only files",
             )
         file.flush()
         os.fsync(file.fileno())
@@ -253,7 +301,10 @@ def _write(pieces: Iterable[bytes], draft: Path, name: str, sha256: str | None) 
 
 
 def _publish(draft: Path, target: Path) -> None:
-    """Give the file its name. Raises ``CommandFailed`` if the name is taken meanwhile, and ``OSError``."""
+    """Give the file its name.
+
+    Raises ``CommandFailed`` if the name is taken meanwhile, and ``OSError``.
+    """
     try:
         try:
             os.link(draft, target)

@@ -1,4 +1,6 @@
-"""``crawlctl items``: the items of a run, as text, JSON Lines, CSV or Parquet, and statistics of their fields."""
+"""``crawlctl items``: the items of a run, as text, JSON Lines, CSV or Parquet, and statistics of
+their fields.
+"""
 
 from __future__ import annotations
 
@@ -69,18 +71,27 @@ def items(
     if format is None and write is not None:
         known: dict[str, Format] = {".jsonl": "jsonl", ".csv": "csv", ".parquet": "parquet"}
         if (format := known.get(write.suffix)) is None:
-            raise WrongUsage(f"--write {write}: the format of this name is unknown", "add --format jsonl|csv|parquet")
+            raise WrongUsage(
+                f"--write {write}: the format of this name is unknown",
+                "add --format jsonl|csv|parquet",
+            )
     with current().gateway() as gateway:
         if stats:
-            document = gateway.get(RUN.path(run, "/items/stats"), task=task, field=field, contains=contains)
+            document = gateway.get(
+                RUN.path(run, "/items/stats"), task=task, field=field, contains=contains
+            )
             return _show_stats(run, document)
         found = _FeedItems(gateway, run, task)
         names = fields.split(",") if fields else None
         if format is None:
             shown = limit or SHOWN
-            return _show(run, found, chosen(found, field, contains, names, offset, shown + 1), shown)
+            return _show(
+                run, found, chosen(found, field, contains, names, offset, shown + 1), shown
+            )
         if not found.feeds:
-            raise CommandFailed(Exit.NOT_FOUND, f"run {run} has no items", found.why, f"crawlctl files {run}")
+            raise CommandFailed(
+                Exit.NOT_FOUND, f"run {run} has no items", found.why, f"crawlctl files {run}"
+            )
         some = chosen(found, field, contains, names, offset, limit)
         if format == "parquet":
             from .parquet import as_parquet
@@ -94,7 +105,11 @@ def items(
         else:
             size = fetch(pieces, write)
             document = {"run_id": run, "file": str(write), "bytes": size, "notes": found.notes()}
-            emit(document, names=[write], table=lambda: print(f"{clean(write)}: {number(size)} bytes"))
+            emit(
+                document,
+                names=[write],
+                table=lambda: print(f"{clean(write)}: {number(size)} bytes"),
+            )
     _say_all(found.notes())
     return Exit.DONE
 
@@ -123,7 +138,9 @@ class _FeedItems:
         return next(self._pieces(name), b"")
 
     def notes(self) -> list[str]:
-        """Return notes about the files, about the run's items, and about the lines that were read so far."""
+        """Return notes about the files, about the run's items, and about the lines that were read
+        so far.
+        """
         return [*self._notes, *self._skipped.sentences(self._note)]
 
 

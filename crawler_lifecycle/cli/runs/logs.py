@@ -29,7 +29,9 @@ def logs(
     tail: int | None = None,
     at_error: bool = False,
 ) -> int:
-    """Show the log of a task. With -f, follow it until the task ends or --timeout is over (exit code 7).
+    """Show the log of a task.
+
+    With -f, follow it until the task ends or --timeout is over (exit code 7).
 
     Parameters
     ----------
@@ -55,7 +57,9 @@ def logs(
         document = {"run_id": run, "task_id": task, "log_tail": text}
         emit(document, names=[], table=lambda: None, rows=rows)
     elif text:
-        print(clean(text.replace("\r\n", "\n"), lines=True), end="" if text.endswith("\n") else "\n")
+        print(
+            clean(text.replace("\r\n", "\n"), lines=True), end="" if text.endswith("\n") else "\n"
+        )
     else:
         say(f"the log is empty; next: crawlctl tasks {run}")
     return Exit.DONE
@@ -70,7 +74,9 @@ def _follow(run: int, task: int | None, tail: int | None) -> int:
     with current().gateway() as gateway, _alarm(current().timeout_s, run):
         for line in lines(gateway.follow_logs(run, task, tail=tail)):
             if current().output == "jsonl":
-                print(as_json({"run_id": run, "task_id": task, "line": line}, indent=None), flush=True)
+                print(
+                    as_json({"run_id": run, "task_id": task, "line": line}, indent=None), flush=True
+                )
             else:
                 print(clean(line), flush=True)
     return Exit.DONE
@@ -100,7 +106,10 @@ def _alarm(timeout_s: float | None, run: int) -> Iterator[None]:
 
     def over(number: int, frame: FrameType | None) -> None:
         raise CommandFailed(
-            Exit.GAVE_UP_WAITING, f"gave up after {timeout_s:g} s; the task continues", None, f"crawlctl logs {run} -f"
+            Exit.GAVE_UP_WAITING,
+            f"gave up after {timeout_s:g} s; the task continues",
+            None,
+            f"crawlctl logs {run} -f",
         )
 
     former = signal.signal(signal.SIGALRM, over)

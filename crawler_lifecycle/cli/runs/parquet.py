@@ -1,4 +1,7 @@
-"""Items as a Parquet file, which is made in groups of rows. Needs the extra ``parquet`` (pyarrow)."""
+"""Items as a Parquet file, which is made in groups of rows.
+
+Needs the extra ``parquet`` (pyarrow).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,8 @@ from crawler_lifecycle.domain.items import as_text, plain
 ROWS = 20_000
 CELLS = 1_000_000
 CHARS = 8 * 1024 * 1024
-#: Type of a column -> a check that a value fits into it. A column with other values has the type string.
+#: Type of a column -> a check that a value fits into it. A column with other values has the type
+#: string.
 _FITS: dict[str, Callable[[Any], bool]] = {
     "bool_": lambda value: isinstance(value, bool),
     "int64": lambda value: type(value) is int and -(2**63) <= value < 2**63,
@@ -24,17 +28,21 @@ _FITS: dict[str, Callable[[Any], bool]] = {
 
 
 def as_parquet(items: Iterable[Any], fields: Collection[str] | None = None) -> Iterator[bytes]:
-    """Yield the bytes of a Parquet file. The columns are ``fields``, or the fields of the first items.
+    """Yield the bytes of a Parquet file.
 
-    The values of the first items decide the type of a column. Values that do not fit are written as JSON into an extra
-    column. Raises ``CommandFailed`` if pyarrow is missing.
+    The columns are ``fields``, or the fields of the first items.
+
+    The values of the first items decide the type of a column. Values that do not fit are written as
+    JSON into an extra column. Raises ``CommandFailed`` if pyarrow is missing.
     """
     try:
         import pyarrow
         from pyarrow import parquet
     except ImportError as error:
         cure = 'pip install "crawler-lifecycle[parquet]"'
-        raise CommandFailed(Exit.ERROR, "--format parquet needs pyarrow", str(error), cure) from None
+        raise CommandFailed(
+            Exit.ERROR, "--format parquet needs pyarrow", str(error), cure
+        ) from None
     source = (item for item in items if item is not PAUSE)
     sink = io.BytesIO()
     head, names, _ = yield from read_head(source)
@@ -43,7 +51,9 @@ def as_parquet(items: Iterable[Any], fields: Collection[str] | None = None) -> I
     schema = pyarrow.schema([*columns, pyarrow.field(LEFT_OUT, pyarrow.string())])
     with parquet.ParquetWriter(sink, schema) as writer:
         most = min(ROWS, CELLS // len(schema))
-        for group in _groups((_row(item, kinds, fields is None) for item in chain(head, source)), most):
+        for group in _groups(
+            (_row(item, kinds, fields is None) for item in chain(head, source)), most
+        ):
             writer.write_table(pyarrow.Table.from_pylist(group, schema))
             yield sink.getvalue()
             sink.seek(0)

@@ -28,7 +28,8 @@ Seconds = float | Literal["none"] | None
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """Options of ``start``: limits of the run in seconds (``none`` is no limit), and resources of each task.
+    """Options of ``start``: limits of the run in seconds (``none`` is no limit), and resources of
+    each task.
 
     Parameters
     ----------
@@ -63,7 +64,9 @@ class RunOptions:
     def given(self) -> dict[str, dict[str, Any]]:
         """Return the given limits and resources as fields of a request."""
         named = {name: value for name, value in asdict(self).items() if value is not None}
-        resources: dict[str, Any] = {name: named.pop(name) for name in ("cpu", "memory") if name in named}
+        resources: dict[str, Any] = {
+            name: named.pop(name) for name in ("cpu", "memory") if name in named
+        }
         limits = {f"{name}_s": None if value == "none" else value for name, value in named.items()}
         return {"limits": limits, "resources": resources}
 
@@ -166,7 +169,9 @@ def start(
             return watch_run(gateway, run_id)
         if wait:
             return RUN.follow(gateway, run_id, watch=False)
-    facts: list[tuple[str, Cell]] = [(name, started[name]) for name in ("run_id", "workflow_id") if started.get(name)]
+    facts: list[tuple[str, Cell]] = [
+        (name, started[name]) for name in ("run_id", "workflow_id") if started.get(name)
+    ]
     facts += [("status", status_word(started))]
     emit(started, names=[run_id], table=lambda: show_facts(facts))
     then = f"crawlctl wait {run_id} · crawlctl describe {run_id} · crawlctl stop {run_id}"
@@ -175,7 +180,10 @@ def start(
 
 
 def _check_numbers(request: Mapping[str, Any]) -> None:
-    """Check numbers by the gateway's rules, because JSON cannot contain ``nan``. Raises ``CommandFailed``."""
+    """Check numbers by the gateway's rules, because JSON cannot contain ``nan``.
+
+    Raises ``CommandFailed``.
+    """
     given = {"poll_minutes": request.get("poll_minutes"), "priority": request.get("priority")}
     given |= {"max_parallel_tasks": request.get("max_parallel_tasks")}
     given |= {f"limits.{name}": value for name, value in request.get("limits", {}).items()}
@@ -201,7 +209,9 @@ _EXAMPLE = 'give one JSON object in each line, such as {"letters": "a-f"}'
 
 
 def read_tasks(file: Path, option: str) -> list[dict[str, Any]]:
-    """Return the tasks of a file with one JSON object of arguments in each line. Raises ``CommandFailed``.
+    """Return the tasks of a file with one JSON object of arguments in each line.
+
+    Raises ``CommandFailed``.
 
     ``-`` is standard input.
     """
@@ -218,7 +228,9 @@ def read_tasks(file: Path, option: str) -> list[dict[str, Any]]:
             args = json.loads(line)
         except ValueError as error:
             raise WrongUsage(f"{file}:{n} is not valid JSON", _EXAMPLE, why=str(error)) from None
-        if not isinstance(args, dict) or not all(isinstance(value, Scalar) for value in args.values()):
+        if not isinstance(args, dict) or not all(
+            isinstance(value, Scalar) for value in args.values()
+        ):
             raise WrongUsage(f"{file}:{n} is not an object of texts and numbers", _EXAMPLE)
         found.append({"args": args})
     if not found:
@@ -233,5 +245,6 @@ def _minutes(text: str | None) -> list[float] | None:
         return [float(part) for part in text.split(",")]
     except ValueError:
         raise WrongUsage(
-            f"--poll-minutes {text!r} is not allowed", "give minutes separated by commas, such as 1,2,3 or 0.05"
+            f"--poll-minutes {text!r} is not allowed",
+            "give minutes separated by commas, such as 1,2,3 or 0.05",
         ) from None

@@ -1,4 +1,6 @@
-"""Columns of the tables about runs (tasks, timeline, corrections, files, exports, deliveries), and about crawlers."""
+"""Columns of the tables about runs (tasks, timeline, corrections, files, exports, deliveries), and
+about crawlers.
+"""
 
 from __future__ import annotations
 

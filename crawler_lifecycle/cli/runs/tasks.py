@@ -68,8 +68,8 @@ def add(
 ) -> None:
     """Add tasks to a live run: one task with -a, or many tasks with --file.
 
-    The same command adds nothing twice, even if it was interrupted. To add the same tasks once more, give another
-    --request-id.
+    The same command adds nothing twice, even if it was interrupted. To add the same tasks once
+    more, give another --request-id.
 
     Parameters
     ----------
@@ -81,7 +81,10 @@ def add(
         the same id adds nothing twice; default: a hash of the tasks
     """
     if (arg is None) == (file is None):
-        raise WrongUsage("give either -a or --file", "give -a name=value for one task, or --file F.jsonl for many")
+        raise WrongUsage(
+            "give either -a or --file",
+            "give -a name=value for one task, or --file F.jsonl for many",
+        )
     wanted = [{"args": pairs(arg, "-a")}] if file is None else read_tasks(file, "--file")
     args: list[dict[str, str]] = [task["args"] for task in wanted]
     stem = request_id or fingerprint(run, args)
@@ -101,11 +104,19 @@ def add(
                 notes.append(clean(answer["note"]))
     document: dict[str, Any] = {"run_id": run, "tasks": added, "request_id": stem}
     lines: list[tuple[str, Cell]] = [("run", run), ("tasks", f"{len(added)} ({_indexes(added)})")]
-    emit(document, names=[task.get("task_id") for task in added], table=lambda: show_facts(lines), rows=added)
+    emit(
+        document,
+        names=[task.get("task_id") for task in added],
+        table=lambda: show_facts(lines),
+        rows=added,
+    )
     # Indexes are assigned in order. A lower index than ``present`` existed before this command.
     known = sum(1 for task in added if int(task.get("index", present)) < present)
     if known:
-        say(f"{known} of them were added earlier; to add the same tasks once more, give another --request-id")
+        say(
+            f"{known} of them were added earlier; to add the same tasks once more, give another "
+            "--request-id"
+        )
     for note in dict.fromkeys(notes):
         say(note)
     say(f"next: crawlctl tasks {run} · crawlctl watch {run}")
@@ -144,4 +155,8 @@ def _indexes(added: list[Document]) -> str:
     if not found:
         return "none"
     whole = found[-1] - found[0] + 1 == len(found)
-    return f"index {found[0]}" if len(found) == 1 else f"indexes {found[0]} to {found[-1]}{'' if whole else ', gaps'}"
+    return (
+        f"index {found[0]}"
+        if len(found) == 1
+        else f"indexes {found[0]} to {found[-1]}{'' if whole else ', gaps'}"
+    )

@@ -14,14 +14,29 @@ from crawler_lifecycle.cli.output import ago, clean, moment, number, took
 from crawler_lifecycle.cli.subjects import Kind
 from crawler_lifecycle.domain.run import Limits
 from crawler_lifecycle.subjects import RUN as SUBJECT
-from crawler_lifecycle.subjects import TERMINAL, Cell, Document, deletion_words, pace, plain, status_word
+from crawler_lifecycle.subjects import (
+    TERMINAL,
+    Cell,
+    Document,
+    deletion_words,
+    pace,
+    plain,
+    status_word,
+)
 
 RunId = Annotated[int, Parameter(help="the run's id")]
-Crawler = Annotated[str, Parameter(help="name of a crawler of the catalogue (crawlctl crawler list)")]
+Crawler = Annotated[
+    str, Parameter(help="name of a crawler of the catalogue (crawlctl crawler list)")
+]
 
 _GENERAL = asdict(Limits())
 #: Fields of a request -> their names in ``describe``.
-_MAPPINGS = {"args": "arguments", "settings": "settings", "resources": "resources", "retries": "retries"}
+_MAPPINGS = {
+    "args": "arguments",
+    "settings": "settings",
+    "resources": "resources",
+    "retries": "retries",
+}
 _WORDS = {
     "requested_by": "asked by",
     "parent": "parent",
@@ -31,12 +46,18 @@ _WORDS = {
 }
 
 
-def facts(run: Document, rows: Sequence[Document], wrong: Sequence[Document]) -> list[tuple[str, Cell]]:
+def facts(
+    run: Document, rows: Sequence[Document], wrong: Sequence[Document]
+) -> list[tuple[str, Cell]]:
     """Return the lines of ``describe``, without empty ones."""
     started = run.get("started_at")
     ended = run.get("ended_at")
     facts: list[tuple[str, Cell]] = [
-        ("run", f"{run.get('run_id')}, attempt {run.get('attempt')}, crawler {clean(run.get('crawler'))}"),
+        (
+            "run",
+            f"{run.get('run_id')}, attempt {run.get('attempt')}, crawler "
+            f"{clean(run.get('crawler'))}",
+        ),
         ("status", f"{status_words(run)}, stage {run.get('stage')}"),
         ("ended by", clean(run.get("ended_by"))),
         ("cause", clean(run.get("cause"))),
@@ -72,12 +93,20 @@ def asked(request: Document) -> list[tuple[str, str]]:
     lines = [(title, assignments(request.get(name))) for name, title in _MAPPINGS.items()]
     limits = request.get("limits")
     if isinstance(limits, dict):
-        said = {name.removesuffix("_s"): value for name, value in limits.items() if value != _GENERAL.get(name, value)}
-        known = {name: value for name, value in said.items() if isinstance(value, int | float | None)}
+        said = {
+            name.removesuffix("_s"): value
+            for name, value in limits.items()
+            if value != _GENERAL.get(name, value)
+        }
+        known = {
+            name: value for name, value in said.items() if isinstance(value, int | float | None)
+        }
         shown = {name: "none" if value is None else f"{value:g}s" for name, value in known.items()}
         lines.append(("limits", assignments(shown)))
     lines.append(("tags", clean(" ".join(map(str, request.get("tags") or ())))))
-    lines += [(title, clean(request.get(name))) for name, title in _WORDS.items() if request.get(name)]
+    lines += [
+        (title, clean(request.get(name))) for name, title in _WORDS.items() if request.get(name)
+    ]
     return lines
 
 
@@ -86,7 +115,10 @@ def assignments(values: object) -> str:
     if not isinstance(values, dict):
         return ""
     given = {clean(name): clean(value) for name, value in values.items() if value is not None}
-    return " ".join(f"{name}={value if value and ' ' not in value else repr(value)}" for name, value in given.items())
+    return " ".join(
+        f"{name}={value if value and ' ' not in value else repr(value)}"
+        for name, value in given.items()
+    )
 
 
 def truth_words(run: Document) -> str:
@@ -100,7 +132,9 @@ def truth_words(run: Document) -> str:
 
 def run_line(run: Document) -> str:
     """Return one line about a run. It differs after each change that ``watch`` has to show."""
-    words = f"run {run.get('run_id')} {clean(run.get('crawler'))} {status_word(run)} {run.get('stage')}"
+    words = (
+        f"run {run.get('run_id')} {clean(run.get('crawler'))} {status_word(run)} {run.get('stage')}"
+    )
     if int(run.get("attempt") or 1) > 1:
         words += f" attempt {run['attempt']}"
     if run.get("outcome"):
@@ -116,7 +150,10 @@ def run_line(run: Document) -> str:
 
 def task_line(task: Document) -> str:
     """Return one line about a task. It differs after each change of status or reason."""
-    words = f"task {task.get('task_id')} (index {task.get('task_index')}) {task.get('status')} {why_of(task)}"
+    words = (
+        f"task {task.get('task_id')} (index {task.get('task_index')}) {task.get('status')} "
+        f"{why_of(task)}"
+    )
     return words.rstrip()
 
 
@@ -129,8 +166,8 @@ def waiting_clause(run: Document) -> str:
 def why_of(task: Document) -> str:
     """Return outcome and cause of a task, or the reason why it does not execute yet.
 
-    The reason is only used for a waiting task. Later it is the cluster's own word, such as ``Error`` for an orderly
-    exit 11, and would look like a failure.
+    The reason is only used for a waiting task. Later it is the cluster's own word, such as
+    ``Error`` for an orderly exit 11, and would look like a failure.
     """
     waits = task.get("reason") if task.get("status") in ("QUEUED", "PENDING") else None
     found = [clean(task.get("outcome")), clean(task.get("cause") or waits)]
@@ -140,18 +177,30 @@ def why_of(task: Document) -> str:
 def counts_of(run: Document, rows: Sequence[Document]) -> str:
     known = run.get("tasks")
     counts = Counter(known if isinstance(known, dict) else [str(row.get("status")) for row in rows])
-    return ", ".join(f"{status} {count}" for status, count in sorted(counts.items()) if count) or "none yet"
+    return (
+        ", ".join(f"{status} {count}" for status, count in sorted(counts.items()) if count)
+        or "none yet"
+    )
 
 
 def resumptions(run: Document) -> list[tuple[str, str]]:
-    """Return lines about a resumed run: how many tasks continued from saved state, and why others could not."""
+    """Return lines about a resumed run: how many tasks continued from saved state, and why others
+    could not.
+    """
     found = [(said.get("tasks"), clean(said.get("note"))) for said in run.get("resumption") or ()]
-    return [("resumed", f"{number(tasks)} {'task' if tasks == 1 else 'tasks'}: {note}") for tasks, note in found]
+    return [
+        ("resumed", f"{number(tasks)} {'task' if tasks == 1 else 'tasks'}: {note}")
+        for tasks, note in found
+    ]
 
 
 def counters(run: Document) -> str:
     """Return a text with the pages, items and errors so far."""
-    named = [f"{number(run[name])} {name}" for name in ("pages", "items", "errors") if run.get(name) is not None]
+    named = [
+        f"{number(run[name])} {name}"
+        for name in ("pages", "items", "errors")
+        if run.get(name) is not None
+    ]
     if (speed := pace(run)) is not None:
         named.insert(1, f"{speed} pages per minute")
     return ", ".join(named)
@@ -160,7 +209,10 @@ def counters(run: Document) -> str:
 def field_words(run: Document) -> str:
     """Return a text with the share of items that have each field, the highest first."""
     shares = (run.get("fields") or {}).get("shares") or {}
-    return ", ".join(f"{clean(name)} {share:.1%}" for name, share in sorted(shares.items(), key=lambda one: -one[1]))
+    return ", ".join(
+        f"{clean(name)} {share:.1%}"
+        for name, share in sorted(shares.items(), key=lambda one: -one[1])
+    )
 
 
 def counters_as_of(run: Document) -> str:
@@ -172,7 +224,11 @@ def counters_as_of(run: Document) -> str:
 
 
 def stop_words(stop: Document) -> str:
-    words = ["force-stop" if stop.get("force") else "stop", "asked for", ago(stop.get("requested_at"))]
+    words = [
+        "force-stop" if stop.get("force") else "stop",
+        "asked for",
+        ago(stop.get("requested_at")),
+    ]
     if stop.get("limit"):
         words = ["by the run's limit", clean(stop["limit"]) + ",", ago(stop.get("requested_at"))]
     if stop.get("requested_by"):
@@ -181,16 +237,26 @@ def stop_words(stop: Document) -> str:
 
 
 def stops(run: Document) -> list[tuple[str, str]]:
-    """Return a line for each stop: requests of people, also for earlier attempts, and the stop by a limit of the run.
+    """Return a line for each stop: requests of people, also for earlier attempts, and the stop by a
+    limit of the run.
 
-    The run's own stop merges all requests. Therefore the recorded requests are shown if there are any.
+    The run's own stop merges all requests. Therefore the recorded requests are shown if there are
+    any.
     """
     stop = run.get("stop") or {}
     logged = run.get("cancellations") or ()
     found = []
     for entry in logged:
-        earlier = "" if entry.get("attempt") == run.get("attempt") else f"attempt {entry.get('attempt')}: "
-        acted = f"; acted on {ago(entry['acted_at'])}" if entry.get("acted_at") else "; not acted on yet"
+        earlier = (
+            ""
+            if entry.get("attempt") == run.get("attempt")
+            else f"attempt {entry.get('attempt')}: "
+        )
+        acted = (
+            f"; acted on {ago(entry['acted_at'])}"
+            if entry.get("acted_at")
+            else "; not acted on yet"
+        )
         found.append(("stop", f"{earlier}{stop_words(entry)}{acted}"))
     if stop and (stop.get("limit") or not logged):
         found.append(("stop", stop_words(stop)))
@@ -219,7 +285,9 @@ def next_steps(run: Document, rows: Sequence[Document] = ()) -> list[str]:
         place = " --at-error" if verb == "logs" and main.get("error") else ""
         again = " --rerun" if status == "COMPLETED" else ""
         # The same configuration would fail in the same way.
-        first = "correct what the cause names, then " if run.get("outcome") == "deploy_failed" else ""
+        first = (
+            "correct what the cause names, then " if run.get("outcome") == "deploy_failed" else ""
+        )
         return [f"crawlctl {verb} {run_id}{place}", f"{first}crawlctl resume {run_id}{again}"]
     if status == "STOPPING":
         return [f"crawlctl wait {run_id} --for ended", f"crawlctl force-stop {run_id}"]
@@ -239,8 +307,13 @@ def arguments(crawler: Document) -> str:
 
 def required(crawler: Document) -> list[str]:
     """Return the names of the arguments without which the crawler cannot be started."""
-    given = {name: spec if isinstance(spec, dict) else {} for name, spec in (crawler.get("args") or {}).items()}
-    return [name for name, spec in given.items() if spec.get("required") and spec.get("default") is None]
+    given = {
+        name: spec if isinstance(spec, dict) else {}
+        for name, spec in (crawler.get("args") or {}).items()
+    }
+    return [
+        name for name, spec in given.items() if spec.get("required") and spec.get("default") is None
+    ]
 
 
 def argument_lines(crawler: Document) -> list[tuple[str, str]]:

@@ -8,10 +8,30 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from crawler_lifecycle.cli import output
-from crawler_lifecycle.cli.output import emit, emit_list, say_note, say_total, show_facts, show_list, show_rows
+from crawler_lifecycle.cli.output import (
+    emit,
+    emit_list,
+    say_note,
+    say_total,
+    show_facts,
+    show_list,
+    show_rows,
+)
 from crawler_lifecycle.cli.problems import Exit, WrongUsage
 from crawler_lifecycle.cli.session import current, say, time_of
-from crawler_lifecycle.cli.subjects import By, End, Force, Goal, Limit, Project, Proof, Reason, Search, Sort, Yes
+from crawler_lifecycle.cli.subjects import (
+    By,
+    End,
+    Force,
+    Goal,
+    Limit,
+    Project,
+    Proof,
+    Reason,
+    Search,
+    Sort,
+    Yes,
+)
 from crawler_lifecycle.dev_json import user
 from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.subjects import POOL, plain
@@ -21,7 +41,14 @@ from .texts import RUN, RunId, argument_lines, facts, next_steps
 
 RunIds = Annotated[int, Parameter(help="more runs")]
 KIND = Literal[
-    "killed", "vanished", "not_ours", "still_alive", "never_existed", "late", "late_evidence", "repair"
+    "killed",
+    "vanished",
+    "not_ours",
+    "still_alive",
+    "never_existed",
+    "late",
+    "late_evidence",
+    "repair",
 ]  # domain/audits/corrections.py
 Stage = Literal["initiation", "deployment", "reconciliation", "completion"]
 
@@ -81,7 +108,8 @@ def list_runs(
     until
         only runs created before a time, or more than 24h, 7d … ago
     attention
-        only runs that failed or brought too little, were not stopped, and had no good one after them
+        only runs that failed or brought too little, were not stopped, and had no good one after
+        them
     watch
         show changes until Ctrl-C
     """
@@ -146,7 +174,9 @@ def corrections(
     kind: KIND | None = None,
     limit: Limit = 200,
 ) -> None:
-    """List corrections: recorded statuses that were untrue, and for how long. A late record is not a correction.
+    """List corrections: recorded statuses that were untrue, and for how long.
+
+    A late record is not a correction.
 
     Parameters
     ----------
@@ -159,7 +189,8 @@ def corrections(
     """
     if run is not None and since is not None:
         raise WrongUsage(
-            "--since cannot be used with a run", f"crawlctl corrections {run}, or crawlctl corrections --since {since}"
+            "--since cannot be used with a run",
+            f"crawlctl corrections {run}, or crawlctl corrections --since {since}",
         )
     begin = None if since is None else time_of("--since", since, output.now())
     with current().gateway() as gateway:
@@ -167,9 +198,15 @@ def corrections(
         rows = gateway.rows(path, limit=limit, since=begin, kind=kind)
         summary = gateway.get("/v1/corrections/summary", since=begin) if run is None else None
 
-    empty = "no corrections" + (f" of kind {kind}" if kind else "") + (f" of run {run}" if run is not None else "")
+    empty = (
+        "no corrections"
+        + (f" of kind {kind}" if kind else "")
+        + (f" of run {run}" if run is not None else "")
+    )
     empty += f" since {since}" if since else ""
-    emit_list("corrections", rows, tables.CORRECTIONS, name="id", empty=empty, beside={"summary": summary})
+    emit_list(
+        "corrections", rows, tables.CORRECTIONS, name="id", empty=empty, beside={"summary": summary}
+    )
 
 
 def describe(run: RunId, /) -> int:
@@ -227,13 +264,17 @@ def describe_crawler(name: str, /) -> None:
     """
     with current().gateway() as gateway:
         found = gateway.crawler(name)
-    lines = [(key, plain(value)) for key, value in found.items() if value not in (None, [], {}, "") and key != "args"]
+    lines = [
+        (key, plain(value))
+        for key, value in found.items()
+        if value not in (None, [], {}, "") and key != "args"
+    ]
     lines[2:2] = argument_lines(found)
     emit(found, names=[name], table=lambda: show_facts(lines))
     say(f"next: crawlctl start {name} · crawlctl crawler check {name}")
 
 
-# --- control ---------------------------------------------------------------------------------------------------------
+# --- control --------------------------------------------------------------------------------------
 
 
 def stop(
@@ -259,7 +300,13 @@ def stop(
 
 
 def force_stop(
-    run: RunId, /, *runs: RunIds, reason: Reason = None, yes: Yes = False, by: By = None, wait: Proof = False
+    run: RunId,
+    /,
+    *runs: RunIds,
+    reason: Reason = None,
+    yes: Yes = False,
+    by: By = None,
+    wait: Proof = False,
 ) -> int:
     """End runs at once, and kill their crawlers, which get no time to save anything."""
     RUN.be_sure((run, *runs), "all tasks of run", yes=yes)
@@ -275,7 +322,9 @@ def resume(
     wait: End = False,
     watch: bool = False,
 ) -> int:
-    """Continue a run that has ended, as its next attempt. Only tasks that did not succeed are executed again.
+    """Continue a run that has ended, as its next attempt.
+
+    Only tasks that did not succeed are executed again.
 
     Parameters
     ----------
@@ -298,9 +347,12 @@ def resume(
 
 
 def delete(run: RunId, /, *runs: RunIds, yes: Yes = False, by: By = None) -> int:
-    """Delete the data of ended runs: files, archives, logs, arguments, histories. A short record of each run stays.
+    """Delete the data of ended runs: files, archives, logs, arguments, histories.
 
-    It needs the role admin. Repeat the command to see the progress. A live run must be stopped first.
+    A short record of each run stays.
+
+    It needs the role admin. Repeat the command to see the progress. A live run must be stopped
+    first.
     """
     RUN.be_sure((run, *runs), "all data of run", yes=yes, verb="delete")
     return RUN.each((run, *runs), "delete", {"requested_by": by or user()})
@@ -317,8 +369,9 @@ def look(run: RunId, /) -> None:
 def wait(run: RunId, /, *, goal: Annotated[Goal, Parameter(name="--for")] = "completed") -> int:
     """Wait for a run, at most for --timeout (exit code 7).
 
-    With --for completed the exit code says how the run ended: 0 completed, 5 failed, 6 stopped. With --for ended it is
-    0 for any end. With --for started it is 0 when the run has started, and 5 or 6 if it ends without a start.
+    With --for completed the exit code says how the run ended: 0 completed, 5 failed, 6 stopped.
+    With --for ended it is 0 for any end. With --for started it is 0 when the run has started, and 5
+    or 6 if it ends without a start.
 
     Parameters
     ----------

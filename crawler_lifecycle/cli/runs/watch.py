@@ -1,6 +1,7 @@
 """``crawlctl watch``, and ``--watch`` of other verbs: show changes as they happen.
 
-On a terminal a view is redrawn. Any other output gets one plain line for each change, without control codes.
+On a terminal a view is redrawn. Any other output gets one plain line for each change, without
+control codes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,17 @@ from crawler_lifecycle.cli.subjects import Entry, is_news, verdict, watch_change
 from crawler_lifecycle.subjects import TERMINAL, Column, Document, status_word
 
 from . import tables
-from .texts import RUN, counters, counts_of, run_line, stop_words, task_line, truth_words, waiting_clause, why_of
+from .texts import (
+    RUN,
+    counters,
+    counts_of,
+    run_line,
+    stop_words,
+    task_line,
+    truth_words,
+    waiting_clause,
+    why_of,
+)
 
 if TYPE_CHECKING:
     from crawler_lifecycle.cli.client.gateway import Gateway
@@ -31,7 +42,15 @@ STAGES = ("initiation", "deployment", "reconciliation", "completion")
 #: Lines of the view without the tasks.
 FRAME = 14
 #: Order of tasks if not all fit on the screen: tasks that execute or went wrong come first.
-_RANK = {"STOPPING": 0, "RUNNING": 1, "PENDING": 2, "LOST": 3, "FAILED": 4, "CANCELLED": 5, "QUEUED": 6}
+_RANK = {
+    "STOPPING": 0,
+    "RUNNING": 1,
+    "PENDING": 2,
+    "LOST": 3,
+    "FAILED": 4,
+    "CANCELLED": 5,
+    "QUEUED": 6,
+}
 
 
 @dataclass(slots=True)
@@ -46,7 +65,8 @@ class WatchedRun:
 def watch(run: int | None = None, /) -> int:
     """Watch a run until its end, or the table of live runs until Ctrl-C.
 
-    The exit code says how the run ended: 0 completed, 5 failed, 6 stopped; 7 if --timeout was over first.
+    The exit code says how the run ended: 0 completed, 5 failed, 6 stopped; 7 if --timeout was over
+    first.
 
     Parameters
     ----------
@@ -59,11 +79,14 @@ def watch(run: int | None = None, /) -> int:
         return watch_run(gateway, run)
 
 
-# --- one run -------------------------------------------------------------------------------------------------------
+# --- one run --------------------------------------------------------------------------------------
 
 
 def watch_run(gateway: Gateway, run_id: int, *, after: Document | None = None) -> int:
-    """Show a run until its end. Return the exit code. Attempts before that of ``after`` are ignored."""
+    """Show a run until its end.
+
+    Return the exit code. Attempts before that of ``after`` are ignored.
+    """
     seen = WatchedRun()
     _, code = watch_changes(
         lambda: _read(gateway, run_id, seen),
@@ -97,7 +120,9 @@ def _entries(seen: WatchedRun) -> list[Entry]:
     else:
         lines["counts"] = f"tasks {counts_of(seen.run, seen.tasks)}"
     for wrong in seen.corrections:
-        believed = f"{clean(wrong.get('believed'))} was untrue for {milliseconds(wrong.get('lag_ms'))}"
+        believed = (
+            f"{clean(wrong.get('believed'))} was untrue for {milliseconds(wrong.get('lag_ms'))}"
+        )
         where = f"task {wrong['task_id']} " if wrong.get("task_id") else ""
         truth = f"{clean(wrong.get('kind'))}, it was {clean(wrong.get('truth'))}"
         lines[f"correction {wrong.get('id')}"] = f"correction: {where}{believed}: {truth}"
@@ -126,10 +151,12 @@ def watch_tasks(gateway: Gateway, run_id: int, limit: int) -> int:
     return code
 
 
-# --- all runs ------------------------------------------------------------------------------------------------------
+# --- all runs -------------------------------------------------------------------------------------
 
 
-def watch_list(gateway: Gateway, filters: Mapping[str, str | Sequence[str] | None], limit: int) -> int:
+def watch_list(
+    gateway: Gateway, filters: Mapping[str, str | Sequence[str] | None], limit: int
+) -> int:
     """Show the runs that match the filters until Ctrl-C or ``--timeout``.
 
     A run that no longer matches is shown once more with its new state.
@@ -163,7 +190,9 @@ def watch_list(gateway: Gateway, filters: Mapping[str, str | Sequence[str] | Non
 
 
 def _left(gateway: Gateway, run_id: object) -> Document | None:
-    """Return the present state of a run that is no longer listed; ``None`` if it does not exist any more."""
+    """Return the present state of a run that is no longer listed; ``None`` if it does not exist any
+    more.
+    """
     try:
         return gateway.run(int(str(run_id)))
     except CommandFailed as failure:
@@ -181,7 +210,7 @@ def _rows(rows: Sequence[Document], shown: Sequence[Column]) -> Any:
     return table if len(rows) <= most else Group(table, f"… {len(rows) - most} more")
 
 
-# --- the tree ---------------------------------------------------------------------------------------------------------
+# --- the tree -------------------------------------------------------------------------------------
 
 
 def draw(seen: WatchedRun, height: int) -> Any:
@@ -204,7 +233,9 @@ def draw(seen: WatchedRun, height: int) -> Any:
     for position, stage in enumerate(STAGES):
         over = status in TERMINAL or position < reached
         word = "done" if over else "now" if position == reached else "-"
-        branch = tree.add(Text(stage.ljust(15)).append(word, style="cyan" if word == "now" else "dim"))
+        branch = tree.add(
+            Text(stage.ljust(15)).append(word, style="cyan" if word == "now" else "dim")
+        )
         if word == "now" and waiting_clause(run):
             branch.add(Text(waiting_clause(run)))
         if stage == "reconciliation" and seen.tasks:
@@ -219,11 +250,17 @@ def _add_tasks(branch: Any, seen: WatchedRun, most: int) -> None:
     first = sorted(seen.tasks, key=lambda task: _RANK.get(str(task.get("status")), 9))[:most]
     for task in sorted(first, key=lambda task: int(task.get("task_index") or 0)):
         status = str(task.get("status"))
-        line = Text(f"{task.get('task_index')}".rjust(4) + "  ").append(status.ljust(9), style=STYLES.get(status, ""))
+        line = Text(f"{task.get('task_index')}".rjust(4) + "  ").append(
+            status.ljust(9), style=STYLES.get(status, "")
+        )
         line.append(f"  {number(task.get('pages'))} pages, {number(task.get('items'))} items")
         why = why_of(task)
         branch.add(line.append(f"  {why}", style="dim") if why else line)
-    counted = sum((seen.run.get("tasks") or {}).values()) if isinstance(seen.run.get("tasks"), dict) else 0
+    counted = (
+        sum((seen.run.get("tasks") or {}).values())
+        if isinstance(seen.run.get("tasks"), dict)
+        else 0
+    )
     left = max(counted, len(seen.tasks)) - len(first)
     if left > 0:
         branch.add(Text(f"… {left} more: crawlctl tasks {seen.run.get('run_id')}"))
@@ -235,6 +272,8 @@ def _below(run: Mapping[str, Any], corrections: Sequence[Document]) -> list[str]
     lines = [counters(run), stop_words(stop) if stop else "", clean(run.get("cause"))]
     lines.append(waiting_clause(run) if ended else truth_words(run))
     for wrong in list(corrections)[-3:]:
-        untrue = f"{clean(wrong.get('believed'))} was untrue for {milliseconds(wrong.get('lag_ms'))}"
+        untrue = (
+            f"{clean(wrong.get('believed'))} was untrue for {milliseconds(wrong.get('lag_ms'))}"
+        )
         lines.append(f"correction: {untrue}: {clean(wrong.get('kind'))}")
     return [line for line in lines if line]

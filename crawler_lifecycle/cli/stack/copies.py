@@ -19,7 +19,10 @@ _NAMES = "lifecycle-*.db"
 
 
 def make(file: Path, *, say: Callable[[str], None]) -> None:
-    """Make today's copy of a database unless it exists, and remove all but the newest ones. Errors are only told."""
+    """Make today's copy of a database unless it exists, and remove all but the newest ones.
+
+    Errors are only told.
+    """
     today = file.with_name("copies") / f"lifecycle-{datetime.now(UTC):%Y-%m-%d}.db"
     if today.exists():
         return
@@ -38,7 +41,9 @@ def check(file: Path) -> None:
         return
     copies = sorted(file.with_name("copies").glob(_NAMES), reverse=True)
     whole = next((copy for copy in copies if sqlite_files.damage(copy) is None), None)
-    restore = shlex.join(("crawlctl", "db", "restore", str(whole or "FILE"), "--url", sqlite_url(file)))
+    restore = shlex.join(
+        ("crawlctl", "db", "restore", str(whole or "FILE"), "--url", sqlite_url(file))
+    )
     raise CommandFailed(
         Exit.NOT_IN_THIS_STATE,
         f"{file} is damaged: {found}",

@@ -75,12 +75,14 @@ def dev(
 ) -> None:
     """Run Temporal, database, scheduler service, gateway, worker and a demo site until Ctrl-C.
 
-    A part that ends is started again on its port. Crawls continue after the end, and the next start takes them over.
-    With --site, the catalogue has the crawler `site`, which follows every link: crawlctl start site. Crawl managers and
-    graphs in modules of this folder can be started (crawlctl manager plan). New and changed modules are read again.
-    LIFECYCLE_PLANS__MODULES sets other modules.
+    A part that ends is started again on its port. Crawls continue after the end, and the next start
+    takes them over. With --site, the catalogue has the crawler `site`, which follows every link:
+    crawlctl start site. Crawl managers and graphs in modules of this folder can be started
+    (crawlctl manager plan). New and changed modules are read again. LIFECYCLE_PLANS__MODULES sets
+    other modules.
 
-    With --cluster kubernetes, crawls are Jobs of that cluster. Everything else still runs on this machine.
+    With --cluster kubernetes, crawls are Jobs of that cluster. Everything else still runs on this
+    machine.
 
     Parameters
     ----------
@@ -126,7 +128,9 @@ def dev(
     begun = time.monotonic()
     keep_files_private()
     hide()
-    pods = _cluster(cluster, ClusterAccess(kubeconfig, context, namespace, image, address or LOOPBACK))
+    pods = _cluster(
+        cluster, ClusterAccess(kubeconfig, context, namespace, image, address or LOOPBACK)
+    )
     folder = None if site is None else _site_folder(site)
     _take_settings({"--database": database, "--cluster": cluster})
     archive = archive or os.environ.get("LIFECYCLE_ARCHIVE__URL") or None
@@ -164,7 +168,9 @@ def dev(
     except KeyboardInterrupt:
         pass
     except PartFailed as failure:
-        raise CommandFailed(Exit.ERROR, str(failure), None, f"ls {stack.state_dir / 'logs'}") from None
+        raise CommandFailed(
+            Exit.ERROR, str(failure), None, f"ls {stack.state_dir / 'logs'}"
+        ) from None
     for number in ENDING:
         signal.signal(number, lambda number, frame: stack.hurry())
     say("shutting down; press Ctrl-C again to end at once")
@@ -205,12 +211,17 @@ def _crawlctl(stack: Stack) -> str:
 
 
 def adopt_restored(stack: Stack) -> None:
-    """Adopt what executes and a restored database does not know, once after ``crawlctl db restore``."""
+    """Adopt what executes and a restored database does not know, once after
+    ``crawlctl db restore``.
+    """
     file = stack.layout.database_file
     mark = file.with_name(file.name + sqlite_files.RESTORED)
     if not mark.exists():
         return
-    say(f"the database was restored from {mark.read_text()}; adopting what executes and it does not know")
+    say(
+        f"the database was restored from {mark.read_text()}; adopting what executes and it does "
+        "not know"
+    )
     try:
         audit(adopt=True)
         mark.unlink()
@@ -219,27 +230,47 @@ def adopt_restored(stack: Stack) -> None:
 
 
 def show_demo(stack: Stack) -> None:
-    """Run the first example crawler, and print its result and what to type next. An error does not end the stack."""
+    """Run the first example crawler, and print its result and what to type next.
+
+    An error does not end the stack.
+    """
     url = str(stack.addresses["gateway"])
     crawlctl = _crawlctl(stack)
     if stack.first is None:
-        return say(f"this folder has a catalogue of its own, so no example is run; next: {crawlctl} crawler list")
+        return say(
+            f"this folder has a catalogue of its own, so no example is run; next: {crawlctl} "
+            "crawler list"
+        )
     try:
         with current().gateway() as gateway:
-            run_id = gateway.start({"crawler": stack.first, "requested_by": user()}, str(uuid.uuid4()))["run_id"]
+            run_id = gateway.start(
+                {"crawler": stack.first, "requested_by": user()}, str(uuid.uuid4())
+            )["run_id"]
             say(f"run {run_id} of the example crawler {stack.first} has begun: {url}/runs/{run_id}")
             run, _ = RUN.wait_for(gateway, run_id, "ended")
         found = f"{count(run['pages'], 'page')}, {count(run['items'], 'item')}, such as"
-        print(f"\nrun {run_id} is {run['status']}: {found if run['status'] == 'COMPLETED' else clean(run['cause'])}")
+        print(
+            f"\nrun {run_id} is {run['status']}: "
+            f"{found if run['status'] == 'COMPLETED' else clean(run['cause'])}"
+        )
         sys.stdout.flush()
         items(run_id, limit=ITEMS_SHOWN)
     except CommandFailed as failure:
         return say(f"the example crawler has no result: {clean(failure, lines=True)}")
     script = Path(sys.executable).with_name("crawlctl")
-    known = "UV" not in os.environ and shutil.which("crawlctl") == str(script)  # uvx changes PATH only for us
+    # Uvx changes PATH only for us.
+    known = "UV" not in os.environ and shutil.which("crawlctl") == str(script)
     lines = [] if known or not script.exists() else [f"alias crawlctl={shlex.quote(str(script))}"]
-    lines += [f"{crawlctl} describe {run_id}", f"{crawlctl} start {stack.first} --watch", "crawlctl init my-crawls"]
-    print(f"\nnext: open {url}/ in a browser, or type in another terminal, in this folder:", *lines, sep="\n  ")
+    lines += [
+        f"{crawlctl} describe {run_id}",
+        f"{crawlctl} start {stack.first} --watch",
+        "crawlctl init my-crawls",
+    ]
+    print(
+        f"\nnext: open {url}/ in a browser, or type in another terminal, in this folder:",
+        *lines,
+        sep="\n  ",
+    )
     print("Ctrl-C ends all of it", flush=True)
     return None
 
@@ -251,7 +282,10 @@ def _cluster(cluster: str, given: ClusterAccess) -> ClusterAccess | None:
     """
     if cluster == "kubernetes":
         if given.address == LOOPBACK:
-            say("pods cannot reach the site on loopback; set --address to an address of this machine that they can")
+            say(
+                "pods cannot reach the site on loopback; set --address to an address of this "
+                "machine that they can"
+            )
         return given
     usual = asdict(ClusterAccess())
     for name, value in asdict(given).items():
@@ -296,7 +330,10 @@ def _check_places(archive: str | None, events: str | None) -> None:
 
     settings = load_settings()
     try:
-        for name, url, build in (("archive", archive, compose.build_archive), ("events", events, compose.build_sink)):
+        for name, url, build in (
+            ("archive", archive, compose.build_archive),
+            ("events", events, compose.build_sink),
+        ):
             if url is not None:
                 build(settings.model_copy(update={name: UrlSettings(url=url)}))
     except InvalidRequest as error:
@@ -304,10 +341,12 @@ def _check_places(archive: str | None, events: str | None) -> None:
 
 
 def _take_settings(chosen: Mapping[str, str | None]) -> None:
-    """Check the settings of the environment. Copy the settings that the stack uses into environment variables.
+    """Check the settings of the environment.
 
-    ``chosen`` has the values of the options. Raises ``CommandFailed`` for settings that the stack chooses itself,
-    unless an option has the same value.
+    Copy the settings that the stack uses into environment variables.
+
+    ``chosen`` has the values of the options. Raises ``CommandFailed`` for settings that the stack
+    chooses itself, unless an option has the same value.
     """
     wrong = [name for name in ("LIFECYCLE_CONFIG",) if os.environ.get(name)]
     tree = {} if wrong else load_settings().model_dump(exclude_unset=True)
@@ -340,9 +379,14 @@ def _report(going_on: int | None, kill: bool, state_dir: Path) -> None:
     elif kill:
         say(f"ended; {count(going_on, 'run')} could not be stopped in time")
     else:
-        again = "crawlctl dev" if state_dir == Path(".crawl") else f"crawlctl dev --state-dir {state_dir}"
+        again = (
+            "crawlctl dev"
+            if state_dir == Path(".crawl")
+            else f"crawlctl dev --state-dir {state_dir}"
+        )
         say(
-            f"ended; {count(going_on, 'run continues', 'runs continue')}; next: {again} takes over, "
+            f"ended; {count(going_on, 'run continues', 'runs continue')}; next: {again} "
+            "takes over, "
             f"{again} --kill also ends them at its end"
         )
     sys.stderr.flush()

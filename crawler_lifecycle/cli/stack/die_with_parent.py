@@ -1,8 +1,10 @@
-"""Run a command that dies with its parent: ``python -I -S die_with_parent.py PARENT_PID COMMAND [ARGUMENT…]``.
+"""Run a command that dies with its parent: ``python -I -S die_with_parent.py PARENT_PID COMMAND
+[ARGUMENT…]``.
 
-``crawlctl dev`` starts its parts this way. If ``dev`` is killed with SIGKILL, it cannot end its parts, and a gateway
-that is left over would keep port 8500. Crawls are not started this way, because they must outlive ``dev``. The module
-only imports the standard library, because it runs at the start of every part.
+``crawlctl dev`` starts its parts this way. If ``dev`` is killed with SIGKILL, it cannot end its
+parts, and a gateway that is left over would keep port 8500. Crawls are not started this way,
+because they must outlive ``dev``. The module only imports the standard library, because it runs at
+the start of every part.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ def main() -> NoReturn:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:  # the parent died before the call above
         sys.exit(1)
-    os.execvp(command[0], command)  # noqa: S606 - an argument vector, no shell
+    os.execvp(command[0], command)  # noqa: S606
 
 
 if __name__ == "__main__":

@@ -27,7 +27,9 @@ def init(folder: Path = Path(), /) -> None:
     """
     files = [file.relative_to(TEMPLATE) for file in sorted(TEMPLATE.rglob("*")) if file.is_file()]
     files = [file for file in files if "__pycache__" not in file.parts]
-    if there := sorted({file.parts[0] for file in files if os.path.lexists(folder / file.parts[0])}):
+    if there := sorted(
+        {file.parts[0] for file in files if os.path.lexists(folder / file.parts[0])}
+    ):
         raise CommandFailed(
             Exit.NOT_IN_THIS_STATE,
             f"{folder.absolute()} already has {', '.join(there)}",
@@ -39,9 +41,15 @@ def init(folder: Path = Path(), /) -> None:
             (folder / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(TEMPLATE / file, folder / file)
     except OSError as error:
-        raise CommandFailed(Exit.ERROR, f"{folder} cannot be written", str(error), "give another folder") from None
+        raise CommandFailed(
+            Exit.ERROR, f"{folder} cannot be written", str(error), "give another folder"
+        ) from None
     names = [str(folder / file) for file in files]
-    emit({"folder": str(folder.absolute()), "files": names}, names=names, table=lambda: print("\n".join(names)))
+    emit(
+        {"folder": str(folder.absolute()), "files": names},
+        names=names,
+        table=lambda: print("\n".join(names)),
+    )
     if lacking := [name for name in ("pytest", "scrapy") if find_spec(name) is None]:
         say(f"not installed here, see README.md: {', '.join(lacking)}")
     say(f"next: {'' if folder == Path() else f'cd {shlex.quote(str(folder))} && '}crawlctl dev")

@@ -32,7 +32,8 @@ PORTS = {
     "metrics": 9464,
 }
 
-#: Ports that are only opened on request, because they have no access control. The UI can even change workflows.
+#: Ports that are only opened on request, because they have no access control. The UI can even
+#: change workflows.
 ON_DEMAND = frozenset({"temporal_ui", "metrics"})
 
 #: Folder of the example crawlers in their image.
@@ -43,21 +44,40 @@ SITE_CRAWLER = "site"
 #: The files of ``crawlctl init``. Its catalogue is offered where there is no other.
 TEMPLATE = Path(__file__).resolve().parents[2] / "template"
 
-#: Settings that the stack chooses itself, because it runs on this machine and in its state directory.
+#: Settings that the stack chooses itself, because it runs on this machine and in its state
+#: directory.
 OWN = (
-    *("LIFECYCLE_CONFIG", "LIFECYCLE_DATABASE__URL", "LIFECYCLE_CLUSTER__KIND", "LIFECYCLE_CLUSTER__STATE_DIR"),
+    *(
+        "LIFECYCLE_CONFIG",
+        "LIFECYCLE_DATABASE__URL",
+        "LIFECYCLE_CLUSTER__KIND",
+        "LIFECYCLE_CLUSTER__STATE_DIR",
+    ),
     *(f"LIFECYCLE_SCHEDULER__{name}" for name in ("URL", "HOST", "PORT")),
-    *(f"LIFECYCLE_GATEWAY__{name}" for name in ("URL", "HOST", "PORT", "OPEN", "TOKENS_FILE", "TASK_KEY")),
-    *(f"LIFECYCLE_WORKER__{name}" for name in ("HEALTH_HOST", "HEALTH_PORT", "METRICS_HOST", "METRICS_PORT")),
+    *(
+        f"LIFECYCLE_GATEWAY__{name}"
+        for name in ("URL", "HOST", "PORT", "OPEN", "TOKENS_FILE", "TASK_KEY")
+    ),
+    *(
+        f"LIFECYCLE_WORKER__{name}"
+        for name in ("HEALTH_HOST", "HEALTH_PORT", "METRICS_HOST", "METRICS_PORT")
+    ),
     # A worker with a version gets no work until its version is made current.
     *("LIFECYCLE_WORKER__BUILD_ID", "LIFECYCLE_WORKER__DEPLOYMENT", VARIABLES["stack"]),
 )
 #: Settings that the stack reads from its environment, and passes to its parts in its own form.
-TAKEN = ("LIFECYCLE_ARCHIVE__URL", "LIFECYCLE_EVENTS__URL", "LIFECYCLE_CRAWLERS", "LIFECYCLE_MORE_CRAWLERS")
+TAKEN = (
+    "LIFECYCLE_ARCHIVE__URL",
+    "LIFECYCLE_EVENTS__URL",
+    "LIFECYCLE_CRAWLERS",
+    "LIFECYCLE_MORE_CRAWLERS",
+)
 
 
 def examples_dir() -> Path | None:
-    """Return the folder of the examples in a source checkout; ``None`` if only the package is installed."""
+    """Return the folder of the examples in a source checkout; ``None`` if only the package is
+    installed.
+    """
     folder = Path(__file__).resolve().parents[3] / "examples"
     return folder if (folder / "site" / "__main__.py").is_file() else None
 
@@ -67,7 +87,9 @@ MODULES = "LIFECYCLE_PLANS__MODULES"
 
 
 def modules_with_plans(folder: Path) -> list[str]:
-    """Return the modules with plans: all modules in this folder (``*``), and the examples in a source checkout."""
+    """Return the modules with plans: all modules in this folder (``*``), and the examples in a
+    source checkout.
+    """
     examples = examples_dir()
     ours = examples is not None and examples.parent == folder.resolve()
     return ["*", *(f"examples.{name}" for name in ("graphs", "managers") if ours)]
@@ -84,7 +106,9 @@ class Layout:
     """Number of services on the demonstration site; 0 means all."""
     database: str | None = None
     site: Path | None = None
-    """A folder of pages to serve instead of the demonstration site. ``site.check`` has checked it."""
+    """A folder of pages to serve instead of the demonstration site. ``site.check`` has checked
+    it.
+    """
     archive: str | None = None
     """The URL for archives; ``None``: a folder of the state directory."""
     events: str | None = None
@@ -92,7 +116,9 @@ class Layout:
     kubernetes: ClusterAccess | None = None
     """The Kubernetes cluster for crawls; ``None``: crawls are processes of this machine."""
     crawlers: Path | None = None
-    """The catalogue; ``None``: the catalogue of the environment, of this folder, or of the examples."""
+    """The catalogue; ``None``: the catalogue of the environment, of this folder, or of the
+    examples.
+    """
     only_free_ports: bool = False
     """True to use no usual port, even if it is free."""
     recreate: bool = False
@@ -108,8 +134,12 @@ class Layout:
         return f"http://{self.host(name)}:{self.ports[name]}"
 
     def host(self, name: str) -> str:
-        """Return the address on which a part listens: loopback, except for the site, which pods must reach."""
-        return self.kubernetes.address if self.kubernetes is not None and name == "site" else LOOPBACK
+        """Return the address on which a part listens: loopback, except for the site, which pods
+        must reach.
+        """
+        return (
+            self.kubernetes.address if self.kubernetes is not None and name == "site" else LOOPBACK
+        )
 
     @property
     def logs(self) -> Path:
@@ -156,7 +186,9 @@ class Layout:
         }
 
     def _cluster_addresses(self) -> dict[str, str | None]:
-        """Return the cluster of the crawls, by the options of ``crawlctl dev`` over the settings."""
+        """Return the cluster of the crawls, by the options of ``crawlctl dev`` over the
+        settings.
+        """
         if self.kubernetes is None:
             return {"cluster": "local"}
         of = self.kubernetes.settings()
@@ -165,14 +197,21 @@ class Layout:
         return {"cluster": "kubernetes", **known, "image": of.image}
 
     def environment(self, crawlers: Path, more_crawlers: Path | None = None) -> dict[str, str]:
-        """Return the environment of the parts: our own, without variables that name another system."""
+        """Return the environment of the parts: our own, without variables that name another
+        system.
+        """
         ours = {*OWN, *TAKEN}
-        env = {k: v for k, v in os.environ.items() if not k.startswith("TEMPORAL_") and k.upper() not in ours}
+        env = {
+            k: v
+            for k, v in os.environ.items()
+            if not k.startswith("TEMPORAL_") and k.upper() not in ours
+        }
         known = self.addresses()
         env |= {
             "TEMPORAL_ADDRESS": str(known["temporal"]),
             "TEMPORAL_NAMESPACE": temporal_server.NAMESPACE,
-            # This file is empty. It replaces the profile in the home directory, which could add TLS or a key.
+            # This file is empty. It replaces the profile in the home directory, which could add TLS
+            # or a key.
             "TEMPORAL_CONFIG_FILE": str(self.state_dir / "temporal.toml"),
             "LIFECYCLE_DATABASE__URL": str(known["database"]),
             "LIFECYCLE_CLUSTER__KIND": "local",
@@ -190,7 +229,9 @@ class Layout:
             "LIFECYCLE_ARCHIVE__URL": str(known["archive"]),
             "LIFECYCLE_EVENTS__URL": str(known["events"]),
             # Crawlers that call `python` and `scrapy` need the programs of this environment.
-            "PATH": os.pathsep.join((str(Path(sys.executable).parent), env.get("PATH", os.defpath))),
+            "PATH": os.pathsep.join(
+                (str(Path(sys.executable).parent), env.get("PATH", os.defpath))
+            ),
             "PYTHONUNBUFFERED": "1",
             "LIFECYCLE_CRAWLERS": str(crawlers),
             VARIABLES["stack"]: self.identity,
@@ -205,39 +246,63 @@ class Layout:
         env |= _without_proxy(env)
         if self.kubernetes is not None:
             env |= self.kubernetes.environment()
-            # Without the key, pods get no token: they cannot reach a gateway on our loopback address.
+            # Without the key, pods get no token: they cannot reach a gateway on our loopback
+            # address.
             del env["LIFECYCLE_GATEWAY__TASK_KEY"]
         if more_crawlers is not None:
             env["LIFECYCLE_MORE_CRAWLERS"] = str(more_crawlers)
         return env
 
     def parts(self, env: Mapping[str, str]) -> dict[str, Part]:
-        """Return all parts by name. The stack prepares Temporal's database file and migrates ours before them."""
+        """Return all parts by name.
+
+        The stack prepares Temporal's database file and migrates ours before them.
+        """
         crawlctl = (sys.executable, "-m", "crawler_lifecycle.cli")
-        # Relative, because the server decodes the path: it takes a folder that is called a%25b for a%b.
+        # Relative, because the server decodes the path: it takes a folder that is called a%25b for
+        # a%b.
         file = Path(self.temporal_file.name)
-        temporal = temporal_server.command(file, self.ports["temporal"], self.ports.get("temporal_ui"))
+        temporal = temporal_server.command(
+            file, self.ports["temporal"], self.ports.get("temporal_ui")
+        )
         parts = [
-            Part("temporal", temporal, temporal_server.health(self.ports["temporal"]), env, self.state_dir),
-            Part("worker", (*crawlctl, "worker"), self.url("worker") + "/readyz", env, grace_s=25.0),
+            Part(
+                "temporal",
+                temporal,
+                temporal_server.health(self.ports["temporal"]),
+                env,
+                self.state_dir,
+            ),
+            Part(
+                "worker", (*crawlctl, "worker"), self.url("worker") + "/readyz", env, grace_s=25.0
+            ),
             Part("gateway", (*crawlctl, "gateway"), self.url("gateway") + "/readyz", env),
             Part("scheduler", (*crawlctl, "scheduler"), self.url("scheduler") + "/readyz", env),
         ]
         examples = examples_dir()
         if self.site is not None:
-            folder = (sys.executable, "-m", "crawler_lifecycle.cli.stack.site", "--folder", str(self.site))
+            folder = (
+                sys.executable,
+                "-m",
+                "crawler_lifecycle.cli.stack.site",
+                "--folder",
+                str(self.site),
+            )
             command = (*folder, "--port", str(self.ports["site"]), "--host", self.host("site"))
             parts.append(Part("site", command, self.url("site") + "/.healthz", env))
         elif examples is not None:
             site = [sys.executable, "-m", "examples.site", "--port", str(self.ports["site"])]
             site += ["--services", str(self.services), "--host", self.host("site")]
-            parts.append(Part("site", site, self.url("site") + "/healthz", env, cwd=examples.parent))
+            parts.append(
+                Part("site", site, self.url("site") + "/healthz", env, cwd=examples.parent)
+            )
         return {part.name: part for part in parts}
 
     def choose_ports(
         self, known: Mapping[str, object], say: Callable[[str], None], claims: ExitStack
     ) -> dict[str, int]:
-        """Return a port for every part: its port in the earlier addresses ``known``, its usual port, or a free one.
+        """Return a port for every part: its port in the earlier addresses ``known``, its usual
+        port, or a free one.
 
         No other stack chooses one of them until ``claims`` is closed.
         """
@@ -248,7 +313,9 @@ class Layout:
             before = _port_of(known.get(name))
             wanted = [before] if before else [] if self.only_free_ports else [usual]
             free = [port for port in wanted if processes.claim(port, claims)]
-            chosen[name] = free[0] if free else processes.free_port(lambda port: processes.claim(port, claims))
+            chosen[name] = (
+                free[0] if free else processes.free_port(lambda port: processes.claim(port, claims))
+            )
             if wanted and not free:
                 say(f"port {wanted[0]} is in use; {name} gets {chosen[name]} instead")
         return chosen
@@ -262,19 +329,24 @@ def kept_key(file: Path) -> str:
     if not file.exists():
         draft = file.with_name(f".{secrets.token_hex(8)}")
         try:
-            with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as new:
+            with open(
+                os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w"
+            ) as new:
                 new.write(secrets.token_hex(32))
                 new.flush()
                 os.fsync(new.fileno())
             with contextlib.suppress(FileExistsError):  # another process has just created it
-                os.link(draft, file)  # never a partly written file: with an empty key anybody could make tokens
+                # Never a partly written file: with an empty key anybody could make tokens.
+                os.link(draft, file)
         finally:
             draft.unlink(missing_ok=True)
     return file.read_text()
 
 
 def _without_proxy(env: Mapping[str, str]) -> dict[str, str]:
-    """Return variables that exclude loopback from a proxy: it cannot reach the crawled site on this machine."""
+    """Return variables that exclude loopback from a proxy: it cannot reach the crawled site on this
+    machine.
+    """
     said = env.get("no_proxy") or env.get("NO_PROXY") or ""
     if said.strip() == "*":
         return {}
@@ -289,11 +361,13 @@ def _port_of(address: object) -> int | None:
     return urlsplit(address if "//" in address else f"//{address}").port
 
 
-def write_crawlers(source: Path, target: Path, site: str | None, *, in_images: bool = False) -> None:
+def write_crawlers(
+    source: Path, target: Path, site: str | None, *, in_images: bool = False
+) -> None:
     """Write a catalogue for this stack, with absolute folders and the real address of the site.
 
-    With ``in_images``, crawlers execute in the image of ``images/crawler``, which has the examples in another folder.
-    Without Scrapy, its crawlers are left out.
+    With ``in_images``, crawlers execute in the image of ``images/crawler``, which has the examples
+    in another folder. Without Scrapy, its crawlers are left out.
     """
     import yaml  # imported here, because no other verb needs it
 
@@ -307,7 +381,11 @@ def write_crawlers(source: Path, target: Path, site: str | None, *, in_images: b
         argument = (crawler.get("args") or {}).get("site")
         if site is not None and isinstance(argument, dict) and "default" in argument:
             argument["default"] = site
-    _replace(target, f"# Written by crawlctl dev from {source.name}; edit that file.\n" + yaml.safe_dump(catalogue))
+    _replace(
+        target,
+        f"# Written by crawlctl dev from {source.name}; edit that file.\n"
+        + yaml.safe_dump(catalogue),
+    )
 
 
 def write_site_crawler(target: Path, site: str) -> None:
@@ -315,7 +393,10 @@ def write_site_crawler(target: Path, site: str) -> None:
     import yaml
 
     arguments: dict[str, dict[str, object]] = {"start": {"default": f"{site}/"}}
-    arguments |= {name: {"required": False} for name in ("max_pages", "max_depth", "allow", "deny", "delay", "save")}
+    arguments |= {
+        name: {"required": False}
+        for name in ("max_pages", "max_depth", "allow", "deny", "delay", "save")
+    }
     crawler = {
         "name": SITE_CRAWLER,
         "kind": "scrapy",
@@ -325,7 +406,10 @@ def write_site_crawler(target: Path, site: str) -> None:
         "resumable": True,
         "splits": False,
     }
-    _replace(target, f"# Written by crawlctl dev at each start.\n{yaml.safe_dump([crawler], sort_keys=False)}")
+    _replace(
+        target,
+        f"# Written by crawlctl dev at each start.\n{yaml.safe_dump([crawler], sort_keys=False)}",
+    )
 
 
 def _replace(target: Path, text: str) -> None:

@@ -18,14 +18,17 @@ from crawler_lifecycle.cli.machine import LOOPBACK, start_time
 
 DIE_WITH_PARENT = Path(__file__).with_name("die_with_parent.py")
 
-#: Range of our ports. Ports for outgoing connections are above it, so that a port is still free at a restart.
+#: Range of our ports. Ports for outgoing connections are above it, so that a port is still free at
+#: a restart.
 FREE_PORTS = (10_240, 32_000)
 _CHANCE = random.SystemRandom()
 
-#: A listening socket in the kernel's tables: its state, after the address of a peer that it does not have.
+#: A listening socket in the kernel's tables: its state, after the address of a peer that it does
+#: not have.
 _LISTEN = ":0000 0A "
 
-#: Log file -> its sizes before the last two starts of its part. Lines before these positions are from earlier starts.
+#: Log file -> its sizes before the last two starts of its part. Lines before these positions are
+#: from earlier starts.
 _began: dict[Path, tuple[int, ...]] = {}
 
 
@@ -45,7 +48,9 @@ def end_process(pid: int, started: int | None, grace_s: float) -> None:
 
 
 def of_folder(folder: Path) -> list[int]:
-    """Return the processes of this user whose command line, environment or working directory names this folder."""
+    """Return the processes of this user whose command line, environment or working directory names
+    this folder.
+    """
     name = os.fsencode(folder) + b"/"
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
@@ -59,10 +64,13 @@ def of_folder(folder: Path) -> list[int]:
 def spawn(
     command: Sequence[str], *, env: Mapping[str, str], log: Path, cwd: Path | None = None
 ) -> subprocess.Popen[bytes]:
-    """Start a part that dies with this process (see ``die_with_parent``). Append its output to ``log``.
+    """Start a part that dies with this process (see ``die_with_parent``).
 
-    The part gets its own session, so that Ctrl-C only reaches this process, which ends the parts in order. The kernel
-    kills the part when the *thread* that called this ends. The thread must therefore live as long as the part.
+    Append its output to ``log``.
+
+    The part gets its own session, so that Ctrl-C only reaches this process, which ends the parts in
+    order. The kernel kills the part when the *thread* that called this ends. The thread must
+    therefore live as long as the part.
     """
     command_line = [sys.executable, "-I", "-S", str(DIE_WITH_PARENT), str(os.getpid()), *command]
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -91,11 +99,14 @@ def is_free(port: int) -> bool:
 
 
 def claim(port: int, claims: ExitStack) -> bool:
-    """Claim a free port of the loopback address until ``claims`` is closed. Return whether this was possible.
+    """Claim a free port of the loopback address until ``claims`` is closed.
 
-    A part listens on its port seconds after it was chosen, and not while it is restarted. Meanwhile no other stack may
-    choose it. The claim is a socket with an abstract name: the kernel gives the name to one process, removes it at the
-    end of the process, and keeps it in the network namespace to which the port belongs.
+    Return whether this was possible.
+
+    A part listens on its port seconds after it was chosen, and not while it is restarted. Meanwhile
+    no other stack may choose it. The claim is a socket with an abstract name: the kernel gives the
+    name to one process, removes it at the end of the process, and keeps it in the network namespace
+    to which the port belongs.
     """
     held = socket.socket(socket.AF_UNIX)
     try:
@@ -115,8 +126,14 @@ def listens(pid: int, port: int) -> bool:
     process = Path(f"/proc/{pid}")
     try:
         rows = "".join(table.read_text() for table in process.glob("net/tcp*")).splitlines()
-        listening = {f"socket:[{row.split()[9]}]" for row in rows if f":{port:04X} " in row and _LISTEN in row}
-        return not listening.isdisjoint(str(descriptor.readlink()) for descriptor in process.glob("fd/*"))
+        listening = {
+            f"socket:[{row.split()[9]}]"
+            for row in rows
+            if f":{port:04X} " in row and _LISTEN in row
+        }
+        return not listening.isdisjoint(
+            str(descriptor.readlink()) for descriptor in process.glob("fd/*")
+        )
     except OSError:  # the process has just ended, or closed a file; whoever waits asks again
         return False
 
@@ -131,14 +148,17 @@ def free_port(usable: Callable[[int], bool] = is_free) -> int:
 
 
 def tail(path: Path, lines: int = 12) -> str:
-    """Return the last lines that a part wrote since its last start; if there are none, since the start before.
+    """Return the last lines that a part wrote since its last start; if there are none, since the
+    start before.
 
     Equal lines are returned only once.
     """
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
-            began = max((position for position in _began.get(path, ()) if position < size), default=0)
+            began = max(
+                (position for position in _began.get(path, ()) if position < size), default=0
+            )
             file.seek(max(began, size - 16_384))
             text = file.read().decode(errors="replace")
     except OSError:

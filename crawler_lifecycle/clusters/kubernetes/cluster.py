@@ -1,15 +1,17 @@
 """The port ``Cluster`` on Kubernetes: looks, stops and inventory of one namespace.
 
-A look lists the objects, proves that missing ones are gone, reads each task, and adds explanations from other sources.
-No result depends on the memory of a process: several processes may look at the same run, and any of them may die. A
-failed call is an error, never an observation.
+A look lists the objects, proves that missing ones are gone, reads each task, and adds explanations
+from other sources. No result depends on the memory of a process: several processes may look at the
+same run, and any of them may die. A failed call is an error, never an observation.
 
-A task counts as gone when a complete list lacks its Job, and a read of its name at the newest version returns 404. Two
-looks at least 30 s apart must find this; one look is enough when we stopped the task ourselves. In both cases no pod of
-its Job may be left, whatever labels the pod has. Until then the task is absent, which changes no status.
+A task counts as gone when a complete list lacks its Job, and a read of its name at the newest
+version returns 404. Two looks at least 30 s apart must find this; one look is enough when we
+stopped the task ourselves. In both cases no pod of its Job may be left, whatever labels the pod
+has. Until then the task is absent, which changes no status.
 
-These proofs are only about the namespace that we read. When the task was created in another namespace, the look is an
-error. When that namespace is gone permanently, the task is gone at once (``namespace_identity``).
+These proofs are only about the namespace that we read. When the task was created in another
+namespace, the look is an error. When that namespace is gone permanently, the task is gone at once
+(``namespace_identity``).
 """
 
 from __future__ import annotations
@@ -57,17 +59,22 @@ from .looks.termination_message import reported
 
 #: Seconds between the two looks that together prove that a task is gone.
 PROOF_S = 30.0
-#: Parallel reads of Jobs by name: for the whole process, and names that one look submits at a time. So no look waits
-#: for all names of another look. 10,000 names take 20 s this way; one after the other, they take too long for a look.
+#: Parallel reads of Jobs by name: for the whole process, and names that one look submits at a time.
+#: So no look waits for all names of another look. 10,000 names take 20 s this way; one after the
+#: other, they take too long for a look.
 THREADS = 16
 PAGE = 64
 
 
 class KubernetesCluster:
-    """The Jobs and pods of one namespace. This class implements ``Cluster`` and ``KnowsRuns``, and is thread-safe."""
+    """The Jobs and pods of one namespace.
+
+    This class implements ``Cluster`` and ``KnowsRuns``, and is thread-safe.
+    """
 
     kind = "kubernetes"
-    #: A node removes the container of a deleted pod as soon as it has ended, even while our finalizer keeps the pod.
+    #: A node removes the container of a deleted pod as soon as it has ended, even while our
+    #: finalizer keeps the pod.
     log_fades = True
 
     def __init__(self, api: Api, *, clock: Clock = utc_now) -> None:
@@ -101,41 +108,68 @@ class KubernetesCluster:
     def _list(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[TaskObjects]:
         """Read two complete lists, Jobs before pods, and return the objects of each task in them.
 
-        The lists are of a few tasks, or of the whole run. An unexpected absence is proved by lists of the whole run.
+        The lists are of a few tasks, or of the whole run. An unexpected absence is proved by lists
+        of the whole run.
         """
         names = [name_of(run.run_id, task) for task in tasks]
         missed = any(task.missed_at is not None for task in tasks)
         selector = labels.of_run(run.run_id) if missed else of_tasks(run.run_id, tasks)
         listed = read_objects(self._api, selector, set(names))
-        return [_objects(run, task, listed.jobs.get(name), listed) for task, name in zip(tasks, names, strict=True)]
+        return [
+            _objects(run, task, listed.jobs.get(name), listed)
+            for task, name in zip(tasks, names, strict=True)
+        ]
 
-    def _prove_missing(self, run: RunRef, listed: list[TaskObjects], namespace: CurrentNamespace) -> list[TaskObjects]:
-        """Read the Jobs that the lists lack by name, and check that missing tasks were created in this namespace."""
+    def _prove_missing(
+        self, run: RunRef, listed: list[TaskObjects], namespace: CurrentNamespace
+    ) -> list[TaskObjects]:
+        """Read the Jobs that the lists lack by name, and check that missing tasks were created in
+        this namespace.
+        """
         found = _ask(self._api, run.run_id, listed, self._threads)
-        gone = namespace.gone_for_good([objects.task.place for objects in found if not objects.seen])
-        return [objects._replace(namespace_gone=objects.task.place in gone) for objects in found] if gone else found
+        gone = namespace.gone_for_good(
+            [objects.task.place for objects in found if not objects.seen]
+        )
+        return (
+            [objects._replace(namespace_gone=objects.task.place in gone) for objects in found]
+            if gone
+            else found
+        )
 
     def _read(self, run: RunRef, found: list[TaskObjects], now: datetime) -> list[Observation]:
-        """Read each task's objects, and the events of tasks that wait for a reason that the objects do not contain."""
+        """Read each task's objects, and the events of tasks that wait for a reason that the objects
+        do not contain.
+        """
         events = read_events(self._api, found, now)
         read_at = self._clock()
         seen = []
         for number, objects in enumerate(found):
             seen.append(_read_one(run, objects, events, now, read_at))
-            if seen[-1].phase is Phase.ENDED:  # nothing asks its pods any more, and their summaries take memory
+            # Nothing asks its pods any more, and their summaries take memory.
+            if seen[-1].phase is Phase.ENDED:
                 found[number] = TaskObjects(objects.task, objects.job, [], objects.namespace_gone)
         return seen
 
     def _explain(
-        self, run: RunRef, found: Sequence[TaskObjects], seen: list[Observation], namespace: CurrentNamespace
+        self,
+        run: RunRef,
+        found: Sequence[TaskObjects],
+        seen: list[Observation],
+        namespace: CurrentNamespace,
     ) -> list[Observation]:
-        """Add facts that the objects do not contain: the state of the namespace, and the crawlers' counters so far."""
+        """Add facts that the objects do not contain: the state of the namespace, and the crawlers'
+        counters so far.
+        """
         seen = with_namespace(namespace, found, seen)
         executing = {
-            observation.index: number for number, observation in enumerate(seen) if observation.phase is Phase.EXECUTING
+            observation.index: number
+            for number, observation in enumerate(seen)
+            if observation.phase is Phase.EXECUTING
         }
         pods = {
-            index: pod for index, number in executing.items() if (pod := deciding_pod(found[number].pods)) is not None
+            index: pod
+            for index, number in executing.items()
+            if (pod := deciding_pod(found[number].pods)) is not None
         }
         for index, progress in self._tails.progress(run.run_id, pods).items():
             one = seen[executing[index]]
@@ -143,10 +177,12 @@ class KubernetesCluster:
         return seen
 
     def place(self, beside: Collection[str] = ()) -> str | None:
-        """Return the namespace with its uid and the cluster's uid, as far as we may read them. Raises ``ApiError``.
+        """Return the namespace with its uid and the cluster's uid, as far as we may read them.
 
-        ``beside`` are the namespaces of the run's other tasks. Raises ``ClusterUnavailable`` when tasks may still
-        execute in one of them.
+        Raises ``ApiError``.
+
+        ``beside`` are the namespaces of the run's other tasks. Raises ``ClusterUnavailable`` when
+        tasks may still execute in one of them.
         """
         namespace = str(read_identity(self._api))
         if others := set(beside) - {namespace}:
@@ -154,7 +190,9 @@ class KubernetesCluster:
         return namespace
 
 
-def _read_one(run: RunRef, one: TaskObjects, events: Events, now: datetime, read_at: datetime) -> Observation:
+def _read_one(
+    run: RunRef, one: TaskObjects, events: Events, now: datetime, read_at: datetime
+) -> Observation:
     if one.task.uid is None:
         return _never_deployed(run, one, now)
     if not one.pods and (one.job is None or one.namespace_gone):
@@ -167,7 +205,11 @@ def _objects(run: RunRef, task: TaskRef, job: Job | None, listed: Objects) -> Ta
 
     The database may lack the uid, if the answer to the Job's creation was lost.
     """
-    if job is not None and task.uid is None and is_of(run, task, uid := job.metadata.uid, job.metadata):
+    if (
+        job is not None
+        and task.uid is None
+        and is_of(run, task, uid := job.metadata.uid, job.metadata)
+    ):
         task = replace(task, uid=uid)
     return TaskObjects(task, job, listed.pods.get(task.uid or "", []))
 
@@ -182,27 +224,45 @@ def _never_deployed(run: RunRef, one: TaskObjects, now: datetime) -> Observation
     elif other is not None:
         number = task_id_of(other.metadata)
         whose = f"belongs to task {number}" if number is not None else "does not name its task"
-        words = f"Another Job ({other.metadata.uid}) has its name and {whose}; this is task {task.task_id}"
+        words = (
+            f"Another Job ({other.metadata.uid}) has its name and {whose}; this is task "
+            f"{task.task_id}"
+        )
     return Observation(task.index, task.attempt, Phase.ABSENT, now, reason=words)
 
 
-# --- the proof of absence ---------------------------------------------------------------------------------------
+# --- the proof of absence -------------------------------------------------------------------------
 
 
-def _ask(api: Api, run_id: int, listed: Sequence[TaskObjects], threads: Executor) -> list[TaskObjects]:
-    """Return the same tasks. Jobs that the list unexpectedly lacks are read by name and checked by their uid.
+def _ask(
+    api: Api, run_id: int, listed: Sequence[TaskObjects], threads: Executor
+) -> list[TaskObjects]:
+    """Return the same tasks.
+
+    Jobs that the list unexpectedly lacks are read by name and checked by their uid.
 
     Raises ``ApiError``, also when the list is stale.
     """
 
     def by_name(one: TaskObjects) -> Job | None:
         job = one.job or find_job(api, name_of(run_id, one.task))
-        if job is not None and job.metadata.uid == one.task.uid and listed_by_us(job.metadata, run_id, one.task):
-            # The Job existed before we requested the list. So this API server lags, and its list may lack more objects.
-            raise ApiError(f"the list of Jobs is stale: {job.metadata.name} exists, but the list lacks it")
+        if (
+            job is not None
+            and job.metadata.uid == one.task.uid
+            and listed_by_us(job.metadata, run_id, one.task)
+        ):
+            # The Job existed before we requested the list. So this API server lags, and its list
+            # may lack more objects.
+            raise ApiError(
+                f"the list of Jobs is stale: {job.metadata.name} exists, but the list lacks it"
+            )
         return job
 
-    missing = {objects.task.uid: objects for objects in listed if objects.task.uid is not None and not objects.has_job}
+    missing = {
+        objects.task.uid: objects
+        for objects in listed
+        if objects.task.uid is not None and not objects.has_job
+    }
     if not missing:
         return list(listed)
     jobs: list[Job | None] = []
@@ -222,13 +282,21 @@ def _judge(missing: TaskObjects, now: datetime) -> Observation:
     if missing.namespace_gone:
         words = "Its namespace was deleted, and with it the task"
         return Observation(task.index, task.attempt, Phase.GONE, now, reason=words)
-    if task.stopping or (task.missed_at is not None and (now - task.missed_at).total_seconds() >= PROOF_S):
+    if task.stopping or (
+        task.missed_at is not None and (now - task.missed_at).total_seconds() >= PROOF_S
+    ):
         return Observation(task.index, task.attempt, Phase.GONE, now)
-    return Observation(task.index, task.attempt, Phase.ABSENT, now, reason="It is not on the cluster any more")
+    return Observation(
+        task.index, task.attempt, Phase.ABSENT, now, reason="It is not on the cluster any more"
+    )
 
 
-def _second_look_s(found: Sequence[TaskObjects], seen: Sequence[Observation], now: datetime) -> float | None:
-    """Return the seconds until a second look can prove that a task is gone; ``None`` when no task is missing."""
+def _second_look_s(
+    found: Sequence[TaskObjects], seen: Sequence[Observation], now: datetime
+) -> float | None:
+    """Return the seconds until a second look can prove that a task is gone; ``None`` when no task
+    is missing.
+    """
     missed = [
         not_ahead(its.task.missed_at, now) or now
         for its, observation in zip(found, seen, strict=True)

@@ -1,4 +1,7 @@
-"""The cluster kind ``kubernetes``, which creates the parts for our processes. Slow modules are imported when used."""
+"""The cluster kind ``kubernetes``, which creates the parts for our processes.
+
+Slow modules are imported when used.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +27,21 @@ class KubernetesKind(ClusterKind):
 
     uploads = True
     window = 10
-    checks: ClassVar = {"cluster": f"{_DOCTOR}.cluster:check_cluster", "files": f"{_DOCTOR}.destinations:check_files"}
+    checks: ClassVar = {
+        "cluster": f"{_DOCTOR}.cluster:check_cluster",
+        "files": f"{_DOCTOR}.destinations:check_files",
+    }
     component = f"{_DOCTOR}.component:component"
-    slow = tuple(f"{_HERE}.{name}" for name in ("client.connection", "looks.namespace_identity", "rbac"))
+    slow = tuple(
+        f"{_HERE}.{name}" for name in ("client.connection", "looks.namespace_identity", "rbac")
+    )
 
     def deployer(self, task_environment: TaskEnvironment | None) -> Deployer:
         from crawler_lifecycle.clusters.kubernetes.jobs.deployer import KubernetesDeployer
 
-        return KubernetesDeployer(api_of(self.settings), self.settings, task_environment=task_environment)
+        return KubernetesDeployer(
+            api_of(self.settings), self.settings, task_environment=task_environment
+        )
 
     def cluster(self) -> KubernetesCluster:
         from crawler_lifecycle.clusters.kubernetes.cluster import KubernetesCluster
@@ -59,11 +69,18 @@ class KubernetesKind(ClusterKind):
     def files_elsewhere(self) -> str:
         c = self.settings
         if c.files_url is not None:
-            return f"the files are in the pods of the tasks; a pod uploads them to {c.files_url} at its end"
+            return (
+                f"the files are in the pods of the tasks; a pod uploads them to {c.files_url} "
+                "at its end"
+            )
         if c.volume_claim is not None:
-            return f"the files are on the volume of claim {c.volume_claim}, which this gateway does not mount"
+            return (
+                f"the files are on the volume of claim {c.volume_claim}, which this gateway "
+                "does not mount"
+            )
         return (
-            "its tasks keep no files: neither LIFECYCLE_CLUSTER__FILES_URL nor LIFECYCLE_CLUSTER__VOLUME_CLAIM is set"
+            "its tasks keep no files: neither LIFECYCLE_CLUSTER__FILES_URL nor "
+            "LIFECYCLE_CLUSTER__VOLUME_CLAIM is set"
         )
 
     def keeper(self) -> EvidenceKeeper:
@@ -78,12 +95,23 @@ class KubernetesKind(ClusterKind):
 
 
 def api_of(c: ClusterSettings) -> Api:
-    """Return the Kubernetes API of these settings; the process shares one. Raises ``InvalidRequest``."""
+    """Return the Kubernetes API of these settings; the process shares one.
+
+    Raises ``InvalidRequest``.
+    """
     return _api(c.kubeconfig, c.context, c.namespace, c.connect_s, c.read_s)
 
 
 @functools.cache
-def _api(kubeconfig: Path | None, context: str | None, namespace: str, connect_s: float, read_s: float) -> Api:
+def _api(
+    kubeconfig: Path | None, context: str | None, namespace: str, connect_s: float, read_s: float
+) -> Api:
     from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 
-    return Api(kubeconfig=kubeconfig, context=context, namespace=namespace, connect_s=connect_s, read_s=read_s)
+    return Api(
+        kubeconfig=kubeconfig,
+        context=context,
+        namespace=namespace,
+        connect_s=connect_s,
+        read_s=read_s,
+    )

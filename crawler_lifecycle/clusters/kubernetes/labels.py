@@ -1,7 +1,8 @@
 """Labels, annotations and the finalizer that identify our objects.
 
-A new version must not rename them, or it loses the live objects. The Job and its pod both have the identity labels,
-which never change: a watch reports an object as deleted when its labels no longer match the selector.
+A new version must not rename them, or it loses the live objects. The Job and its pod both have the
+identity labels, which never change: a watch reports an object as deleted when its labels no longer
+match the selector.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGER = "crawler-lifecycle"
 
 RUN = f"{DOMAIN}/run"
-#: The uid of the run. After a restored database, two runs may have the same number. An object with another uid, or
-#: without one, is not ours.
+#: The uid of the run. After a restored database, two runs may have the same number. An object with
+#: another uid, or without one, is not ours.
 RUN_UID = f"{DOMAIN}/run-uid"
 ATTEMPT = f"{DOMAIN}/attempt"
 #: The index of the task within its run.
@@ -21,24 +22,29 @@ TASK = f"{DOMAIN}/task"
 TASK_ID = f"{DOMAIN}/task-id"
 CRAWLER = f"{DOMAIN}/crawler"
 TRIGGER = f"{DOMAIN}/trigger"
-#: Set on Job and pod after their end was committed. From then on looks leave them out, but people still find them.
+#: Set on Job and pod after their end was committed. From then on looks leave them out, but people
+#: still find them.
 SETTLED = f"{DOMAIN}/settled"
 
-#: Annotation: the hash of the request. An existing object of the same name is ours only if its hash is the same.
+#: Annotation: the hash of the request. An existing object of the same name is ours only if its hash
+#: is the same.
 SPEC_HASH = f"{DOMAIN}/spec-hash"
 
-#: Annotation of Job and pod: "false" when the crawler runs without our runner; then exit code 0 alone means success.
-#: With any other value, or none, the runner was used, and a missing summary means that it died.
+#: Annotation of Job and pod: "false" when the crawler runs without our runner; then exit code 0
+#: alone means success. With any other value, or none, the runner was used, and a missing summary
+#: means that it died.
 RUNNER = f"{DOMAIN}/runner"
 
-#: Annotation of the Job: the main fields of the run's row, in case the database loses it (``domain.adoption``).
+#: Annotation of the Job: the main fields of the run's row, in case the database loses it
+#: (``domain.adoption``).
 RECORD = f"{DOMAIN}/record"
 
-#: Annotation that a person sets on the namespace: uids of former namespaces that are gone permanently, with all tasks.
+#: Annotation that a person sets on the namespace: uids of former namespaces that are gone
+#: permanently, with all tasks.
 REPLACES = f"{DOMAIN}/replaces"
 
-#: Finalizer of the pod: it keeps the final status readable until the end was committed. Without it, the exit code and
-#: summary of a stopped pod are visible for less than half a second.
+#: Finalizer of the pod: it keeps the final status readable until the end was committed. Without it,
+#: the exit code and summary of a stopped pod are visible for less than half a second.
 FINALIZER = f"{DOMAIN}/end-not-recorded"
 
 #: Label of a Job: the queue (of Kueue) in which it waits for capacity.
@@ -54,11 +60,16 @@ CONTAINER = "crawler"
 
 
 def of_run(run_id: int, *, settled: bool | None = False) -> str:
-    """Return the selector of a run's objects: unsettled ones, settled ones (``True``), or all (``None``)."""
+    """Return the selector of a run's objects: unsettled ones, settled ones (``True``), or all
+    (``None``).
+    """
     return f"{ours(settled=settled)},{RUN}={run_id}"
 
 
 def ours(*, settled: bool | None = False) -> str:
-    """Return the selector of our objects in the namespace. ``settled`` has the same meaning as in ``of_run``."""
+    """Return the selector of our objects in the namespace.
+
+    ``settled`` has the same meaning as in ``of_run``.
+    """
     mark = {None: "", False: f",!{SETTLED}", True: f",{SETTLED}"}[settled]
     return f"{MANAGED_BY}={MANAGER}{mark}"

@@ -1,7 +1,8 @@
-"""RBAC: the rights of each component on the cluster, and the check with the API server that we have them.
+"""RBAC: the rights of each component on the cluster, and the check with the API server that we have
+them.
 
-``roles.yaml`` and ``cluster-id.yaml`` in ``deploy/base/crawls`` grant exactly these rights, and a test compares them. A
-new call in this package needs its right both here and in these files.
+``roles.yaml`` and ``cluster-id.yaml`` in ``deploy/base/crawls`` grant exactly these rights, and a
+test compares them. A new call in this package needs its right both here and in these files.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ def _rights(group: str, resource: str, *verbs: str) -> tuple[Right, ...]:
     return tuple(Right(verb, resource, group) for verb in verbs)
 
 
-#: Rights that identify the namespace and its cluster. Without the first one, no missing task counts as gone.
+#: Rights that identify the namespace and its cluster. Without the first one, no missing task counts
+#: as gone.
 _NAMESPACE = Right("get", "namespaces")
 CLUSTER = Right("get", "namespaces", name=SYSTEM)
 
@@ -61,8 +63,8 @@ _READS = (
     _POSITIONS,
 )
 
-#: Role -> its rights. ``crawl-looker`` can also remove the finalizer after an end was recorded, but it deletes nothing.
-#: ``crawl-stopper`` can read and stop, but it changes nothing else.
+#: Role -> its rights. ``crawl-looker`` can also remove the finalizer after an end was recorded, but
+#: it deletes nothing. ``crawl-stopper`` can read and stop, but it changes nothing else.
 ROLES: Mapping[str, Sequence[Right]] = {
     "crawl-deployer": (
         *_rights("batch", "jobs", "create", "get", "list"),
@@ -91,7 +93,10 @@ RIGHTLESS = ("worker-workflows", "worker-export", "worker-plans", "worker-webhoo
 #: For each right that is not required: the disadvantage without this right.
 DISPENSABLE: Mapping[Right, str] = {
     Right("list", "pods", "metrics.k8s.io"): "memory in use is not shown",
-    CLUSTER: "a person must decide whether a namespace was deleted and created again, or is in another cluster",
+    CLUSTER: (
+        "a person must decide whether a namespace was deleted and created again, or is in "
+        "another cluster"
+    ),
     _WORKLOADS: "the reason why a Job waits in its queue is not shown",
     _POSITIONS: "the position of a Job in its queue is not shown",
     Right("list", "events"): "the reason why a task waits is reported in fewer words",
@@ -104,7 +109,9 @@ def who_am_i(api: Api) -> str | None:
     Raises ``ApiError`` when the server rejects our credentials or does not answer.
     """
     try:
-        answer = api.post(_WHO, {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"})
+        answer = api.post(
+            _WHO, {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+        )
         return json.loads(answer)["status"]["userInfo"].get("username") or None
     except (ValueError, KeyError, AttributeError, TypeError):
         return None
@@ -115,7 +122,9 @@ def who_am_i(api: Api) -> str | None:
 
 
 def component(name: str | None) -> str | None:
-    """Return the component whose service account has this user name; ``None`` for any other name."""
+    """Return the component whose service account has this user name; ``None`` for any other
+    name.
+    """
     if name is None or not name.startswith("system:serviceaccount:"):
         return None
     account = name.rpartition(":")[2]
@@ -129,7 +138,8 @@ def granted(component: str) -> Sequence[Right]:
 
 
 def missing(api: Api, rights: Iterable[Right], user: str | None = None) -> set[Right]:
-    """Return the rights that ``user`` lacks in the namespace of the crawls; without a user, those that we lack.
+    """Return the rights that ``user`` lacks in the namespace of the crawls; without a user, those
+    that we lack.
 
     Raises ``ApiError``, with the status 403 when we may not ask about other users.
     """
@@ -137,14 +147,21 @@ def missing(api: Api, rights: Iterable[Right], user: str | None = None) -> set[R
     with ThreadPoolExecutor(THREADS, thread_name_prefix="rights") as threads:
         return {
             right
-            for right, has in zip(wanted, threads.map(lambda one: _has(api, one, user), wanted), strict=True)
+            for right, has in zip(
+                wanted, threads.map(lambda one: _has(api, one, user), wanted), strict=True
+            )
             if not has
         }
 
 
 def _has(api: Api, right: Right, user: str | None) -> bool:
     resource, _, sub = right.resource.partition("/")
-    asked = {"namespace": api.namespace, "verb": right.verb, "group": right.group, "resource": resource}
+    asked = {
+        "namespace": api.namespace,
+        "verb": right.verb,
+        "group": right.group,
+        "resource": resource,
+    }
     if sub:
         asked["subresource"] = sub
     if resource == "namespaces":
@@ -154,7 +171,9 @@ def _has(api: Api, right: Right, user: str | None) -> bool:
     if user is not None:
         kind, spec = "SubjectAccessReview", {**spec, "user": user, "groups": _groups(user)}
     body = {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec}
-    return json.loads(api.post(f"{_REVIEWS}/{kind.lower()}s", body))["status"].get("allowed") is True
+    return (
+        json.loads(api.post(f"{_REVIEWS}/{kind.lower()}s", body))["status"].get("allowed") is True
+    )
 
 
 def _groups(user: str) -> list[str]:

@@ -1,7 +1,8 @@
 """The port ``Cluster`` on this machine: looks and stops (docs/local-cluster.md).
 
-There is no daemon, and no state in memory: each call reads the task folders and /proc. So any number of processes may
-use one state folder at the same time, and any of them may die at any moment.
+There is no daemon, and no state in memory: each call reads the task folders and /proc. So any
+number of processes may use one state folder at the same time, and any of them may die at any
+moment.
 """
 
 from __future__ import annotations
@@ -50,9 +51,11 @@ from .processes import cgroup, liveness_marks
 
 logger = logging.getLogger(__name__)
 
-#: In a kill: seconds in which a living supervisor can reap the crawler and write the end, before it is killed too.
+#: In a kill: seconds in which a living supervisor can reap the crawler and write the end, before it
+#: is killed too.
 SUPERVISOR_SECONDS = 3.0
-#: In an inventory: seconds after the end of a task after which a living supervisor counts as hanging.
+#: In an inventory: seconds after the end of a task after which a living supervisor counts as
+#: hanging.
 HANGING_SECONDS = 60.0
 #: In a kill: seconds after which we report that it failed.
 KILL_SECONDS = 10.0
@@ -64,29 +67,37 @@ def _group_parent(setting: str) -> cgroup.Parent | None:
         parent = cgroup.find(setting)
     except cgroup.Unavailable as why:
         level = logging.INFO if setting in ("auto", "off") else logging.WARNING
-        logger.log(level, "no cgroups (%s): supervisors check the memory of tasks; processors have no limit", why)
+        logger.log(
+            level,
+            "no cgroups (%s): supervisors check the memory of tasks; processors have no limit",
+            why,
+        )
         return None
     logger.info("tasks are limited by %s", parent.describe())
     return parent
 
 
 def _check_place(place: str | None) -> None:
-    """Raise ``OtherPlace`` for a task that belongs to a cluster with namespaces, such as Kubernetes."""
+    """Raise ``OtherPlace`` for a task that belongs to a cluster with namespaces, such as
+    Kubernetes.
+    """
     if place is not None:
         text = f"the task belongs to the namespace {place}, but this is the local cluster; "
         raise OtherPlace(f"{text}set LIFECYCLE_CLUSTER__KIND to its former value")
 
 
 class LocalCluster:
-    """Processes of this machine, of which at most ``slots`` execute. It implements ``Cluster`` and ``Deployer``.
+    """Processes of this machine, of which at most ``slots`` execute.
 
-    - ``state_dir`` belongs to one machine and one process namespace. Only this class creates it, so that a missing
-      folder is an outage, not an empty cluster.
+    It implements ``Cluster`` and ``Deployer``.
+
+    - ``state_dir`` belongs to one machine and one process namespace. Only this class creates it, so
+      that a missing folder is an outage, not an empty cluster.
     - ``base_dir`` is the folder to which relative paths of projects and commands refer.
-    - ``task_environment`` may add variables to a task, such as the gateway's address and a token. They are only in
-      memory, never in a file.
-    - ``cgroup_setting`` names the parent of control groups: ``auto``, ``off``, or its folder. Without control groups,
-      supervisors check the memory, and processors have no limit.
+    - ``task_environment`` may add variables to a task, such as the gateway's address and a token.
+      They are only in memory, never in a file.
+    - ``cgroup_setting`` names the parent of control groups: ``auto``, ``off``, or its folder.
+      Without control groups, supervisors check the memory, and processors have no limit.
     - ``run_as`` names the user of crawlers, if it is not our own. Then this process must be root.
     """
 
@@ -114,14 +125,22 @@ class LocalCluster:
         self._node = socket.gethostname()
         ours = ("state", "slots")
         marks = (liveness_marks.LIVE, liveness_marks.ENDED, files.STARTED)
-        # Create the folder of tasks only if the folders ``ours`` are missing too. If it alone is missing, its disk is
-        # not mounted. The folders of marks do not count, because an observer may create them before us.
+        # Create the folder of tasks only if the folders ``ours`` are missing too. If it alone is
+        # missing, its disk is not mounted. The folders of marks do not count, because an observer
+        # may create them before us.
         used = any((self._state / name).exists() for name in ours)
         made = [self._state, *(parent for parent in self._state.parents if not parent.exists())]
         for name in (*ours, *marks) if used else ("tasks", *ours, *marks):
             (self._state / name).mkdir(parents=True, exist_ok=True, mode=0o700)
         if user is not None:
-            let_pass(*made, *(self._state / name for name in ("tasks", "state") if (self._state / name).exists()))
+            let_pass(
+                *made,
+                *(
+                    self._state / name
+                    for name in ("tasks", "state")
+                    if (self._state / name).exists()
+                ),
+            )
             user.check_way(self._state / "tasks")
         self._launcher = Launcher(
             state=self._state,
@@ -151,13 +170,17 @@ class LocalCluster:
     def place(self, beside: Collection[str] = ()) -> None:
         """Return ``None``, because the local cluster has no namespaces.
 
-        Raises ``OtherPlace`` when ``beside`` contains a namespace: then a task is on a cluster of another kind.
+        Raises ``OtherPlace`` when ``beside`` contains a namespace: then a task is on a cluster of
+        another kind.
         """
         for other in beside:
             _check_place(other)
 
     def look(self, run: RunRef, tasks: Sequence[TaskRef]) -> Look:
-        """Read the tasks' folders and /proc completely. Raises ``ClusterUnavailable`` when a part cannot be read."""
+        """Read the tasks' folders and /proc completely.
+
+        Raises ``ClusterUnavailable`` when a part cannot be read.
+        """
         began = time.monotonic()
         now = self._clock()
         for task in tasks:
@@ -173,15 +196,20 @@ class LocalCluster:
     ) -> None:
         """Observe a task again when its end is recorded but a process of it lives.
 
-        A crawler may forge an end in its files, so an end counts only without a living process. All processes are read
-        once for all tasks, after the ends: a process that lives then cannot have ended before.
+        A crawler may forge an end in its files, so an end counts only without a living process. All
+        processes are read once for all tasks, after the ends: a process that lives then cannot have
+        ended before.
         """
         folders = {
             n: TaskFolder(self._state, run, tasks[n])
             for n, observation in enumerate(seen)
             if observation.phase is Phase.ENDED
         }
-        alive = still_alive({str(folder.path): folder.marks() for folder in folders.values()}) if folders else ()
+        alive = (
+            still_alive({str(folder.path): folder.marks() for folder in folders.values()})
+            if folders
+            else ()
+        )
         for n, folder in folders.items():
             if str(folder.path) in alive:
                 seen[n] = self._observe(run, tasks[n], now, doubted=True)
@@ -200,7 +228,9 @@ class LocalCluster:
                 counters, _ = folder.counters(final=True)
                 said = (folder.read(files.STATS) or {}).get("scrapystats")
                 statistics = None if said is None else bounds.statistics(said)
-                found.append(Details(task.task_id, _log_tail(folder), counters, folder.memory(), statistics))
+                found.append(
+                    Details(task.task_id, _log_tail(folder), counters, folder.memory(), statistics)
+                )
             except OSError:
                 continue
         return found
@@ -208,12 +238,14 @@ class LocalCluster:
     def stop(self, run: RunRef, task: TaskRef) -> None:
         """Request the task's end. The crawler gets only one stop signal, even after several calls.
 
-        The task is found by its folder, or else by the environment of its processes. Raises ``ClusterUnavailable``.
+        The task is found by its folder, or else by the environment of its processes. Raises
+        ``ClusterUnavailable``.
         """
         _check_place(task.place)
         folder = TaskFolder(self._state, run, task)
         try:
-            check_readable(self._state)  # raise when the disk is not mounted, so that the stop is repeated
+            # Raise when the disk is not mounted, so that the stop is repeated.
+            check_readable(self._state)
             self._wake_supervisors()
             if self._by_file(folder, task, self._stop) or task.uid is None:
                 return
@@ -224,19 +256,28 @@ class LocalCluster:
         except OSError as error:
             raise ClusterUnavailable(f"the task cannot be stopped: {error}") from error
 
-    def _by_file(self, folder: TaskFolder, task: TaskRef, act: Callable[[TaskFolder, TaskRef], bool]) -> bool:
-        """Call ``act`` if the folder belongs to the task. Return whether nothing else must be done."""
+    def _by_file(
+        self, folder: TaskFolder, task: TaskRef, act: Callable[[TaskFolder, TaskRef], bool]
+    ) -> bool:
+        """Call ``act`` if the folder belongs to the task.
+
+        Return whether nothing else must be done.
+        """
         try:
             if not folder.has(files.SPEC):
                 return False
             if _is_foreign(folder, task):
-                logger.warning("not changed: %s belongs to another task than the uid %s", folder.path, task.uid)
+                logger.warning(
+                    "not changed: %s belongs to another task than the uid %s", folder.path, task.uid
+                )
                 return False
             return act(folder, task)
         except OSError as error:
             if task.uid is None:
                 raise
-            logger.warning("the task's folder cannot be used, so we search its processes by name: %s", error)
+            logger.warning(
+                "the task's folder cannot be used, so we search its processes by name: %s", error
+            )
             return False
 
     def _stop(self, folder: TaskFolder, task: TaskRef) -> bool:
@@ -251,14 +292,17 @@ class LocalCluster:
         return folder.has(files.STOP) and folder.has(files.SUPERVISOR)
 
     def _signal_orphan(self, folder: TaskFolder) -> None:
-        """Send the stop signal when the supervisor is dead: to the runner, or else to the rest of its group.
+        """Send the stop signal when the supervisor is dead: to the runner, or else to the rest of
+        its group.
 
-        The mark is written before the signal. So a crash between the two means no signal, but never two signals. A
-        forced stop is still possible then.
+        The mark is written before the signal. So a crash between the two means no signal, but never
+        two signals. A forced stop is still possible then.
         """
         leader = folder.identity(files.PROCESS)
         processes = folder.processes(leader)
-        if not processes or not folder.create(files.SIGNALLED, {"by": "cluster", "at": contract.now()}):
+        if not processes or not folder.create(
+            files.SIGNALLED, {"by": "cluster", "at": contract.now()}
+        ):
             return
         if leader is not None and leader.send(signal.SIGTERM):
             leader.send(signal.SIGCONT)  # a suspended process would not react to the signal
@@ -266,7 +310,8 @@ class LocalCluster:
         _terminate(processes)
 
     def kill(self, run: RunRef, task: TaskRef) -> None:
-        """Send SIGKILL to all processes of the task, including forks, and make sure that its end is recorded.
+        """Send SIGKILL to all processes of the task, including forks, and make sure that its end is
+        recorded.
 
         Raises ``ClusterUnavailable`` when a process still runs after ``KILL_SECONDS``.
         """
@@ -281,7 +326,8 @@ class LocalCluster:
 
     def _kill(self, folder: TaskFolder, task: TaskRef) -> bool:
         if not folder.has(files.END):
-            # First write the mark that the stop signal was sent: a clean end must not come before the kill.
+            # First write the mark that the stop signal was sent: a clean end must not come before
+            # the kill.
             folder.create(files.SIGNALLED, {"by": "kill", "at": contract.now()})
             folder.create(files.STOP, {"at": contract.now(), "force": True})
         killed = 0
@@ -290,7 +336,8 @@ class LocalCluster:
             victims = folder.processes(leader)
             killed += kill_all(_in_order(victims, leader, folder))
             if not victims:
-                supervisors, _ = folder.named(task.uid)  # even after the end: a supervisor that hangs keeps its slot
+                # Even after the end: a supervisor that hangs keeps its slot.
+                supervisors, _ = folder.named(task.uid)
                 if not supervisors:
                     _write_missing_end(folder, leader, killed)
                     folder.settle_group()
@@ -305,15 +352,24 @@ class LocalCluster:
             supervisors, crawlers = folder.named(uid)
             if not supervisors and not crawlers:
                 return
-            # Kill the crawlers first: a supervisor that gets the stop signal forwards it to a living crawler.
+            # Kill the crawlers first: a supervisor that gets the stop signal forwards it to a
+            # living crawler.
             kill_all(crawlers)
-            for supervisor in supervisors:  # after the stop signal it starts nothing more, and writes the end
+            # After the stop signal it starts nothing more, and writes the end.
+            for supervisor in supervisors:
                 supervisor.send(signal.SIGKILL if late else STOP_SIGNAL)
 
     def inventory(
-        self, *, run_id: int | None = None, after: tuple[int, int, int] | None = None, limit: int = 500
+        self,
+        *,
+        run_id: int | None = None,
+        after: tuple[int, int, int] | None = None,
+        limit: int = 500,
     ) -> list[ClusterTask]:
-        """Return one page of our waiting and executing tasks on this machine. Raises ``ClusterUnavailable``."""
+        """Return one page of our waiting and executing tasks on this machine.
+
+        Raises ``ClusterUnavailable``.
+        """
         now = self._clock()
         with reading(self._state):
             self._wake_supervisors()
@@ -332,7 +388,8 @@ class LocalCluster:
             return task_records(self._state, run)
 
     def remove_old(self, keep_s: float) -> list[int]:
-        """Remove the folders of runs whose last task ended more than ``keep_s`` seconds ago, and return their ids.
+        """Remove the folders of runs whose last task ended more than ``keep_s`` seconds ago, and
+        return their ids.
 
         Raises ``ClusterUnavailable``.
         """
@@ -343,7 +400,9 @@ class LocalCluster:
 
     # --- inside
 
-    def _observe(self, run: RunRef, task: TaskRef, now: datetime, *, doubted: bool = False) -> Observation:
+    def _observe(
+        self, run: RunRef, task: TaskRef, now: datetime, *, doubted: bool = False
+    ) -> Observation:
         folder = TaskFolder(self._state, run, task, doubted=doubted)
         folder.settle_group()
         seen = Reading(folder, now, self._node).observe()
@@ -354,9 +413,14 @@ class LocalCluster:
         wake_supervisors(str(self._state / "tasks"))
 
     def _end_hanging(self, run: RunRef, task: TaskRef, now: datetime) -> Observation:
-        """Observe the task, and kill its supervisor if it still lives long after the end, because it keeps a slot."""
+        """Observe the task, and kill its supervisor if it still lives long after the end, because
+        it keeps a slot.
+        """
         seen = self._observe(run, task, now)
-        if seen.phase is Phase.ENDED and not 0 <= (now - (seen.changed_at or now)).total_seconds() <= HANGING_SECONDS:
+        if (
+            seen.phase is Phase.ENDED
+            and not 0 <= (now - (seen.changed_at or now)).total_seconds() <= HANGING_SECONDS
+        ):
             for path in TaskFolder(self._state, run, task).named()[0]:
                 path.send(signal.SIGKILL)
         return seen
@@ -384,13 +448,16 @@ def _rounds(folder: TaskFolder) -> Iterator[bool]:
     while (waited := time.monotonic() - began) < KILL_SECONDS:
         yield waited > SUPERVISOR_SECONDS
         time.sleep(0.02)
-    raise ClusterUnavailable(f"a process of the task still runs after {KILL_SECONDS:g} s of SIGKILL: {folder.path}")
+    raise ClusterUnavailable(
+        f"a process of the task still runs after {KILL_SECONDS:g} s of SIGKILL: {folder.path}"
+    )
 
 
 def _in_order(victims: list[Stat], leader: Identity | None, folder: TaskFolder) -> list[Stat]:
     """Return the processes to kill in this round.
 
-    When the supervisor is dead, the runner adopts orphans. So the runner is suspended, and killed last.
+    When the supervisor is dead, the runner adopts orphans. So the runner is suspended, and killed
+    last.
     """
     others = [victim for victim in victims if leader is None or victim.pid != leader.pid]
     if leader is None or not others or folder.supervisor_alive():
@@ -400,7 +467,9 @@ def _in_order(victims: list[Stat], leader: Identity | None, folder: TaskFolder) 
 
 
 def _terminate(processes: Sequence[Stat]) -> None:
-    """Send the stop signal to the topmost of these processes: to the runner if it lives, because it forwards it."""
+    """Send the stop signal to the topmost of these processes: to the runner if it lives, because it
+    forwards it.
+    """
     known = {stat.pid for stat in processes}
     for stat in processes:
         if stat.parent not in known:
@@ -416,9 +485,17 @@ def _write_missing_end(folder: TaskFolder, leader: Identity | None, killed: int)
         return
     end: files.Record = {"finished_at": contract.now()}
     if ran:
-        end |= {"exit_code": 137, "signal": 9, "reason": "Error", "message": "Killed by force; its supervisor was dead"}
+        end |= {
+            "exit_code": 137,
+            "signal": 9,
+            "reason": "Error",
+            "message": "Killed by force; its supervisor was dead",
+        }
     elif folder.has(files.SUPERVISOR):
-        end |= {"reason": "Cancelled", "message": "It was stopped while it waited and never executed"}
+        end |= {
+            "reason": "Cancelled",
+            "message": "It was stopped while it waited and never executed",
+        }
     else:
         return  # the task never started, and the stop file prevents a later start
     folder.create(files.END, end)
@@ -428,13 +505,16 @@ def _write_missing_end(folder: TaskFolder, leader: Identity | None, killed: int)
 
 
 def _log_tail(folder: TaskFolder) -> str | None:
-    """Return what is kept of the log: its last 16 KiB, and the lines around the error with which the crawler failed.
+    """Return what is kept of the log: its last 16 KiB, and the lines around the error with which
+    the crawler failed.
 
     The log before the last rotation is read, too.
     """
     with contextlib.ExitStack() as opened:
         handles = [folder.open(name) for name in (f"{files.LOG}.1", files.LOG)]
-        logs = [opened.enter_context(open(handle, "rb")) for handle in handles if handle is not None]
+        logs = [
+            opened.enter_context(open(handle, "rb")) for handle in handles if handle is not None
+        ]
         sizes = [os.fstat(file.fileno()).st_size for file in logs]
 
         def read(at: int, most: int) -> bytes:

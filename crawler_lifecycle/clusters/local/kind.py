@@ -20,11 +20,16 @@ class LocalKind(ClusterKind):
     def deployer(self, task_environment: TaskEnvironment | None) -> LocalCluster:
         c = self.settings
         return LocalCluster(
-            c.state_dir, c.slots, task_environment=task_environment, cgroup_setting=c.cgroup, run_as=c.run_as
+            c.state_dir,
+            c.slots,
+            task_environment=task_environment,
+            cgroup_setting=c.cgroup,
+            run_as=c.run_as,
         )
 
     def capacity(self) -> tuple[int, int]:
-        # What waits on the cluster itself starts at once in a free slot. Its own queue has places for that.
+        # What waits on the cluster itself starts at once in a free slot. Its own queue has places
+        # for that.
         return self.settings.slots, min(8, max(2, self.settings.slots // 2))
 
     def cluster(self) -> LocalCluster:

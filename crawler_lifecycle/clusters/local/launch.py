@@ -55,7 +55,8 @@ PASSED_ON = (
 #: File for the messages of the supervisor itself.
 SUPERVISOR_LOG = "supervisor.log"
 LAUNCH_SECONDS = 30.0
-#: Seconds for which a mark without a supervisor counts as a deployment in progress. Later its deployment has died.
+#: Seconds for which a mark without a supervisor counts as a deployment in progress. Later its
+#: deployment has died.
 STALE_MARK_SECONDS = 60.0
 
 _ROOT = str(Path(__file__).resolve().parents[3])
@@ -69,7 +70,10 @@ class LaunchRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """A starter of tasks. It creates each task's folder and supervisor at most once, even with concurrent calls."""
+    """A starter of tasks.
+
+    It creates each task's folder and supervisor at most once, even with concurrent calls.
+    """
 
     state: Path
     slots: int
@@ -84,13 +88,16 @@ class Launcher:
     run_as: RunAs | None
     """The user of crawlers; ``None`` for our own user."""
 
-    def deploy(self, deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask) -> DeployedTask:
+    def deploy(
+        self, deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask
+    ) -> DeployedTask:
         """Start one task. Raises ``DeploymentExpired`` and ``ClusterUnavailable``."""
         name = task_name(deployment.run, task.index, task.attempt)
         folder = task_path(self.state, deployment.run, task.index, task.attempt)
         try:
             if (begun := files.reported_beside(str(self.state), name).get("uid")) is not None:
-                return DeployedTask(task.index, "existing", name, str(begun))  # even if its crawler changed the folder
+                # Even if its crawler changed the folder.
+                return DeployedTask(task.index, "existing", name, str(begun))
             uid = self._existing_uid(folder)
             state = "existing"
             if uid is None:
@@ -104,9 +111,13 @@ class Launcher:
                 uid = self._existing_uid(folder)
             self._ensure_supervisor(folder, name, deployment, crawler, task, uid or "")
         except NotOurs as why:
-            return DeployedTask(task.index, "refused", name, reason=f"Its folder cannot be created: {why}")
+            return DeployedTask(
+                task.index, "refused", name, reason=f"Its folder cannot be created: {why}"
+            )
         except OSError as error:
-            raise ClusterUnavailable(f"the local cluster cannot write below {self.state}: {error}") from error
+            raise ClusterUnavailable(
+                f"the local cluster cannot write below {self.state}: {error}"
+            ) from error
         return DeployedTask(task.index, state, name, uid or None)
 
     def _existing_uid(self, folder: Path) -> str | None:
@@ -132,20 +143,30 @@ class Launcher:
 
     # --- creation
 
-    def _create(self, deployment: Deployment, folder: Path, name: str, spec: files.Record) -> tuple[str, str | None]:
-        """Create folder and spec. Return ``created``, ``existing`` or ``deferred``, and the reason of a deferral."""
+    def _create(
+        self, deployment: Deployment, folder: Path, name: str, spec: files.Record
+    ) -> tuple[str, str | None]:
+        """Create folder and spec.
+
+        Return ``created``, ``existing`` or ``deferred``, and the reason of a deferral.
+        """
         with exclusive(self.state):
             live = os.listdir(self.state / liveness_marks.LIVE)
             # Less urgent tasks leave places free, so that urgent tasks can wait for the next slot.
             most = max(1, self.max_waiting * (6 - deployment.priority) // 3)
             if 2 * len(live) >= most:
-                # A run may wait with as many tasks as there are places left, so that there is one for the next run.
-                waiting = [key[0] for name in live if (key := task_of(name)) is not None and self._waits(name)]
+                # A run may wait with as many tasks as there are places left, so that there is one
+                # for the next run.
+                waiting = [
+                    key[0]
+                    for name in live
+                    if (key := task_of(name)) is not None and self._waits(name)
+                ]
                 if len(waiting) + waiting.count(deployment.run) >= most:
                     return "deferred", f"{len(waiting)} tasks already wait for a slot"
             self._check_expiry(deployment.expires_at)
-            # Never create the folder of all tasks. If it is missing, its disk is not mounted, and with a new empty
-            # folder all runs would seem to be lost.
+            # Never create the folder of all tasks. If it is missing, its disk is not mounted, and
+            # with a new empty folder all runs would seem to be lost.
             held = HeldFolder(str(self.state / "tasks"))
             for part in folder.parts[-3:]:
                 held = held.make(part)
@@ -156,7 +177,10 @@ class Launcher:
             return "created" if files.create(held, files.SPEC, spec) else "existing", None
 
     def _admit(self, folder: Path, state: Path) -> None:
-        """Give the crawler's files to its user, if a user is set. Our files in the same folder stay ours."""
+        """Give the crawler's files to its user, if a user is set.
+
+        Our files in the same folder stay ours.
+        """
         if self.run_as is not None:
             let_pass(folder.parents[1], folder.parent, state.parent)
             self.run_as.share(folder)
@@ -184,7 +208,13 @@ class Launcher:
             raise DeploymentExpired(f"the deployment call expired at {expires_at.isoformat()}")
 
     def _ensure_supervisor(
-        self, folder: Path, name: str, deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask, uid: str
+        self,
+        folder: Path,
+        name: str,
+        deployment: Deployment,
+        crawler: CrawlerDefinition,
+        task: QueuedTask,
+        uid: str,
     ) -> None:
         if _began(folder):
             return
@@ -214,24 +244,36 @@ class Launcher:
                 answer = starter.wait(LAUNCH_SECONDS)
             except subprocess.TimeoutExpired:
                 starter.kill()
-                raise ClusterUnavailable(f"the supervisor did not answer within {LAUNCH_SECONDS:g} s") from None
+                raise ClusterUnavailable(
+                    f"the supervisor did not answer within {LAUNCH_SECONDS:g} s"
+                ) from None
         if answer == supervisor.EXPIRED:
-            raise DeploymentExpired(f"the deployment call expired at {deployment.expires_at.isoformat()}")
+            raise DeploymentExpired(
+                f"the deployment call expired at {deployment.expires_at.isoformat()}"
+            )
         if answer not in (supervisor.TOOK_CHARGE, supervisor.NOT_NEEDED):
             said = files.held(folder).read(SUPERVISOR_LOG, files.FILE_MAX) or b""
-            words = said.decode("utf-8", "replace")[-500:] or f"its log is empty; is the disk of {self.state} full?"
+            words = (
+                said.decode("utf-8", "replace")[-500:]
+                or f"its log is empty; is the disk of {self.state} full?"
+            )
             raise ClusterUnavailable(f"the supervisor did not start (exit {answer}): {words}")
 
     # --- what to run
 
     def _passed_on(self) -> Mapping[str, str]:
-        passed = {n: v for n, v in self.environment.items() if n in PASSED_ON or n.startswith("LC_")}
+        passed = {
+            n: v for n, v in self.environment.items() if n in PASSED_ON or n.startswith("LC_")
+        }
         own = str(Path(self.python).parent)
         passed["PATH"] = os.pathsep.join([own, passed.get("PATH", os.defpath)])
         return passed if self.run_as is None else passed | self.run_as.environment()
 
     def _secrets(self, crawler: CrawlerDefinition) -> dict[str, str]:
-        """Return the values of the catalogue's ``env:NAME``. Raises ``LaunchRefused`` for an unknown variable."""
+        """Return the values of the catalogue's ``env:NAME``.
+
+        Raises ``LaunchRefused`` for an unknown variable.
+        """
         values = {}
         for name, reference in crawler.secrets.items():
             source = reference.removeprefix("env:")
@@ -244,7 +286,12 @@ class Launcher:
         return values
 
     def _spec(
-        self, deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask, folder: Path, name: str
+        self,
+        deployment: Deployment,
+        crawler: CrawlerDefinition,
+        task: QueuedTask,
+        folder: Path,
+        name: str,
     ) -> files.Record:
         """Return the spec: all data that the supervisor needs.
 
@@ -292,27 +339,42 @@ class Launcher:
         }
 
     def _argv(self, crawler: CrawlerDefinition) -> tuple[list[str], Path]:
-        """Return the command line of runner and crawler, and the folder where it starts. Raises ``LaunchRefused``."""
-        cwd = self.base_dir if crawler.project is None else (self.base_dir / crawler.project).resolve()
+        """Return the command line of runner and crawler, and the folder where it starts.
+
+        Raises ``LaunchRefused``.
+        """
+        cwd = (
+            self.base_dir
+            if crawler.project is None
+            else (self.base_dir / crawler.project).resolve()
+        )
         if not cwd.is_dir():
-            raise LaunchRefused(f"project: {crawler.project!r} is not a folder ({cwd}); name an existing folder")
+            raise LaunchRefused(
+                f"project: {crawler.project!r} is not a folder ({cwd}); name an existing folder"
+            )
         wrapper = [self.python, "-I", "-S", _RUNNER]
         if crawler.kind is CrawlerKind.SCRAPY:
             if crawler.project is None:
-                raise LaunchRefused("project: missing; a crawler of kind 'scrapy' needs the folder of its project")
+                raise LaunchRefused(
+                    "project: missing; a crawler of kind 'scrapy' needs the folder of its project"
+                )
             return [*wrapper, "scrapy", "--project", str(cwd), "--spider", crawler.spider_name], cwd
         path = crawler.env.get("PATH") or self._passed_on()["PATH"]
         program = crawler.command[0]
         found = shutil.which(str(cwd / program) if "/" in program else program, path=path)
         if found is None:
             raise LaunchRefused(
-                f"command: {program!r} is not an executable that can be found; give its path, or set PATH"
+                f"command: {program!r} is not an executable that can be found; give its path, or "
+                "set PATH"
             )
         return [*wrapper, "command", "--", found, *crawler.command[1:]], cwd
 
 
 def _uid(folder: Path) -> str | None:
-    """Return the uid in the spec; ``None`` without a spec. Raises ``folder.Garbage`` and ``OSError``."""
+    """Return the uid in the spec; ``None`` without a spec.
+
+    Raises ``folder.Garbage`` and ``OSError``.
+    """
     try:
         spec = files.read(files.held(folder), files.SPEC)
     except (FileNotFoundError, NotOurs):
@@ -327,7 +389,10 @@ def _began(folder: Path) -> bool:
 
 
 def _make_state(state: Path, folder: str) -> None:
-    """Create the folder of saved state, which all attempts share. Links that earlier attempts made are not followed."""
+    """Create the folder of saved state, which all attempts share.
+
+    Links that earlier attempts made are not followed.
+    """
     held = HeldFolder(str(state))
     for part in os.path.relpath(folder, state).split(os.sep):
         held = held.make(part)

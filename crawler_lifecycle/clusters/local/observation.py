@@ -19,7 +19,8 @@ from crawler_lifecycle.domain.task import End, Observation, Phase, told_exit
 
 from .folders import folder as files
 
-#: Seconds in which a living supervisor writes the end after its crawler died. After this time it hangs.
+#: Seconds in which a living supervisor writes the end after its crawler died. After this time it
+#: hangs.
 END_SECONDS = 1.0
 #: The supervisor may be dead. Or it is slow: then it writes its record later, with more facts.
 NOT_WRITTEN = "Its supervisor had not written the end"
@@ -41,7 +42,8 @@ class Reading:
             seen = self._named(self._within_folder())
             if seen.name is not None:
                 return seen
-        # The folder is missing, or was removed while we read. In the second case missing files prove nothing.
+        # The folder is missing, or was removed while we read. In the second case missing files
+        # prove nothing.
         return self._named(self._without_folder())
 
     def _named(self, seen: Observation) -> Observation:
@@ -53,7 +55,14 @@ class Reading:
         reason = self._message(seen.reason)
         there = self._folder.exists()  # checked last: see ``observe``
         name = self._folder.name if there else None
-        return replace(seen, name=name, uid=uid if there else None, reason=reason, resumed=resumed, resume_note=note)
+        return replace(
+            seen,
+            name=name,
+            uid=uid if there else None,
+            reason=reason,
+            resumed=resumed,
+            resume_note=note,
+        )
 
     def _within_folder(self) -> Observation:
         if self._folder.has_ended():
@@ -69,12 +78,18 @@ class Reading:
         if not began and self._folder.task.uid is not None:
             return self._without_folder()  # the task had a supervisor, so this is another folder
         if not began:
-            reason = "deployed, but its supervisor has not started" if self._folder.has(files.SPEC) else None
+            reason = (
+                "deployed, but its supervisor has not started"
+                if self._folder.has(files.SPEC)
+                else None
+            )
             return self._seen(Phase.ABSENT, reason=reason)
         return self._without_end(supervised=False)
 
     def _without_folder(self) -> Observation:
-        """Observe a task without a folder: it was never deployed, or (with a recorded uid) its folder was removed."""
+        """Observe a task without a folder: it was never deployed, or (with a recorded uid) its
+        folder was removed.
+        """
         if self._folder.task.uid is None:
             return self._seen(Phase.ABSENT)
         supervisors, crawlers = self._folder.named()
@@ -85,7 +100,9 @@ class Reading:
         started = self._folder.time(report, "started_at", files.STARTED)
         if report.get("finished_at"):
             return replace(self._ended(report), started_at=started)
-        return self._seen(phase, node=self._node, reason="its folder was removed", started_at=started)
+        return self._seen(
+            phase, node=self._node, reason="its folder was removed", started_at=started
+        )
 
     def _beside(self) -> files.Record:
         return files.reported_beside(str(self._folder.path.parents[3]), self._folder.name)
@@ -103,16 +120,21 @@ class Reading:
 
     def _waiting(self) -> Observation:
         waiting = self._folder.read(files.WAITING) or {}
-        since = self._folder.time(self._folder.read(files.SUPERVISOR) or {}, "since", files.SUPERVISOR)
+        since = self._folder.time(
+            self._folder.read(files.SUPERVISOR) or {}, "since", files.SUPERVISOR
+        )
         reason = self._folder.text(waiting, "reason", files.WAITING) or "starting"
         return self._seen(Phase.WAITING, reason=reason, changed_at=since)
 
     def _without_end(self, *, supervised: bool) -> Observation:
-        """Observe a task without a recorded end: by the crawler's processes, and then by the runner's summary."""
+        """Observe a task without a recorded end: by the crawler's processes, and then by the
+        runner's summary.
+        """
         leader = self._folder.identity(files.PROCESS)
         stat = leader.stat() if leader is not None else None
         if leader is not None and not supervised and not self._folder.has(files.STOP):
-            leader.send(signal.SIGCONT)  # its crawler may have suspended the runner; a kill also does, so not after one
+            # Its crawler may have suspended the runner; a kill also does, so not after one.
+            leader.send(signal.SIGCONT)
         alone = None if supervised else "its supervisor is dead"
         if (stat is not None and not stat.ended) or self._folder.processes(leader):
             return self._executing(alone)
@@ -125,22 +147,27 @@ class Reading:
         status = stat.exit_status if stat is not None else 0
         oom = self._oom() if status or not supervised else None
         if status or oom:
-            # A zombie has an exit status. A status of 0 proves nothing: the kernel also returns 0 to a process without
-            # the right to read it.
+            # A zombie has an exit status. A status of 0 proves nothing: the kernel also returns 0
+            # to a process without the right to read it.
             code = os.waitstatus_to_exitcode(status) if status else -signal.SIGKILL
             end = End(
                 exit_code=code if code >= 0 else 128 - code,
                 signal=-code if code < 0 else None,
                 reason="OOMKilled" if oom else "Error",
-                message=self._message(f"{NOT_WRITTEN}{f'. {oom}' if oom else '; the kernel reports this end'}"),
+                message=self._message(
+                    f"{NOT_WRITTEN}{f'. {oom}' if oom else '; the kernel reports this end'}"
+                ),
                 memory_limit=self._memory_limit(),
             )
             return self._with_end(end)
         if supervised:
-            # Garbage in process.json hides the crawler, or the supervisor cannot write the end yet (a full disk).
+            # Garbage in process.json hides the crawler, or the supervisor cannot write the end yet
+            # (a full disk).
             return self._executing("its supervisor has not written the end yet")
         if self._folder.incidents:
-            message = self._message("None of its processes runs any more, and its evidence cannot be read")
+            message = self._message(
+                "None of its processes runs any more, and its evidence cannot be read"
+            )
             return self._with_end(End(reason="Error", message=message))
         return self._seen(Phase.GONE, node=self._node, reason=alone, started_at=self._started())
 
@@ -170,7 +197,8 @@ class Reading:
         return max(self._now - wrote_at, timedelta(0))
 
     def _ended(self, report: files.Record | None = None, source: str = files.END) -> Observation:
-        """Return the observation of an end: from ``report``, else from the supervisor's record in the folder.
+        """Return the observation of an end: from ``report``, else from the supervisor's record in
+        the folder.
 
         ``source`` is the file from which the data comes, for the texts about problems.
         """
@@ -181,8 +209,15 @@ class Reading:
         finish = self._folder.text(summary, "finish_reason", files.SUMMARY)
         own = self._folder.count(summary, "exit", files.SUMMARY, bounds.exit_code)
         reason = self._folder.text(data, "reason", source) or "Error"
-        if source == files.END and number == 9 and finish is not None and own is not None and reason == "Error":
-            # The runner was killed between its summary and its exit. The summary is the better evidence.
+        if (
+            source == files.END
+            and number == 9
+            and finish is not None
+            and own is not None
+            and reason == "Error"
+        ):
+            # The runner was killed between its summary and its exit. The summary is the better
+            # evidence.
             code = own
             number = None
             reason = "Error" if own else "Completed"
@@ -196,9 +231,11 @@ class Reading:
             signal=number,
             reason=reason,
             message=self._message(
-                self._folder.text(data, "message", source) or self._folder.text(summary, "message", files.SUMMARY)
+                self._folder.text(data, "message", source)
+                or self._folder.text(summary, "message", files.SUMMARY)
             ),
-            finished_at=self._folder.time(data, "finished_at", source) or self._folder.modified(source),
+            finished_at=self._folder.time(data, "finished_at", source)
+            or self._folder.modified(source),
             finish_reason=finish,
             memory_limit=self._memory_limit(),
         )
@@ -232,34 +269,48 @@ class Reading:
         )
 
     def _started(self) -> datetime | None:
-        return self._folder.time(self._folder.read(files.PROCESS) or {}, "started_at", files.PROCESS)
+        return self._folder.time(
+            self._folder.read(files.PROCESS) or {}, "started_at", files.PROCESS
+        )
 
     def _memory_limit(self) -> str | None:
         return self._folder.text(self._folder.read(files.SPEC) or {}, "memory_text", files.SPEC)
 
     def _oom(self) -> str | None:
-        """Return a text about a kill for the memory limit; ``None`` if there was none. Raises ``OSError``."""
+        """Return a text about a kill for the memory limit; ``None`` if there was none.
+
+        Raises ``OSError``.
+        """
         kills = 0
         group = self._folder.group()
         with contextlib.suppress(FileNotFoundError):  # the group was removed meanwhile
             kills = group.oom_kills() if group is not None else 0
         # Read the file last: another look writes it before it removes the group.
         if self._folder.has(files.OOM):
-            return self._folder.text(self._folder.read(files.OOM) or {}, "message", files.OOM) or KILLED
+            return (
+                self._folder.text(self._folder.read(files.OOM) or {}, "message", files.OOM)
+                or KILLED
+            )
         return KILLED if kills else None
 
     def _failed_at_limit(self, summary: files.Record) -> str | None:
-        """Return a text if the crawler failed without its own reason after it had used all its memory; else ``None``.
+        """Return a text if the crawler failed without its own reason after it had used all its
+        memory; else ``None``.
 
         With a kernel limit this is always ``None``, because the kernel kills such a crawler.
         """
         if self._folder.has(files.CGROUP):
             return None
         limit = self._folder.count(self._folder.read(files.SPEC) or {}, "memory_limit", files.SPEC)
-        return failed_at_limit(self._folder.peak_memory(), limit or None, summary.get("finish_reason") or None)
+        return failed_at_limit(
+            self._folder.peak_memory(), limit or None, summary.get("finish_reason") or None
+        )
 
     def _resumption(self, *, final: bool) -> tuple[bool | None, str | None]:
-        """Return whether the crawler resumed, and a note about it, as the runner reports. First attempts have none."""
+        """Return whether the crawler resumed, and a note about it, as the runner reports.
+
+        First attempts have none.
+        """
         if self._folder.task.attempt == 1:
             return None, None
         name = files.SUMMARY if final and self._folder.has(files.SUMMARY) else files.STATS

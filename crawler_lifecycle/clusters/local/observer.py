@@ -1,10 +1,12 @@
-"""The observer of local tasks: it soon reports starts, ends, killed supervisors and removed folders.
+"""The observer of local tasks: it soon reports starts, ends, killed supervisors and removed
+folders.
 
-A supervisor makes a file in ``started`` when its crawler executes, and moves a mark to ``ended`` when the end is on
-file. The kernel tells both at once, and a look then sees them. All else, such as a killed supervisor, is found every
-``CHECK_S`` seconds: by the marks, and by the processes and the folder of each task with a mark. A task that ended while
-no observer ran still has a mark, so the folders of old tasks are never read. A report is not evidence: it leads to a
-look, and only the look decides.
+A supervisor makes a file in ``started`` when its crawler executes, and moves a mark to ``ended``
+when the end is on file. The kernel tells both at once, and a look then sees them. All else, such as
+a killed supervisor, is found every ``CHECK_S`` seconds: by the marks, and by the processes and the
+folder of each task with a mark. A task that ended while no observer ran still has a mark, so the
+folders of old tasks are never read. A report is not evidence: it leads to a look, and only the look
+decides.
 """
 
 from __future__ import annotations
@@ -36,12 +38,14 @@ from .processes import liveness_marks
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two readings of the marks, and between two checks of a task, when the kernel tells no change.
+#: Seconds between two readings of the marks, and between two checks of a task, when the kernel
+#: tells no change.
 CHECK_S = 1.0
-#: The longest wait for the kernel, so that a watch soon ends when it is over. Where the kernel cannot tell changes, the
-#: marks are read as often.
+#: The longest wait for the kernel, so that a watch soon ends when it is over. Where the kernel
+#: cannot tell changes, the marks are read as often.
 WAIT_S = 0.2
-#: Seconds for which a mark without a supervisor counts as a deployment in progress. Later the mark is removed.
+#: Seconds for which a mark without a supervisor counts as a deployment in progress. Later the mark
+#: is removed.
 STALE_S = 60.0
 #: Seconds until the watch begins again after an error: the first pause, and the longest.
 RETRY_S = (0.5, 10.0)
@@ -56,7 +60,9 @@ OVER = "over"
 
 
 class LocalObserver:
-    """The observer of the local cluster in one state folder. Any number of observers may run at the same time.
+    """The observer of the local cluster in one state folder.
+
+    Any number of observers may run at the same time.
 
     This class implements ``Observer``.
     """
@@ -82,7 +88,9 @@ class LocalObserver:
                     return
             except Exception as error:
                 watch = None
-                self._health = ObserverHealth(False, f"the local cluster cannot be watched: {error}")
+                self._health = ObserverHealth(
+                    False, f"the local cluster cannot be watched: {error}"
+                )
                 held.close()
                 raise
             self._health = ObserverHealth(True, None, len(watch.tasks), watch.place())
@@ -96,13 +104,18 @@ class LocalObserver:
             self._health = ObserverHealth(False, "the observer does not watch now")
 
     def counted(self) -> Sequence[LiveCounters]:
-        """Return the counters of living tasks (see the port). A folder that cannot be read is left out."""
+        """Return the counters of living tasks (see the port).
+
+        A folder that cannot be read is left out.
+        """
         found = []
         for name in os.listdir(self._state / liveness_marks.LIVE):
             with contextlib.suppress(OSError):  # the next look reports the problem
                 if (key := task_of(name)) is not None:
                     run, index, attempt = key
-                    counters, at = TaskFolder(self._state, run, TaskRef(0, index, attempt)).counters()
+                    counters, at = TaskFolder(
+                        self._state, run, TaskRef(0, index, attempt)
+                    ).counters()
                     if counters != Counters():
                         found.append(LiveCounters(run, attempt, index, counters, at))
         return found
@@ -154,7 +167,10 @@ class _Watch:
         return 1
 
     def turn(self) -> bool:
-        """Wait a moment. If something changed, or it is time, read the marks, check the due tasks, and return true."""
+        """Wait a moment.
+
+        If something changed, or it is time, read the marks, check the due tasks, and return true.
+        """
         left = max(0.0, self._read_at - time.monotonic())
         if not self._arrivals.wait(min(left, WAIT_S)) and left > WAIT_S:
             return False
@@ -163,7 +179,8 @@ class _Watch:
         self._read_at = now + CHECK_S
         # Read the folder ``ended`` last: then a mark that moves there meanwhile is not missed.
         live, started, ended = (
-            set(os.listdir(self._state / name)) for name in (liveness_marks.LIVE, files.STARTED, liveness_marks.ENDED)
+            set(os.listdir(self._state / name))
+            for name in (liveness_marks.LIVE, files.STARTED, liveness_marks.ENDED)
         )
         for name in live - self.tasks.keys() - ended:
             if (key := task_of(name)) is not None:
@@ -173,7 +190,8 @@ class _Watch:
             if (key := task_of(name)) is not None:
                 self._notify(key, self._time_of(str(self._state / liveness_marks.ENDED / name)))
             if name in self.tasks:
-                self.tasks[name].seen = OVER  # its next check tells whether a process of it lives all the same
+                # Its next check tells whether a process of it lives all the same.
+                self.tasks[name].seen = OVER
         self._ended = ended
         due = {}
         for name, task in self.tasks.items():
@@ -190,30 +208,45 @@ class _Watch:
         return True
 
     def _check(self, due: dict[str, _Task], live: set[str], now: float) -> None:
-        """Report changed tasks, and forget tasks that are over: no process of them lives, whatever their files say."""
+        """Report changed tasks, and forget tasks that are over: no process of them lives, whatever
+        their files say.
+        """
         found = {}
         for name, task in due.items():
             try:
                 found[name] = self._found(task) if name in live else OVER
-            except OSError as error:  # the error concerns only this task; the others are still watched
+            # The error concerns only this task; the others are still watched.
+            except OSError as error:
                 if name not in self._odd:
-                    logger.warning("the folder of %s cannot be read; the next look reports this: %s", name, error)
+                    logger.warning(
+                        "the folder of %s cannot be read; the next look reports this: %s",
+                        name,
+                        error,
+                    )
                 self._odd.add(name)
         over = {due[name].path: name for name, seen in found.items() if seen == OVER}
-        # Search processes only by their folder: the other marks come from files, which a crawler may forge.
-        marks = {path: files.marks("", "", "", os.path.join(path, files.FILES))[-1:] for path in over}
+        # Search processes only by their folder: the other marks come from files, which a crawler
+        # may forge.
+        marks = {
+            path: files.marks("", "", "", os.path.join(path, files.FILES))[-1:] for path in over
+        }
         for path in still_alive(marks) if over else ():
             found[over[path]] = ALONE
         for name, seen in found.items():
             self._note(name, due[name], seen, now)
 
     def _found(self, task: _Task) -> str:
-        """Return a text for the state of the task. Only a change of this text is reported. Raises ``OSError``."""
+        """Return a text for the state of the task.
+
+        Only a change of this text is reported. Raises ``OSError``.
+        """
         run, index, attempt = task.key
         folder = TaskFolder(self._state, run, TaskRef(0, index, attempt))
         gone = "" if folder.held is not None else ", without its folder"
         # Read this before we search processes: a task that begins meanwhile must not count as over.
-        began = task.supervisor is not None or folder.has(files.SUPERVISOR) or folder.has(files.PROCESS)
+        began = (
+            task.supervisor is not None or folder.has(files.SUPERVISOR) or folder.has(files.PROCESS)
+        )
         task.supervisor = task.supervisor or folder.identity(files.SUPERVISOR)
         if task.supervisor.alive() if task.supervisor is not None else folder.supervisor_alive():
             return ("waiting" if task.waiting else "executing") + gone
@@ -237,12 +270,16 @@ class _Watch:
             liveness_marks.drop(mark)
         elif seen != before:
             began = before == NEW and seen == "executing"
-            self._notify(task.key, self._time_of(os.path.join(task.path, files.PROCESS)) if began else None)
+            self._notify(
+                task.key, self._time_of(os.path.join(task.path, files.PROCESS)) if began else None
+            )
 
     def _notify(self, key: tuple[RunRef, int, int], at: datetime | None = None) -> None:
         run, index, attempt = key
         now = datetime.now(UTC)
-        self._changed(run.run_id, min(at, now) if at is not None else now, frozenset({(index, attempt)}))
+        self._changed(
+            run.run_id, min(at, now) if at is not None else now, frozenset({(index, attempt)})
+        )
 
     @staticmethod
     def _time_of(path: str) -> datetime | None:

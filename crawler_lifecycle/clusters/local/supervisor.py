@@ -1,12 +1,15 @@
-"""The supervisor of one local task: a small detached process that may live longer than all our other processes.
+"""The supervisor of one local task: a small detached process that may live longer than all our
+other processes.
 
-It waits for a slot, and records the crawler's identity before the crawler executes. It forwards a stop once, and
-enforces the memory limit and the grace after a stop. At the end it reaps the crawler and writes the end. All its data
-comes from the task's folder, so it does not need the process that started it. It uses the standard library only.
+It waits for a slot, and records the crawler's identity before the crawler executes. It forwards a
+stop once, and enforces the memory limit and the grace after a stop. At the end it reaps the crawler
+and writes the end. All its data comes from the task's folder, so it does not need the process that
+started it. It uses the standard library only.
 
-Its arguments are: the task's folder, the time (seconds since the epoch) after which it must not begin, and the task's
-uid. A stop finds the supervisor by these arguments, even without the folder. The process that was started forks the
-real supervisor, and exits with its answer: ``TOOK_CHARGE`` or one of the codes below it.
+Its arguments are: the task's folder, the time (seconds since the epoch) after which it must not
+begin, and the task's uid. A stop finds the supervisor by these arguments, even without the folder.
+The process that was started forks the real supervisor, and exits with its answer: ``TOOK_CHARGE``
+or one of the codes below it.
 """
 
 from __future__ import annotations
@@ -53,15 +56,18 @@ BROKEN = 70
 
 #: Seconds between two checks of the memory and the stop file. A signal is handled at once.
 TICK = 0.5
-#: Seconds for which the end is written again after an error, because a full disk must not lose this evidence.
+#: Seconds for which the end is written again after an error, because a full disk must not lose this
+#: evidence.
 WRITE_END_SECONDS = 600
-#: Seconds between two rounds of SIGKILL, the most rounds while the crawler is watched, and the most rounds before its
-#: end is reported. On an overloaded machine a killed process may need a long time to end.
+#: Seconds between two rounds of SIGKILL, the most rounds while the crawler is watched, and the most
+#: rounds before its end is reported. On an overloaded machine a killed process may need a long time
+#: to end.
 ROUND = 0.02
 ROUNDS = 50
 LAST_ROUNDS = 3000
 
-#: The byte that lets the forked child continue: without a control group, or in its own control group.
+#: The byte that lets the forked child continue: without a control group, or in its own control
+#: group.
 GATE_PLAIN = b"x"
 GATE_IN_GROUP = b"g"
 
@@ -90,7 +96,9 @@ class Supervisor:
         self._message: str | None = None
 
     def _within(self) -> str:
-        """Return a path of our open folder, which is valid even if its name now belongs to something else."""
+        """Return a path of our open folder, which is valid even if its name now belongs to
+        something else.
+        """
         return f"/proc/self/fd/{self._home.fileno()}"
 
     def _stop_asked(self) -> bool:
@@ -99,19 +107,26 @@ class Supervisor:
     # --- taking charge
 
     def take_charge(self, expires_at: float) -> int:
-        """Become the only supervisor of this task, and return ``TOOK_CHARGE``; else ``NOT_NEEDED`` or ``EXPIRED``.
+        """Become the only supervisor of this task, and return ``TOOK_CHARGE``; else ``NOT_NEEDED``
+        or ``EXPIRED``.
 
         The lock lasts as long as this process.
         """
         self._lock = self._home.lockable(files.LOCK)
-        if not try_lock(self._lock, seconds=1.0) or self._home.has(files.PROCESS) or self._home.has(files.END):
+        if (
+            not try_lock(self._lock, seconds=1.0)
+            or self._home.has(files.PROCESS)
+            or self._home.has(files.END)
+        ):
             return NOT_NEEDED
         if self._home.has(files.SUPERVISOR):
-            # An earlier supervisor died while it waited. A look may have reported the task as gone, so do not start it.
+            # An earlier supervisor died while it waited. A look may have reported the task as gone,
+            # so do not start it.
             return NOT_NEEDED
         me = {**Identity.of(os.getpid())._asdict(), "since": now()}
         files.create(self._home, files.SUPERVISOR, me)
-        # Check the time after the lock. So if a look finds no supervisor after this time, none begins later.
+        # Check the time after the lock. So if a look finds no supervisor after this time, none
+        # begins later.
         if time.time() >= expires_at:
             self._home.unlink(files.SUPERVISOR)
             return EXPIRED
@@ -133,10 +148,10 @@ class Supervisor:
     def _wait_for_slot(self) -> int | None:
         """Wait for a slot, and return its open, locked file; ``None`` when a stop came first.
 
-        Each priority has a queue. Only the first supervisor of a queue tries the slots, and only while the queues of
-        better priorities are empty. The others sleep until they get the lock of their queue's turnstile, which the
-        kernel gives in the order of requests. Before that, each run has a queue of its own, of which one waits at the
-        turnstile. So runs take turns.
+        Each priority has a queue. Only the first supervisor of a queue tries the slots, and only
+        while the queues of better priorities are empty. The others sleep until they get the lock of
+        their queue's turnstile, which the kernel gives in the order of requests. Before that, each
+        run has a queue of its own, of which one waits at the turnstile. So runs take turns.
         """
         slots_dir = str(self._spec["slots_dir"])
         count = _positive(self._spec.get("slots")) or 1
@@ -144,13 +159,18 @@ class Supervisor:
         # The lock of the run's folder is the queue of its tasks.
         own = os.open("../..", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._home.fileno())
         try:
-            if try_lock(own) and try_lock(turnstile) and (slot := free_slot(slots_dir, count, before)) is not None:
+            if (
+                try_lock(own)
+                and try_lock(turnstile)
+                and (slot := free_slot(slots_dir, count, before)) is not None
+            ):
                 return slot
             reason = f"waiting: {count} of {count} slots in use"
             files.replace(self._home, files.WAITING, {"reason": reason, "since": now()})
             self._sleep_in_queue(own)
             self._sleep_in_queue(turnstile)
-            # The next one of the run comes to the turnstile before we leave it, so that nobody less urgent passes.
+            # The next one of the run comes to the turnstile before we leave it, so that nobody less
+            # urgent passes.
             fcntl.flock(own, fcntl.LOCK_UN)
             while not self._stop_asked():
                 if (slot := free_slot(slots_dir, count, before)) is not None:
@@ -191,7 +211,8 @@ class Supervisor:
     def _start(self, slot: int) -> int | None:
         """Fork, record the identity of the child, and only then let it execute the runner.
 
-        Return its pid, or ``None`` after a stop. Raises ``_Unstartable`` when the program cannot be executed.
+        Return its pid, or ``None`` after a stop. Raises ``_Unstartable`` when the program cannot be
+        executed.
         """
         gate_out, gate_in = os.pipe()
         fail_out, fail_in = os.pipe()
@@ -258,8 +279,9 @@ class Supervisor:
             os.dup2(log, 2)
             os.set_inheritable(slot, True)  # the slot is in use while we or the runner live
             if self._limit is not None and go == GATE_PLAIN:
-                # This higher limit stops a crawler that grows too fast for our checks. The real limit is checked on
-                # resident memory, because mapped memory (threads, arenas) is much larger than used memory.
+                # This higher limit stops a crawler that grows too fast for our checks. The real
+                # limit is checked on resident memory, because mapped memory (threads, arenas) is
+                # much larger than used memory.
                 _, hard = resource.getrlimit(resource.RLIMIT_DATA)
                 ceiling = 2 * self._limit + 256 * 1024 * 1024
                 ceiling = ceiling if hard == resource.RLIM_INFINITY else min(ceiling, hard)
@@ -267,17 +289,21 @@ class Supervisor:
             self._change_user(log)
             os.chdir(str(self._spec["cwd"]))
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-            # The runner starts with blocked stop signals, and reads them when it is ready. So none can kill it before.
+            # The runner starts with blocked stop signals, and reads them when it is ready. So none
+            # can kill it before.
             signal.pthread_sigmask(signal.SIG_SETMASK, {signal.SIGTERM, signal.SIGINT})
-            environment["CRAWL_SLOT_FD"] = str(slot)  # the runner closes it for the crawler, which must not keep a slot
-            os.execve(argv[0], argv, environment)  # noqa: S606 - a vector, never a shell
+            # The runner closes it for the crawler, which must not keep a slot.
+            environment["CRAWL_SLOT_FD"] = str(slot)
+            os.execve(argv[0], argv, environment)  # noqa: S606
         except BaseException as error:
             os.write(fail, f"{type(error).__name__}: {error}".encode()[:2000])
         finally:
             os._exit(127)
 
     def _change_user(self, log: int) -> None:
-        """Change to the user in the spec, if there is one, with only its main group. The child cannot change back.
+        """Change to the user in the spec, if there is one, with only its main group.
+
+        The child cannot change back.
 
         The log must belong to this user, because the runner limits its size.
         """
@@ -289,7 +315,10 @@ class Supervisor:
             os.setresuid(*[int(user["uid"])] * 3)
 
     def _watch(self, pid: int) -> None:
-        """Wait until the runner has ended. It is not reaped yet, so that no other process gets its number."""
+        """Wait until the runner has ended.
+
+        It is not reaped yet, so that no other process gets its number.
+        """
         forced_at: float | None = None
         while True:
             alarm.wait(TICK)
@@ -297,18 +326,22 @@ class Supervisor:
             if changed is not None and changed.si_code != os.CLD_STOPPED:
                 return
             if changed is not None:
-                os.kill(pid, signal.SIGCONT)  # a suspended runner cannot report how the crawler ended
+                # A suspended runner cannot report how the crawler ended.
+                os.kill(pid, signal.SIGCONT)
             if forced_at is None and self._stop_asked():
                 forced_at = time.monotonic() + self._grace()
                 if self._note_signal():
                     os.kill(pid, signal.SIGTERM)
             if forced_at is not None and time.monotonic() >= forced_at:
-                self._message = f"It was killed because it still ran {self._grace():g} s after the stop"
+                self._message = (
+                    f"It was killed because it still ran {self._grace():g} s after the stop"
+                )
                 self._kill_group(pid)
             self._watch_memory(pid)
 
     def _note_signal(self) -> bool:
-        """Note that the stop signal is sent, and return whether we must send it because nobody else did.
+        """Note that the stop signal is sent, and return whether we must send it because nobody else
+        did.
 
         When the folder cannot be written, nobody else can send it.
         """
@@ -354,7 +387,9 @@ class Supervisor:
             time.sleep(ROUND)
 
     def _tree(self) -> list[Stat]:
-        """Return our descendants: these are all the crawler's processes, because we adopt its orphans."""
+        """Return our descendants: these are all the crawler's processes, because we adopt its
+        orphans.
+        """
         return below(os.getpid()) if self._adopts else []
 
     def _reap(self, pid: int) -> int:
@@ -372,7 +407,8 @@ class Supervisor:
     def _empty_tree(self) -> None:
         """Wait until the kernel reports that we have no child, dead or alive. This proves the end.
 
-        There is no time limit: a process that hangs in the kernel cannot be killed, and keeps its slot.
+        There is no time limit: a process that hangs in the kernel cannot be killed, and keeps its
+        slot.
         """
         with contextlib.suppress(ChildProcessError):
             while True:
@@ -384,7 +420,9 @@ class Supervisor:
     # --- the end
 
     def _reason(self, status: int) -> tuple[str, str | None]:
-        """Return the reason as Kubernetes names it, and a text for people if there is more to report."""
+        """Return the reason as Kubernetes names it, and a text for people if there is more to
+        report.
+        """
         if self._oom:
             return "OOMKilled", self._message
         if status == 0:
@@ -406,8 +444,8 @@ class Supervisor:
     def _removed(self) -> bool:
         """Return whether somebody removed our folder.
 
-        If the folder of all tasks is missing too, its disk may only be unmounted, and come back during this check. So
-        we first open that folder, and then search below it.
+        If the folder of all tasks is missing too, its disk may only be unmounted, and come back
+        during this check. So we first open that folder, and then search below it.
         """
         tasks, *names = self._folder.rsplit(os.sep, 3)  # run, index, attempt
         try:
@@ -429,10 +467,12 @@ class Supervisor:
             if exit_code < 0:
                 exit_code, number = 128 - exit_code, -exit_code
             else:
-                # The runner ends with 128 + n for a crawler that signal n killed. Its summary shows whether this was a
-                # signal or the crawler's own exit code.
+                # The runner ends with 128 + n for a crawler that signal n killed. Its summary shows
+                # whether this was a signal or the crawler's own exit code.
                 killed_by = _positive(self._summary().get("signal"))
-                number = killed_by if killed_by is not None and exit_code == 128 + killed_by else None
+                number = (
+                    killed_by if killed_by is not None and exit_code == 128 + killed_by else None
+                )
         if self._oom:
             exit_code = 137
             number = int(signal.SIGKILL)
@@ -448,8 +488,11 @@ class Supervisor:
         give_up = time.monotonic() + WRITE_END_SECONDS
         while True:
             try:
-                self._home.set_aside(files.END)  # the crawler may have forged one, but it runs no more
-                if self._reserve is None or not self._reserve.become(os.path.join(self._within(), files.END), end):
+                # The crawler may have forged one, but it runs no more.
+                self._home.set_aside(files.END)
+                if self._reserve is None or not self._reserve.become(
+                    os.path.join(self._within(), files.END), end
+                ):
                     files.create(self._home, files.END, end)
                 break
             except OSError:
@@ -463,7 +506,10 @@ class Supervisor:
         self._mark(liveness_marks.end)
 
     def _report_beside(self, report: files.Record | None) -> None:
-        """Write the start or end to a file outside our folder, which the crawler may remove. ``None``: remove it."""
+        """Write the start or end to a file outside our folder, which the crawler may remove.
+
+        ``None``: remove it.
+        """
         folder, name = os.path.split(str(self._spec.get("started")))
         with contextlib.suppress(OSError):
             if report is None:

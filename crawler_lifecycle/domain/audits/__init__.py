@@ -1,1 +1,3 @@
-"""The rules of audits: the compared data, the judgements, the repairs, and the record of corrections."""
+"""The rules of audits: the compared data, the judgements, the repairs, and the record of
+corrections.
+"""

@@ -1,7 +1,7 @@
 """The record of a run, from which a database that lost the run's row can make it again.
 
-A task on the cluster does not show all data of its run. So the record (``record_of``) is sent with each task, and the
-cluster stores it beside the task. The run's workflow also knows it.
+A task on the cluster does not show all data of its run. So the record (``record_of``) is sent with
+each task, and the cluster stores it beside the task. The run's workflow also knows it.
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ from typing import Any
 
 from crawler_lifecycle.domain.run import RunRequest, StopIntent
 
-#: The most bytes of a record as JSON. It is an annotation of a Job, and a list of 500 Jobs contains 500 of them.
+#: The most bytes of a record as JSON. It is an annotation of a Job, and a list of 500 Jobs contains
+#: 500 of them.
 RECORD_MAX = 8 * 1024
 #: Fields of the request that the task itself shows, or that are not needed later.
 _LEFT_OUT = ("args", "settings", "tasks", "run_id", "rerun")
 
 #: The cause of a task whose row is made again although nothing of the task is on the cluster.
 FORGOTTEN = (
-    "The database was restored from a copy without this task, and the task is not on the cluster. It is unknown "
+    "The database was restored from a copy without this task, and the task is not on the cluster. "
+    "It is unknown "
     "whether it ran. Its arguments are lost: start a new run for it instead of a resume"
 )
 
@@ -41,9 +43,17 @@ class WorkflowRecord:
 
 
 def record_of(
-    request: Mapping[str, object], request_id: str, multi: bool, owner: tuple[str, str], tasks: int, attempt: int
+    request: Mapping[str, object],
+    request_id: str,
+    multi: bool,
+    owner: tuple[str, str],
+    tasks: int,
+    attempt: int,
 ) -> dict[str, Any]:
-    """Return the record of a run. A request that is too large is left out; its owner (a workflow) still has it."""
+    """Return the record of a run.
+
+    A request that is too large is left out; its owner (a workflow) still has it.
+    """
     workflow_id, first_run_id = owner
     found = {
         "request_id": request_id,
@@ -52,5 +62,10 @@ def record_of(
         "attempt": attempt,
         "owner": {"workflow_id": workflow_id, "first_run_id": first_run_id},
     }
-    whole = {**found, "request": {k: v for k, v in request.items() if k not in _LEFT_OUT and v not in (None, [], {})}}
+    whole = {
+        **found,
+        "request": {
+            k: v for k, v in request.items() if k not in _LEFT_OUT and v not in (None, [], {})
+        },
+    }
     return whole if len(json.dumps(whole).encode()) <= RECORD_MAX else found

@@ -1,9 +1,10 @@
-"""Rules of the audit: it finds differences between database, cluster and Temporal, and repairs them.
+"""Rules of the audit: it finds differences between database, cluster and Temporal, and repairs
+them.
 
-An audit reads facts and judges each fact alone, so their order does not matter. It stores each finding with the time at
-which it was first seen. After a grace period it repairs the finding. In that period other work can solve it: a start, a
-resume or a deployment. Facts that agree give no finding. A repair makes them agree, so a second audit finds nothing.
-All functions here are pure.
+An audit reads facts and judges each fact alone, so their order does not matter. It stores each
+finding with the time at which it was first seen. After a grace period it repairs the finding. In
+that period other work can solve it: a start, a resume or a deployment. Facts that agree give no
+finding. A repair makes them agree, so a second audit finds nothing. All functions here are pure.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from enum import StrEnum
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.domain.run_ref import RunRef
 
-#: A run, manager or graph is given up after this many workflows in a row without progress; after a forced stop, one.
+#: A run, manager or graph is given up after this many workflows in a row without progress; after a
+#: forced stop, one.
 TRIES_MAX = 5
 TRIES_WHEN_FORCED = 1
 #: A workflow that was open for longer than this counts as progress, whatever its result is.
@@ -30,7 +32,9 @@ REPORTED_MAX = 100
 
 
 class FindingKind(StrEnum):
-    """The kinds of findings, in the order of a report: executing tasks without an owner come first."""
+    """The kinds of findings, in the order of a report: executing tasks without an owner come
+    first.
+    """
 
     ORPHAN = "orphan"
     """A task executes that no row of the database knows."""
@@ -71,7 +75,9 @@ class UnknownDecision(StrEnum):
 
     LEAVE = "leave"
     ADOPT = "adopt"
-    """Make the rows again from the data of workflow and cluster. The run then continues as usual."""
+    """Make the rows again from the data of workflow and cluster. The run then continues as
+    usual.
+    """
     END = "end"
 
 
@@ -80,9 +86,13 @@ class AuditRules:
     """The waits of an audit before repairs, in seconds."""
 
     grace_s: float = 120.0
-    """The wait before a repair. It begins when the workflow closes, or when an audit first sees the finding."""
+    """The wait before a repair. It begins when the workflow closes, or when an audit first sees the
+    finding.
+    """
     orphan_grace_s: float = 300.0
-    """The wait before an executing task with a recorded end is ended, from the time at which it was first seen."""
+    """The wait before an executing task with a recorded end is ended, from the time at which it was
+    first seen.
+    """
     start_grace_s: float = 30.0
     """The wait before an accepted run without a workflow gets one, from its acceptance."""
     record_grace_s: float = 120.0
@@ -123,7 +133,9 @@ class LiveRun:
     priority: int = 3
     stop: StopIntent | None = None
     due_at: datetime | None = None
-    """The due time of the next look; without a planned look, the time of the last change of the row."""
+    """The due time of the next look; without a planned look, the time of the last change of the
+    row.
+    """
     planned: bool = False
     """True when a look is planned."""
     uncounted: ParentJob | None = None
@@ -136,7 +148,9 @@ class LiveRun:
 
 @dataclass(frozen=True, slots=True)
 class LiveParent:
-    """The row of an open manager, graph or webhook, or of a due time that has not begun its target."""
+    """The row of an open manager, graph or webhook, or of a due time that has not begun its
+    target.
+    """
 
     what: str
     """``manager``, ``graph``, ``due time`` or ``webhook``."""
@@ -151,12 +165,16 @@ class LiveParent:
     progress: str = ""
     """A text that changes with every progress, and with nothing else."""
     forced: bool = False
-    """True when a forced stop is recorded. Then the row is given up after one workflow without progress."""
+    """True when a forced stop is recorded. Then the row is given up after one workflow without
+    progress.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class StepWithoutRun:
-    """A step that executes or ends as a run or manager, which does not exist or belongs to another graph."""
+    """A step that executes or ends as a run or manager, which does not exist or belongs to another
+    graph.
+    """
 
     graph_id: int
     key: str
@@ -200,16 +218,22 @@ class WorkflowState:
     open: bool
     closed_at: datetime | None = None
     how: str | None = None
-    """The status with which it closed (``terminated``, ``failed`` …); ``None``: open, or removed from the server."""
+    """The status with which it closed (``terminated``, ``failed`` …); ``None``: open, or removed
+    from the server.
+    """
     why: str | None = None
     """The recorded reason; ``None``: a normal end, or no reason was given."""
     run_uid: str | None = None
-    """The uid of the run for which an open workflow works; ``None``: the workflow names no run (yet)."""
+    """The uid of the run for which an open workflow works; ``None``: the workflow names no run
+    (yet).
+    """
     first_run_id: str | None = None
     """The first execution in the chain of an open workflow."""
 
     def of_another(self, run_uid: str) -> bool:
-        """Return whether the workflow is open and works for another run than the one with this uid."""
+        """Return whether the workflow is open and works for another run than the one with this
+        uid.
+        """
         return self.open and self.run_uid not in (None, run_uid)
 
 
@@ -241,9 +265,13 @@ class ClusterTask:
     started_at: datetime | None = None
     node: str | None = None
     run_uid: str | None = None
-    """The uid of its run, as the object says; ``None``: it says none, so it belongs to no run of this database."""
+    """The uid of its run, as the object says; ``None``: it says none, so it belongs to no run of
+    this database.
+    """
     stray: bool = False
-    """True when the object is gone and only a process of the task is left. ``uid`` then identifies the process."""
+    """True when the object is gone and only a process of the task is left. ``uid`` then identifies
+    the process.
+    """
 
     @property
     def run(self) -> RunRef:
@@ -297,15 +325,20 @@ class AuditFinding:
     workflow_id: str | None = None
     evidence: dict[str, object] = field(default_factory=dict)
     since: datetime | None = None
-    """The time at which the difference began, if known. Otherwise the grace period begins when it is first seen."""
+    """The time at which the difference began, if known. Otherwise the grace period begins when it
+    is first seen.
+    """
     spared: str | None = None
     """The reason why this finding is only reported, although others of its kind are repaired."""
     unknown: bool = False
-    """True when the database does not know the run, manager or graph. Rows are never removed, so the database is an
-    older copy, a new one or the wrong one. Only a person's decision (``UnknownDecision``) adopts the run or ends it.
+    """True when the database does not know the run, manager or graph. Rows are never removed, so
+    the database is an older copy, a new one or the wrong one. Only a person's decision
+    (``UnknownDecision``) adopts the run or ends it.
     """
     tries_max: int | None = None
-    """The number of take-overs without progress after which it is given up; ``None``: its repair is no take-over."""
+    """The number of take-overs without progress after which it is given up; ``None``: its repair is
+    no take-over.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,20 +357,30 @@ class StoredFinding:
 
 
 _TAKE_TIME = (
-    *(FindingKind.NOT_STARTED, FindingKind.NOT_COUNTED, FindingKind.UNRECORDED, FindingKind.UNDELIVERED),
+    *(
+        FindingKind.NOT_STARTED,
+        FindingKind.NOT_COUNTED,
+        FindingKind.UNRECORDED,
+        FindingKind.UNDELIVERED,
+    ),
     FindingKind.NOT_TOLD,
 )
 
 
 def reportable(finding: AuditFinding, now: datetime, rules: AuditRules) -> bool:
-    """Return whether a finding is already reported. A state that began a moment ago is normal for some kinds."""
+    """Return whether a finding is already reported.
+
+    A state that began a moment ago is normal for some kinds.
+    """
     if finding.kind in _TAKE_TIME:
         return finding.since is None or now - finding.since >= _grace(finding.kind, rules)
     return True
 
 
 def due(finding: AuditFinding, noted: StoredFinding, now: datetime, rules: AuditRules) -> bool:
-    """Return whether a finding is repaired now: after its grace period, and if it does not need a person."""
+    """Return whether a finding is repaired now: after its grace period, and if it does not need a
+    person.
+    """
     if finding.kind in FOR_PEOPLE or finding.spared is not None or noted.settled:
         return False
     if finding.kind is FindingKind.UNDELIVERED and noted.repaired_at is not None:
@@ -347,9 +390,14 @@ def due(finding: AuditFinding, noted: StoredFinding, now: datetime, rules: Audit
 
 
 def ready_at(finding: AuditFinding, noted: StoredFinding, rules: AuditRules) -> datetime:
-    """Return the earliest time of a repair: after the grace period and the waits after take-overs without progress."""
+    """Return the earliest time of a repair: after the grace period and the waits after take-overs
+    without progress.
+    """
     begin = noted.first_seen
-    if finding.since is not None and finding.kind not in (FindingKind.ORPHAN, FindingKind.STILL_ALIVE):
+    if finding.since is not None and finding.kind not in (
+        FindingKind.ORPHAN,
+        FindingKind.STILL_ALIVE,
+    ):
         begin = min(begin, finding.since)
     ready = begin + _grace(finding.kind, rules)
     if finding.tries_max is None or noted.repaired_at is None:
@@ -361,7 +409,8 @@ def ready_at(finding: AuditFinding, noted: StoredFinding, rules: AuditRules) -> 
 def in_a_row(finding: AuditFinding, noted: StoredFinding) -> StoredFinding:
     """Return the record of a finding with its count of take-overs.
 
-    The count begins again at 0 if the workflow of the last take-over was open for longer than ``LIVED``.
+    The count begins again at 0 if the workflow of the last take-over was open for longer than
+    ``LIVED``.
     """
     last = noted.repaired_at
     lived = finding.tries_max is not None and last is not None and noted.first_seen - last > LIVED
@@ -375,7 +424,10 @@ def given_up(finding: AuditFinding) -> str:
 
 
 def is_hopeless(finding: AuditFinding, noted: StoredFinding) -> bool:
-    """Return whether the finding had its last take-over. Its run, manager or graph is then ended."""
+    """Return whether the finding had its last take-over.
+
+    Its run, manager or graph is then ended.
+    """
     return finding.tries_max is not None and noted.tries >= finding.tries_max
 
 
@@ -417,7 +469,9 @@ class AuditReport:
     ended_at: datetime
     repair: bool
     looked: dict[str, int] = field(default_factory=dict)
-    """The number of compared entries of each source: tasks on the cluster, open runs, open workflows and others."""
+    """The number of compared entries of each source: tasks on the cluster, open runs, open
+    workflows and others.
+    """
     found: dict[str, int] = field(default_factory=dict)
     repaired: dict[str, int] = field(default_factory=dict)
     findings: list[ReportedFinding] = field(default_factory=list)
@@ -434,5 +488,9 @@ _ORDER = {kind: number for number, kind in enumerate(FindingKind)}
 
 
 def most_urgent(findings: Iterable[ReportedFinding]) -> list[ReportedFinding]:
-    """Return the first ``REPORTED_MAX`` findings in the order of ``FindingKind``, then by run and task."""
-    return sorted(findings, key=lambda f: (_ORDER[f.kind], f.run_id or 0, f.task_id or 0, f.detail))[:REPORTED_MAX]
+    """Return the first ``REPORTED_MAX`` findings in the order of ``FindingKind``, then by run and
+    task.
+    """
+    return sorted(
+        findings, key=lambda f: (_ORDER[f.kind], f.run_id or 0, f.task_id or 0, f.detail)
+    )[:REPORTED_MAX]

@@ -1,8 +1,8 @@
 """Corrections: their kinds, and the time for which a recorded status was untrue.
 
-A **correction** is a recorded status that turned out to be untrue. A normal end that the due look finds is no
-correction: the delay is lag, which each transition records. A later find is a correction, also during an outage. Both
-durations begin at the change itself.
+A **correction** is a recorded status that turned out to be untrue. A normal end that the due look
+finds is no correction: the delay is lag, which each transition records. A later find is a
+correction, also during an outage. Both durations begin at the change itself.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ from enum import StrEnum
 
 
 class CorrectionKind(StrEnum):
-    """The reasons why a recorded status was untrue. No kinds are added: reports, metrics and alarms depend on them."""
+    """The reasons why a recorded status was untrue.
+
+    No kinds are added: reports, metrics and alarms depend on them.
+    """
 
     KILLED = "killed"
     VANISHED = "vanished"
@@ -31,17 +34,24 @@ class CorrectionKind(StrEnum):
 
 
 MEANINGS: dict[CorrectionKind, str] = {
-    CorrectionKind.KILLED: "The task was ended from outside: neither we nor the crawler requested the end.",
-    CorrectionKind.VANISHED: "The task is certainly gone from the cluster, and left no trace of its end.",
+    CorrectionKind.KILLED: (
+        "The task was ended from outside: neither we nor the crawler requested the end."
+    ),
+    CorrectionKind.VANISHED: (
+        "The task is certainly gone from the cluster, and left no trace of its end."
+    ),
     CorrectionKind.NOT_OURS: "Another object had the name of our object.",
     CorrectionKind.STILL_ALIVE: "The task was recorded as ended, but it still executed.",
-    CorrectionKind.NEVER_EXISTED: "The task was recorded as deployed, but it never existed on the cluster.",
+    CorrectionKind.NEVER_EXISTED: (
+        "The task was recorded as deployed, but it never existed on the cluster."
+    ),
     CorrectionKind.LATE: "The end was found later than the due poll should have found it.",
     CorrectionKind.LATE_EVIDENCE: "New evidence showed that the recorded end was wrong.",
     CorrectionKind.REPAIR: "A resume or an audit corrected a status that no poll had checked.",
 }
 
-#: The parts that can find a change: values of the column ``source`` of transitions and ``found_by`` of corrections.
+#: The parts that can find a change: values of the column ``source`` of transitions and ``found_by``
+#: of corrections.
 SOURCES: dict[str, str] = {
     "look": "a look that was due",
     "wake": "an early look that a person or the observer requested",
@@ -54,13 +64,18 @@ SOURCES: dict[str, str] = {
 
 
 def untrue_since(believed_since: datetime | None, truth_since: datetime | None) -> datetime | None:
-    """Return the time from which a recorded status was untrue: the later one of its record and the real change."""
+    """Return the time from which a recorded status was untrue: the later one of its record and the
+    real change.
+    """
     known = [moment for moment in (believed_since, truth_since) if moment is not None]
     return max(known, default=None)
 
 
 def untrue_ms(now: datetime, since: datetime | None) -> int | None:
-    """Return the milliseconds from ``since`` to ``now``. Never negative, although a cluster's clock may be ahead."""
+    """Return the milliseconds from ``since`` to ``now``.
+
+    Never negative, although a cluster's clock may be ahead.
+    """
     return None if since is None else max(0, round((now - since) / timedelta(milliseconds=1)))
 
 
@@ -87,11 +102,17 @@ def _corrections(worst_ms: int | None, kinds: Mapping[str, int], period: str) ->
 
 def wrong_for(worst_ms: int | None) -> str:
     """Return the longest time of an untrue status in words. ``None``: it is unknown."""
-    return "wrong for an unknown time" if worst_ms is None else f"wrong for at most {_seconds(worst_ms)} s"
+    return (
+        "wrong for an unknown time"
+        if worst_ms is None
+        else f"wrong for at most {_seconds(worst_ms)} s"
+    )
 
 
 def _seconds(milliseconds: int) -> str:
-    """Return seconds, rounded up so that "at most" stays true: to tenths, and from one minute on to whole seconds."""
+    """Return seconds, rounded up so that "at most" stays true: to tenths, and from one minute on to
+    whole seconds.
+    """
     if milliseconds >= 60_000:
         return str(-(-milliseconds // 1000))
     return f"{-(-milliseconds // 100) / 10:g}"

@@ -1,4 +1,5 @@
-"""Judgements of an audit: each function compares one fact of database, cluster or Temporal with the others.
+"""Judgements of an audit: each function compares one fact of database, cluster or Temporal with the
+others.
 
 It returns a finding, or ``None`` if the facts agree.
 """
@@ -33,17 +34,22 @@ from .audit import (
 )
 
 _UNKNOWN = (
-    "not changed: the database does not know it. The database was restored, created again, or is the wrong one. "
+    "not changed: the database does not know it. The database was restored, created again, or is "
+    "the wrong one. "
     "Adopt it (crawlctl audit --adopt) or end it (crawlctl audit --end-unknown)"
 )
-_ANOTHER = "not changed: this object was not deployed for the task; delete it manually if nobody owns it"
+_ANOTHER = (
+    "not changed: this object was not deployed for the task; delete it manually if nobody owns it"
+)
 _FOREIGN = (
     "not changed: this task or workflow belongs to another run that had this number; "
     "end it by an audit (crawlctl audit --end-unknown)"
 )
 _PARENT = (
-    "not changed: the database does not know it. The database was restored, created again, or is the wrong one. "
-    "End it by an audit (crawlctl audit --end-unknown); a start with the same id then begins it again"
+    "not changed: the database does not know it. The database was restored, created again, or is "
+    "the wrong one. "
+    "End it by an audit (crawlctl audit --end-unknown); a start with the same id then begins "
+    "it again"
 )
 _REFUSED = (EndedBy.SERVICE, "deploy_failed")
 _ENDS = frozenset(s.value for s in TaskStatus if s.terminal)
@@ -55,10 +61,13 @@ def progress_mark(*facts: object) -> str:
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:12]
 
 
-def judge_live(run: LiveRun, workflow: WorkflowState, tasks: Mapping[str, int] | None = None) -> AuditFinding | None:
+def judge_live(
+    run: LiveRun, workflow: WorkflowState, tasks: Mapping[str, int] | None = None
+) -> AuditFinding | None:
     """Judge a run that has not ended: it needs an open workflow.
 
-    ``workflow``: its owner, or another workflow of the run that is open or closed last. ``tasks``: the number of its
+    ``workflow``: its owner, or another workflow of the run that is open or closed last. ``tasks``:
+        the number of its
     tasks by status.
     """
     if workflow.open:
@@ -76,9 +85,14 @@ def judge_live(run: LiveRun, workflow: WorkflowState, tasks: Mapping[str, int] |
         detail = f"run {run.run_id} ({run.crawler}) is {run.status}, {but}"
         evidence |= {"workflow": run.owner_workflow_id, "closed": workflow.how}
     stop = run.stop
-    mark = progress_mark(sorted((tasks or {}).items()), stop.force if stop is not None and stop.limit is None else None)
+    mark = progress_mark(
+        sorted((tasks or {}).items()),
+        stop.force if stop is not None and stop.limit is None else None,
+    )
     tries = _tries(stop is not None and stop.force)
-    return _of_run(run, kind, f"run/{run.run_id}/{mark}", detail, evidence, since=since, tries_max=tries)
+    return _of_run(
+        run, kind, f"run/{run.run_id}/{mark}", detail, evidence, since=since, tries_max=tries
+    )
 
 
 def _tries(forced: bool) -> int:
@@ -86,7 +100,8 @@ def _tries(forced: bool) -> int:
 
 
 def _how(workflow: WorkflowState) -> str:
-    return f"{f'was {workflow.how}' if workflow.how else 'is no longer known to Temporal'}{_why(workflow)}"
+    end = f"was {workflow.how}" if workflow.how else "is no longer known to Temporal"
+    return end + _why(workflow)
 
 
 def _why(workflow: WorkflowState) -> str:
@@ -94,7 +109,10 @@ def _why(workflow: WorkflowState) -> str:
 
 
 def _later(accepted: datetime, workflow: WorkflowState) -> datetime:
-    """Return the time since which there is no workflow. A person who ended a workflow may soon start another one."""
+    """Return the time since which there is no workflow.
+
+    A person who ended a workflow may soon start another one.
+    """
     return max(accepted, workflow.closed_at or accepted)
 
 
@@ -103,11 +121,22 @@ def judge_counted(run: LiveRun) -> AuditFinding | None:
     job = run.uncounted
     if job is None:
         return None
-    why = f"has no such {job.kind}" if job.state is None else f"has the {job.kind} ({job.state}) without this run"
-    spared = None if job.starting else f"not changed: Stop ends the run (crawlctl stop {run.run_id})"
+    why = (
+        f"has no such {job.kind}"
+        if job.state is None
+        else f"has the {job.kind} ({job.state}) without this run"
+    )
+    spared = (
+        None if job.starting else f"not changed: Stop ends the run (crawlctl stop {run.run_id})"
+    )
     if job.state == JobState.QUEUED:
-        spared = f"not changed: a resume of the manager records it; Stop ends the run (crawlctl stop {run.run_id})"
-    detail = f"run {run.run_id} ({run.crawler}) is {run.status}, but {job.parent}, which began it, {why}"
+        spared = (
+            "not changed: a resume of the manager records it; Stop ends the run (crawlctl "
+            f"stop {run.run_id})"
+        )
+    detail = (
+        f"run {run.run_id} ({run.crawler}) is {run.status}, but {job.parent}, which began it, {why}"
+    )
     evidence = {"parent": job.parent, job.kind: job.state, "status": run.status}
     more = {"workflow_id": job.workflow_id, "since": run.created_at, "spared": spared}
     return _of_run(run, FindingKind.NOT_COUNTED, f"run/{run.run_id}", detail, evidence, **more)
@@ -122,7 +151,8 @@ def judge_parent(parent: LiveParent, workflow: WorkflowState) -> AuditFinding | 
     name = f"{parent.what} {parent.number} ({parent.workflow_id})"
     evidence = {parent.what: parent.number, "status": parent.status, "attempt": parent.attempt}
     since = workflow.closed_at or parent.updated_at
-    # A workflow that completed, or closed before the last change of the row, did not work for this attempt.
+    # A workflow that completed, or closed before the last change of the row, did not work for this
+    # attempt.
     earlier = workflow.how in (None, "completed") or since < parent.updated_at
     if parent.owner_run_id is None and earlier:
         kind = FindingKind.NOT_STARTED
@@ -134,45 +164,69 @@ def judge_parent(parent: LiveParent, workflow: WorkflowState) -> AuditFinding | 
         evidence["closed"] = workflow.how
     about = f"{parent.what}/{parent.number}/{parent.progress or parent.attempt}"
     tries = _tries(parent.forced)
-    return _finding(kind, about, detail, evidence, workflow_id=parent.workflow_id, since=since, tries_max=tries)
+    return _finding(
+        kind, about, detail, evidence, workflow_id=parent.workflow_id, since=since, tries_max=tries
+    )
 
 
 def judge_unreadable(what: str, number: int, why: str) -> AuditFinding:
     """Return the finding for a row with an impossible value."""
     run_id = number if what == "run" else None
-    return _finding(FindingKind.UNREADABLE, f"{what}/{number}", why, {"problem": why[:1000]}, run_id=run_id)
+    return _finding(
+        FindingKind.UNREADABLE, f"{what}/{number}", why, {"problem": why[:1000]}, run_id=run_id
+    )
 
 
 def judge_told(schedule_id: int, name: str, since: datetime, how: str) -> AuditFinding:
-    """Return the finding for a schedule that Temporal has with another definition, or has although it is deleted."""
+    """Return the finding for a schedule that Temporal has with another definition, or has although
+    it is deleted.
+    """
     detail = (
-        f"schedule {name!r} {how}, but Temporal does not know this; /readyz of the workers of the role audit says why"
+        f"schedule {name!r} {how}, but Temporal does not know this; /readyz of the workers of "
+        "the role audit says why"
     )
-    return _finding(FindingKind.NOT_TOLD, f"schedule/{schedule_id}", detail, {"schedule": name}, since=since)
+    return _finding(
+        FindingKind.NOT_TOLD, f"schedule/{schedule_id}", detail, {"schedule": name}, since=since
+    )
 
 
 def judge_unfired(schedule_id: int, name: str, due: Sequence[datetime]) -> AuditFinding:
-    """Return the finding for due times of a schedule, in order, without a recorded firing and without a workflow."""
+    """Return the finding for due times of a schedule, in order, without a recorded firing and
+    without a workflow.
+    """
     first = due[0].isoformat()
     last = f" to {due[-1].isoformat()}" if len(due) > 1 else ""
-    detail = f"schedule {name!r} was due {first}{last} ({len(due)} times), but Temporal did not fire"
+    detail = (
+        f"schedule {name!r} was due {first}{last} ({len(due)} times), but Temporal did not fire"
+    )
     about = f"schedule/{schedule_id}/{first}"
     evidence = {"schedule": name, "count": len(due)}
     return _finding(FindingKind.NOT_FIRED, about, detail, evidence, since=due[0])
 
 
 def judge_step(step: StepWithoutRun) -> AuditFinding:
-    """Return the finding for a step whose run or manager does not exist or belongs to another graph."""
+    """Return the finding for a step whose run or manager does not exist or belongs to another
+    graph.
+    """
     what = f"{'run' if step.kind == 'crawl' else 'manager'} {step.run_id}"
-    why = f"which belongs to {step.parent or 'nobody'}" if step.exists else "which is not in the database"
+    why = (
+        f"which belongs to {step.parent or 'nobody'}"
+        if step.exists
+        else "which is not in the database"
+    )
     detail = f"step {step.path!r} of graph {step.key!r} executes as {what}, {why}"
     about = f"graph/{step.graph_id}/{step.number}/{step.attempt}"
     evidence = {"graph": step.graph_id, "step": step.path, step.kind: step.run_id}
-    return _finding(FindingKind.NO_RUN, about, detail, evidence, workflow_id=graph_workflow_id(step.key))
+    return _finding(
+        FindingKind.NO_RUN, about, detail, evidence, workflow_id=graph_workflow_id(step.key)
+    )
 
 
 def judge_parent_workflow(workflow: OpenWorkflow, known: bool) -> AuditFinding | None:
-    """Judge an open workflow of a manager or a graph. ``known``: the row that its id names exists."""
+    """Judge an open workflow of a manager or a graph.
+
+    ``known``: the row that its id names exists.
+    """
     if known:
         return None
     what = workflow.workflow_id.partition("/")[0]
@@ -183,8 +237,8 @@ def judge_parent_workflow(workflow: OpenWorkflow, known: bool) -> AuditFinding |
 def judge_task(seen: ClusterTask, recorded: RecordedTask | None) -> AuditFinding | None:
     """Judge a waiting or executing task on the cluster by its row (``None``: there is no row).
 
-    Another object with the same name is not our task, whatever the row says: it may belong to another installation. It
-    is reported, and only a person ends it.
+    Another object with the same name is not our task, whatever the row says: it may belong to
+    another installation. It is reported, and only a person ends it.
     """
     does = "executes" if seen.executing else "waits on the cluster"
     name = f"task {seen.index} of run {seen.run_id}, attempt {seen.attempt},"
@@ -209,16 +263,25 @@ def judge_task(seen: ClusterTask, recorded: RecordedTask | None) -> AuditFinding
         evidence |= {"run_uid": seen.run_uid, "recorded_run_uid": recorded.run_uid}
     elif _is_another(seen, recorded):
         of = f"object {recorded.uid}" if recorded.uid is not None else "no object"
-        detail = f"{name} {does} as object {seen.uid}, but the row of its name ({recorded.status}) belongs to {of}"
+        detail = (
+            f"{name} {does} as object {seen.uid}, but the row of its name ({recorded.status}) "
+            f"belongs to {of}"
+        )
         kind = FindingKind.ORPHAN
         task_id = recorded.task_id
         spared = _ANOTHER
-        evidence |= {"recorded": recorded.status, "run": recorded.run_status, "recorded_uid": recorded.uid}
+        evidence |= {
+            "recorded": recorded.status,
+            "run": recorded.run_status,
+            "recorded_uid": recorded.uid,
+        }
     else:
         ended = recorded.status in _ENDS
         if not ended and recorded.run_status not in _OVER:
             return None
-        believed = f"recorded as {recorded.status}" if ended else f"its run is {recorded.run_status}"
+        believed = (
+            f"recorded as {recorded.status}" if ended else f"its run is {recorded.run_status}"
+        )
         detail = f"{name} {does}, and {'it is ' if ended else ''}{believed}"
         kind = FindingKind.STILL_ALIVE
         task_id = recorded.task_id
@@ -230,8 +293,8 @@ def judge_task(seen: ClusterTask, recorded: RecordedTask | None) -> AuditFinding
 def _is_another(seen: ClusterTask, recorded: RecordedTask) -> bool:
     """Return whether the object on the cluster is not the object of the row.
 
-    A row without a uid may belong to the object, which was deployed late. It does not if the deployment was refused, or
-    if the object names another task.
+    A row without a uid may belong to the object, which was deployed late. It does not if the
+    deployment was refused, or if the object names another task.
     """
     if seen.uid is None or seen.stray or seen.uid == recorded.uid:
         return False
@@ -240,13 +303,19 @@ def _is_another(seen: ClusterTask, recorded: RecordedTask) -> bool:
 
 
 def judge_workflow(workflow: OpenWorkflow, row_uid: str | None) -> AuditFinding | None:
-    """Judge an open workflow of a run. ``row_uid``: the uid in the row with its run number; ``None``: no row."""
+    """Judge an open workflow of a run.
+
+    ``row_uid``: the uid in the row with its run number; ``None``: no row.
+    """
     if workflow.run_id is None:
         detail = f"workflow {workflow.workflow_id!r} is open and has not recorded its run"
         return _of_workflow(workflow, FindingKind.UNRECORDED, detail, since=workflow.started_at)
     if row_uid is not None and row_uid == workflow.run_uid:
         return None
-    detail = f"workflow {workflow.workflow_id!r} works for run {workflow.run_id}, which is not in the database"
+    detail = (
+        f"workflow {workflow.workflow_id!r} works for run {workflow.run_id}, which is not in "
+        "the database"
+    )
     uids = {}
     spared = _UNKNOWN
     if row_uid is not None:
@@ -267,17 +336,22 @@ def judge_deliveries(run: EndedRun) -> AuditFinding | None:
     missing = [name for name, done in delivered.items() if not done]
     if not missing:
         return None
-    detail = f"run {run.run_id} ({run.crawler}) is {run.status}, but not delivered: {', '.join(missing)}"
+    detail = (
+        f"run {run.run_id} ({run.crawler}) is {run.status}, but not delivered: {', '.join(missing)}"
+    )
     about = f"run/{run.run_id}/{run.attempt}"
     evidence = {"missing": missing, "status": run.status}
     return _of_run(run, FindingKind.UNDELIVERED, about, detail, evidence, since=run.ended_at)
 
 
-def judge_end(recorded: RecordedTask, seen: Observation, stop: StopIntent | None) -> AuditFinding | None:
+def judge_end(
+    recorded: RecordedTask, seen: Observation, stop: StopIntent | None
+) -> AuditFinding | None:
     """Judge the recorded end of a task by what the cluster says about it now.
 
-    Only new evidence contradicts the record: an end on the cluster that was not found before, or another exit code. A
-    stop that was recorded later may change the judgement of the same end. That is no contradiction.
+    Only new evidence contradicts the record: an end on the cluster that was not found before, or
+    another exit code. A stop that was recorded later may change the judgement of the same end. That
+    is no contradiction.
     """
     if seen.phase is not Phase.ENDED or seen.end is None or recorded.status not in _ENDS:
         return None
@@ -292,11 +366,14 @@ def judge_end(recorded: RecordedTask, seen: Observation, stop: StopIntent | None
     elif recorded.status == TaskStatus.LOST:
         contradicts = ending.status is not TaskStatus.LOST
     else:
-        contradicts = (ending.status is TaskStatus.SUCCEEDED) != (recorded.status == TaskStatus.SUCCEEDED)
+        contradicts = (ending.status is TaskStatus.SUCCEEDED) != (
+            recorded.status == TaskStatus.SUCCEEDED
+        )
     if not contradicts:
         return None
     detail = (
-        f"task {recorded.index} of run {recorded.run_id} is recorded as {recorded.status}, and the cluster says now: "
+        f"task {recorded.index} of run {recorded.run_id} is recorded as {recorded.status}, and the "
+        "cluster says now: "
         f"{ending.status} ({ending.cause})"
     )
     evidence = {
@@ -311,26 +388,46 @@ def judge_end(recorded: RecordedTask, seen: Observation, stop: StopIntent | None
     }
     about = f"task/{recorded.task_id}/{ending.status}"
     more = {"run_id": recorded.run_id, "attempt": recorded.attempt, "task_id": recorded.task_id}
-    return _finding(FindingKind.LATE_EVIDENCE, about, detail, evidence, since=end.finished_at, **more)
+    return _finding(
+        FindingKind.LATE_EVIDENCE, about, detail, evidence, since=end.finished_at, **more
+    )
 
 
 def _of_run(
-    run: LiveRun | EndedRun, kind: FindingKind, about: str, detail: str, evidence: Mapping[str, object], **more: Any
+    run: LiveRun | EndedRun,
+    kind: FindingKind,
+    about: str,
+    detail: str,
+    evidence: Mapping[str, object],
+    **more: Any,
 ) -> AuditFinding:
     known = {"run_id": run.run_id, "attempt": run.attempt, "workflow_id": run.owner_workflow_id}
     return _finding(kind, about, detail, evidence, **{**known, **more})
 
 
 def _of_workflow(
-    workflow: OpenWorkflow, kind: FindingKind, detail: str, evidence: Mapping[str, object] | None = None, **more: Any
+    workflow: OpenWorkflow,
+    kind: FindingKind,
+    detail: str,
+    evidence: Mapping[str, object] | None = None,
+    **more: Any,
 ) -> AuditFinding:
-    known = {"workflow": workflow.workflow_id, "started_at": workflow.started_at.isoformat(), **(evidence or {})}
+    known = {
+        "workflow": workflow.workflow_id,
+        "started_at": workflow.started_at.isoformat(),
+        **(evidence or {}),
+    }
     about = f"workflow/{workflow.first_run_id}"
     ids = {"workflow_id": workflow.workflow_id, "run_id": workflow.run_id}
     return _finding(kind, about, detail, known, **ids, **more)
 
 
-def _finding(kind: FindingKind, about: str, detail: str, evidence: Mapping[str, object], **more: Any) -> AuditFinding:
-    """Return a finding ``about`` one object. ``more``: its other fields. Evidence that is ``None`` is left out."""
+def _finding(
+    kind: FindingKind, about: str, detail: str, evidence: Mapping[str, object], **more: Any
+) -> AuditFinding:
+    """Return a finding ``about`` one object.
+
+    ``more``: its other fields. Evidence that is ``None`` is left out.
+    """
     known = {name: value for name, value in evidence.items() if value is not None}
     return AuditFinding(f"{kind}/{about}"[:200], kind, detail[:1000], evidence=known, **more)

@@ -1,6 +1,7 @@
 """Arguments that a crawler declares: their types, and the checks of their values.
 
-Values are texts, because a process can receive only texts. The declared type says which texts are allowed.
+Values are texts, because a process can receive only texts. The declared type says which texts are
+allowed.
 """
 
 from __future__ import annotations
@@ -60,17 +61,24 @@ def as_text(value: Scalar) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def check_texts(declared: Mapping[str, Argument], args: Mapping[str, Scalar], where: str = "") -> None:
+def check_texts(
+    declared: Mapping[str, Argument], args: Mapping[str, Scalar], where: str = ""
+) -> None:
     """Raise ``InvalidRequest`` for a number or boolean as the value of an argument of type string.
 
-    The caller's spelling of such a value is lost: ``1.0`` may have been ``1.00``. ``where`` is put before the name in
-    the message.
+    The caller's spelling of such a value is lost: ``1.0`` may have been ``1.00``. ``where`` is put
+    before the name in the message.
     """
     for name, value in args.items():
         argument = declared.get(name)
-        if argument is not None and argument.type is ArgumentType.STRING and not isinstance(value, str):
+        if (
+            argument is not None
+            and argument.type is ArgumentType.STRING
+            and not isinstance(value, str)
+        ):
             raise InvalidRequest(
-                f"{where}args.{name}: {as_text(value)[:100]} is no text; put it in quotes, or have the catalogue "
+                f"{where}args.{name}: {as_text(value)[:100]} is no text; put it in quotes, or have "
+                "the catalogue "
                 "declare its type"
             )
 
@@ -80,7 +88,10 @@ def fits(kind: ArgumentType, text: str) -> bool:
     if kind is ArgumentType.INTEGER:
         return re.fullmatch(r"[+-]?[0-9]{1,18}", text) is not None
     if kind is ArgumentType.NUMBER:
-        plain = re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", text[:101]) is not None
+        plain = (
+            re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", text[:101])
+            is not None
+        )
         return plain and len(text) <= 100 and math.isfinite(float(text))
     return kind is ArgumentType.STRING or text in ("true", "false")
 
@@ -98,12 +109,18 @@ def check_declared(name: str, argument: Argument) -> None:
     """Raise ``InvalidRequest`` for a declaration that is too long or contradicts itself."""
     if argument.description is not None and len(argument.description) > DESCRIPTION_MAX:
         size = len(argument.description)
-        raise InvalidRequest(f"{name}.description: {size} characters are too many; give at most {DESCRIPTION_MAX}")
+        raise InvalidRequest(
+            f"{name}.description: {size} characters are too many; give at most {DESCRIPTION_MAX}"
+        )
     if len(argument.choices) > CHOICES_MAX:
-        raise InvalidRequest(f"{name}.choices: {len(argument.choices)} are too many; give at most {CHOICES_MAX}")
+        raise InvalidRequest(
+            f"{name}.choices: {len(argument.choices)} are too many; give at most {CHOICES_MAX}"
+        )
     for n, choice in enumerate(argument.choices):
         if not fits(argument.type, choice):
-            raise InvalidRequest(f"{name}.choices[{n}]: {_shown(choice)} is not allowed; {_CURES[argument.type]}")
+            raise InvalidRequest(
+                f"{name}.choices[{n}]: {_shown(choice)} is not allowed; {_CURES[argument.type]}"
+            )
     if argument.default is not None:
         check_value(f"{name}.default", argument, argument.default)
 

@@ -1,4 +1,6 @@
-"""Crawler definitions (the entries of ``crawlers.yaml``), and the checks of requests against them."""
+"""Crawler definitions (the entries of ``crawlers.yaml``), and the checks of requests against
+them.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,11 @@ from .arguments import Argument, ArgumentType, check_declared, check_value
 from .pod import PodOptions, check_labels, check_secret
 from .settings import check_allowed, check_settings
 
-#: Prefixes of variables that a catalogue entry may not set: variables of the process contract, and variables that
-#: change which code a process executes.
+#: Prefixes of variables that a catalogue entry may not set: variables of the process contract, and
+#: variables that change which code a process executes.
 RESERVED_ENV_PREFIXES = ("CRAWL_", "LD_", "PYTHON", "KUBERNETES_")
-#: Arguments that every crawler accepts without a declaration. Managers send the number of a retry in ``retry_num``. A
-#: spider without such an argument does not receive it (``runner/inject``).
+#: Arguments that every crawler accepts without a declaration. Managers send the number of a retry
+#: in ``retry_num``. A spider without such an argument does not receive it (``runner/inject``).
 GIVEN_TO_ALL: Mapping[str, Argument] = {"retry_num": Argument(type=ArgumentType.INTEGER)}
 #: The most characters of the names of all crawlers in an error.
 _LISTED_MAX = 2000
@@ -39,7 +41,9 @@ class CrawlerKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CrawlerDefinition:
-    """One entry of the catalogue. docs/crawlers.md explains each field (section 5.8 of the contract)."""
+    """One entry of the catalogue. docs/crawlers.md explains each field (section 5.8 of the
+    contract).
+    """
 
     __pydantic_config__: ClassVar = {"extra": "forbid", "allow_inf_nan": False}
 
@@ -60,10 +64,12 @@ class CrawlerDefinition:
     resumable: bool = False
     partial_ok: bool = False
     splits: bool | None = None
-    """True when tasks with the same arguments divide the work by their index; ``None``: the entry does not say."""
+    """True when tasks with the same arguments divide the work by their index; ``None``: the entry
+    does not say.
+    """
     items: Any = True
-    """False: the runner counts no items in feeds, and gives no feed to a Scrapy project without one. An object: which
-    files are items, and how they are read (``runner/item_files.py``)."""
+    """False: the runner counts no items in feeds, and gives no feed to a Scrapy project without
+    one. An object: which files are items, and how they are read (``runner/item_files.py``)."""
     limits: dict[str, float | None] = field(default_factory=dict)
     pool: str | None = None
     """The pool of its runs, unless the request names one."""
@@ -72,7 +78,9 @@ class CrawlerDefinition:
     """What its exit codes and last words mean."""
     files_max: int | None = None
     expect: dict[str, int | float | dict[str, int | float]] = field(default_factory=dict)
-    """The requirements of a run: numbers, and shares of fields of its items (``domain/coverage.py``)."""
+    """The requirements of a run: numbers, and shares of fields of its items
+    (``domain/coverage.py``).
+    """
     on_violation: OnViolation = OnViolation.ATTENTION
     kubernetes: PodOptions = field(default_factory=PodOptions)
 
@@ -85,7 +93,9 @@ class CrawlerDefinition:
 
     def _check(self) -> None:
         if self.kind is CrawlerKind.COMMAND and not self.command:
-            raise InvalidRequest("command: missing; a crawler of kind 'command' needs its argument list")
+            raise InvalidRequest(
+                "command: missing; a crawler of kind 'command' needs its argument list"
+            )
         if self.kind is CrawlerKind.SCRAPY and self.command:
             raise InvalidRequest("command: not for kind 'scrapy'; give project and spider")
         if self.stop_signal not in ("SIGTERM", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2"):
@@ -116,7 +126,8 @@ class CrawlerDefinition:
                 raise InvalidRequest(f"items{error}") from None
             if "key" in self.items and not self.kubernetes.runner:
                 raise InvalidRequest(
-                    "items.key: no items are counted where 'kubernetes.runner' is false; remove it, "
+                    "items.key: no items are counted where 'kubernetes.runner' is false; "
+                    "remove it, "
                     "or set kubernetes.runner to true"
                 )
         check_name("pool", self.pool, or_none=True)
@@ -130,11 +141,13 @@ class CrawlerDefinition:
     def _check_without_runner(self) -> None:
         if self.kind is CrawlerKind.SCRAPY:
             raise InvalidRequest(
-                "kubernetes.runner: a crawler of kind 'scrapy' needs our runner; leave it out, or give kind 'command'"
+                "kubernetes.runner: a crawler of kind 'scrapy' needs our runner; leave it out, or "
+                "give kind 'command'"
             )
         if self.stop_signal != "SIGTERM":
             raise InvalidRequest(
-                f"stop_signal: {self.stop_signal!r} cannot be sent where 'kubernetes.runner' is false; "
+                f"stop_signal: {self.stop_signal!r} cannot be sent where 'kubernetes.runner' is "
+                "false; "
                 "leave it out and set the image's STOPSIGNAL"
             )
         if self.expect:
@@ -156,13 +169,17 @@ class CrawlerDefinition:
 
 
 def unknown(known: Iterable[str], problem: str | None) -> str:
-    """Return the words for a crawler that is not among the ``known`` ones: their names, and the ``problem`` of the
-    catalogue, if any, because a newer entry may have the crawler."""
-    return "; ".join(filter(None, (f"known are {', '.join(sorted(known))[:_LISTED_MAX] or 'none'}", problem)))
+    """Return the words for a crawler that is not among the ``known`` ones: their names, and the
+    ``problem`` of the catalogue, if any, because a newer entry may have the crawler."""
+    return "; ".join(
+        filter(None, (f"known are {', '.join(sorted(known))[:_LISTED_MAX] or 'none'}", problem))
+    )
 
 
 def check_retries(policy: Retries, memory: str | None = None) -> None:
-    """Raise ``InvalidRequest`` for keys of an operator's policy that contradict each other, or that are no labels."""
+    """Raise ``InvalidRequest`` for keys of an operator's policy that contradict each other, or that
+    are no labels.
+    """
     policy.over(DEFAULT).check(memory)
     if policy.retry_on is not None:
         check_labels("retries.retry_on.node_selector", policy.retry_on.node_selector)
@@ -175,8 +192,8 @@ def _defaults(crawler: CrawlerDefinition) -> dict[str, str]:
 def effective_args(crawler: CrawlerDefinition, *layers: Mapping[str, str]) -> dict[str, str]:
     """Return the arguments of one task: the defaults, overridden by each layer in turn.
 
-    Raises ``InvalidRequest`` for an undeclared argument, a value that its declaration does not allow, and a missing
-    required argument.
+    Raises ``InvalidRequest`` for an undeclared argument, a value that its declaration does not
+    allow, and a missing required argument.
     """
     merged = _defaults(crawler)
     for layer in layers:
@@ -184,9 +201,13 @@ def effective_args(crawler: CrawlerDefinition, *layers: Mapping[str, str]) -> di
             declared = crawler.args.get(name) or GIVEN_TO_ALL.get(name)
             if declared is None:
                 known = ", ".join(sorted(crawler.args)) or "none"
-                raise InvalidRequest(f"args.{name}: unknown argument of crawler {crawler.name!r}; it takes: {known}")
+                raise InvalidRequest(
+                    f"args.{name}: unknown argument of crawler {crawler.name!r}; it takes: {known}"
+                )
             if "\0" in value:
-                raise InvalidRequest(f"args.{name}: {value!r} holds a NUL character, which no process can receive")
+                raise InvalidRequest(
+                    f"args.{name}: {value!r} holds a NUL character, which no process can receive"
+                )
             check_value(f"args.{name}", declared, value)
             merged[name] = value
     for name, arg in crawler.args.items():
@@ -205,12 +226,17 @@ def effective_settings(crawler: CrawlerDefinition, settings: Mapping[str, str]) 
 
 
 def given_to_task(
-    crawler: CrawlerDefinition, args: Mapping[str, str], settings: Mapping[str, str], own: Mapping[str, str]
+    crawler: CrawlerDefinition,
+    args: Mapping[str, str],
+    settings: Mapping[str, str],
+    own: Mapping[str, str],
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the arguments and settings for the process of one task. ``own``: the task's own arguments.
+    """Return the arguments and settings for the process of one task.
 
-    Raises ``InvalidRequest``, also if they are too large for a task: the catalogue may have changed since the request
-    was accepted.
+    ``own``: the task's own arguments.
+
+    Raises ``InvalidRequest``, also if they are too large for a task: the catalogue may have changed
+    since the request was accepted.
     """
     complete = effective_args(crawler, args, own)
     set_ = {**crawler.settings, **settings}
@@ -221,9 +247,11 @@ def given_to_task(
 def args_of_tasks(
     crawler: CrawlerDefinition, args: Mapping[str, str], tasks: Sequence[Mapping[str, str]]
 ) -> list[dict[str, str]]:
-    """Return the complete arguments of each task: those of the run, overridden by those of the task.
+    """Return the complete arguments of each task: those of the run, overridden by those of the
+    task.
 
-    Raises ``InvalidRequest``. It names the task by its place, unless an argument of the run is wrong.
+    Raises ``InvalidRequest``. It names the task by its place, unless an argument of the run is
+    wrong.
     """
     complete = []
     for n, own in enumerate(tasks):
@@ -244,8 +272,10 @@ def check_tasks(
 ) -> None:
     """Raise ``InvalidRequest`` unless the crawler accepts these arguments, settings and tasks.
 
-    It also refuses a task whose arguments and settings are too large, and two tasks that would do the same work.
-    ``tasks``: the own arguments of each task, which override those of the run. The error names the task.
+    It also refuses a task whose arguments and settings are too large, and two tasks that would do
+    the same work.
+    ``tasks``: the own arguments of each task, which override those of the run. The error names the
+        task.
     """
     if tasks is None:
         effective_args(crawler, args)
@@ -263,8 +293,10 @@ def _refuse_the_same_twice(crawler: CrawlerDefinition, tasks: Sequence[Mapping[s
         before = first.setdefault(tuple(sorted(own.items())), n)
         if before != n:
             raise InvalidRequest(
-                f"tasks[{n}]: the same arguments as tasks[{before}], and crawler {crawler.name!r} does not split its "
-                "work, so both would do the same work; start it without tasks, or give each task its own arguments"
+                f"tasks[{n}]: the same arguments as tasks[{before}], and crawler {crawler.name!r} "
+                "does not split its "
+                "work, so both would do the same work; start it without tasks, or give each task "
+                "its own arguments"
             )
 
 
@@ -283,7 +315,8 @@ def completed(request: RunRequest, crawler: CrawlerDefinition) -> RunRequest:
 def with_limits(request: RunRequest, limits: Mapping[str, float | None]) -> RunRequest:
     """Return the request with these limits in place of general defaults. Unknown names are ignored.
 
-    A limit that the caller explicitly set to the general default is also replaced: the two cases look the same.
+    A limit that the caller explicitly set to the general default is also replaced: the two cases
+    look the same.
     """
     general = Limits()
     known = {f.name for f in fields(Limits)}

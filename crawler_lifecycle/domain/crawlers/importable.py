@@ -12,7 +12,8 @@ from crawler_lifecycle.domain.errors import InvalidRequest
 
 
 def check_program(what: str) -> None:
-    """Raise ``InvalidRequest`` if a user's module starts a manager or graph while one of our processes imports it.
+    """Raise ``InvalidRequest`` if a user's module starts a manager or graph while one of our
+    processes imports it.
 
     Otherwise every process that imports the module would start another one.
     """
@@ -23,20 +24,27 @@ def check_program(what: str) -> None:
 
 
 def importable_name(thing: type | Callable[..., Any]) -> str:
-    """Return the name ``module:qualname`` of a class or function. It may be defined in the program's main file.
+    """Return the name ``module:qualname`` of a class or function.
 
-    Raises ``InvalidRequest`` for objects without such a name: lambdas, functions within functions, instances and their
-    methods.
+    It may be defined in the program's main file.
+
+    Raises ``InvalidRequest`` for objects without such a name: lambdas, functions within functions,
+    instances and their methods.
     """
     name = getattr(thing, "__qualname__", None)
     module = getattr(thing, "__module__", None)
     if not isinstance(name, str) or not isinstance(module, str):
-        raise InvalidRequest(f"{thing!r:.100} has no name to import it by; give a function or a class of a module")
+        raise InvalidRequest(
+            f"{thing!r:.100} has no name to import it by; give a function or a class of a module"
+        )
     if not isinstance(getattr(thing, "__self__", None), type | ModuleType | None):
-        raise InvalidRequest(f"{module}:{name} is a method of an object, which no other process has; give a function")
+        raise InvalidRequest(
+            f"{module}:{name} is a method of an object, which no other process has; give a function"
+        )
     if "<" in name:
         raise InvalidRequest(
-            f"{module}:{name} cannot be imported by another process; define it in the module itself with def, not as a "
+            f"{module}:{name} cannot be imported by another process; define it in the module "
+            "itself with def, not as a "
             "lambda and not within a function"
         )
     if module == "__main__":

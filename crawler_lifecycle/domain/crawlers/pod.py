@@ -1,4 +1,6 @@
-"""The section ``kubernetes`` of a catalogue entry: options of the crawler's pods (docs/crawlers.md)."""
+"""The section ``kubernetes`` of a catalogue entry: options of the crawler's pods
+(docs/crawlers.md).
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from crawler_lifecycle.domain.variables import OF_CRAWLERS, OF_WEBHOOKS, check_v
 
 #: Patterns of names of objects and of their keys, by the rules of the Kubernetes API (RFC 1123).
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-_DNS_NAME = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_DNS_NAME = re.compile(
+    r"(?=.{1,253}\Z)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+)
 _LABEL_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _SECRET_KEY = re.compile(r"(?=.{1,253}\Z)[-._a-zA-Z0-9]+")
 
@@ -23,8 +27,8 @@ _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 _DNS_POLICIES = ("ClusterFirst", "Default", "None")
 _RUN_AS = ("user", "namespace")
-#: Keys of the sections that we pass on in Kubernetes' own form, and the most bytes of each. The API server checks the
-#: rest.
+#: Keys of the sections that we pass on in Kubernetes' own form, and the most bytes of each. The API
+#: server checks the rest.
 _AFFINITY = ("nodeAffinity", "podAffinity", "podAntiAffinity")
 _SPREAD = (
     *("maxSkew", "topologyKey", "whenUnsatisfiable", "labelSelector"),
@@ -34,14 +38,21 @@ _DNS_CONFIG = ("nameservers", "searches", "options")
 _PASSED_ON_MAX = 16 * 1024
 _VARIABLE = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]{0,1023}")
 _SOURCES = ("claim", "secret", "config_map", "empty_dir")
-#: Mount points that we and the system use. A volume over one of them would hide the crawler's files.
-_TAKEN = ("/crawl", "/tmp", "/opt/crawl-runner", "/dev", "/proc", "/sys")  # noqa: S108 - mounts of the pod
+#: Mount points that we and the system use. A volume over one of them would hide the crawler's
+#: files.
+_TAKEN = ("/crawl", "/tmp", "/opt/crawl-runner", "/dev", "/proc", "/sys")  # noqa: S108
 #: Prefixes and names of labels and annotations that we, the Job controller and the queue use.
-_RESERVED = ("crawler-lifecycle/", "batch.kubernetes.io/", "kueue.x-k8s.io/", "app.kubernetes.io/managed-by")
+_RESERVED = (
+    "crawler-lifecycle/",
+    "batch.kubernetes.io/",
+    "kueue.x-k8s.io/",
+    "app.kubernetes.io/managed-by",
+)
 _RESERVED_PLAIN = ("job-name", "controller-uid")
 _REFERENCE = "secret:"
-#: The product's name, and a pattern of the names of protected objects: objects of an installation (deploy/), Secrets of
-#: tasks (named like their Jobs), and Secrets that Kubernetes created for service accounts.
+#: The product's name, and a pattern of the names of protected objects: objects of an installation
+#: (deploy/), Secrets of tasks (named like their Jobs), and Secrets that Kubernetes created for
+#: service accounts.
 _PRODUCT = "crawler-lifecycle"
 _OURS = re.compile(
     r"crawler-(lifecycle|catalogue)([-.].*)?|crawl-\d+-\d+-\d+|.*-token-[bcdfghjklmnpqrstvwxz2456789]{5}"
@@ -61,13 +72,22 @@ def is_label_value(text: str) -> bool:
 def is_qualified_name(text: str) -> bool:
     """Return whether a label or annotation may have this name: ``name`` or ``dns.name/name``."""
     prefix, slash, name = text.rpartition("/")
-    return _LABEL_NAME.fullmatch(name) is not None and (not slash or _DNS_NAME.fullmatch(prefix) is not None)
+    return _LABEL_NAME.fullmatch(name) is not None and (
+        not slash or _DNS_NAME.fullmatch(prefix) is not None
+    )
 
 
 def secret_reference(text: str) -> tuple[str, str] | None:
-    """Return the name and the key of a reference ``secret:NAME/KEY``; ``None``: the text is no such reference."""
+    """Return the name and the key of a reference ``secret:NAME/KEY``; ``None``: the text is no such
+    reference.
+    """
     name, slash, key = text.removeprefix(_REFERENCE).partition("/")
-    fits = text.startswith(_REFERENCE) and slash and _DNS_NAME.fullmatch(name) and _SECRET_KEY.fullmatch(key)
+    fits = (
+        text.startswith(_REFERENCE)
+        and slash
+        and _DNS_NAME.fullmatch(name)
+        and _SECRET_KEY.fullmatch(key)
+    )
     return (name, key) if fits else None
 
 
@@ -84,11 +104,15 @@ def _check_name(key: str, text: str) -> None:
 
 def _check_foreign(key: str, name: str) -> None:
     whose = "belongs to this service, to a task or to a service account"
-    _refuse(_OURS.fullmatch(name), key, name, f"{whose}; give an object that was made for this crawler")
+    _refuse(
+        _OURS.fullmatch(name), key, name, f"{whose}; give an object that was made for this crawler"
+    )
 
 
 def check_secret(key: str, text: str) -> None:
-    """Raise ``InvalidRequest`` if an entry of the catalogue's ``secrets`` refers to a protected Secret."""
+    """Raise ``InvalidRequest`` if an entry of the catalogue's ``secrets`` refers to a protected
+    Secret.
+    """
     reference = secret_reference(text)
     if reference is not None:
         _check_foreign(key, reference[0])
@@ -101,10 +125,17 @@ def _check_one_of(key: str, text: str | None, known: Iterable[str]) -> None:
 
 def check_labels(key: str, labels: Mapping[str, str]) -> None:
     """Raise ``InvalidRequest`` unless names and values are those of Kubernetes' labels."""
-    cure = "give up to 63 letters, digits, '-', '_' and '.', that begin and end with a letter or digit"
+    cure = (
+        "give up to 63 letters, digits, '-', '_' and '.', that begin and end with a letter or digit"
+    )
     for name, value in labels.items():
         _check_qualified(key, name)
-        _refuse(not is_label_value(value), key, name, f"has {value!r:.80}, which is no value of a label; {cure}")
+        _refuse(
+            not is_label_value(value),
+            key,
+            name,
+            f"has {value!r:.80}, which is no value of a label; {cure}",
+        )
 
 
 def _check_qualified(key: str, name: str) -> None:
@@ -129,23 +160,37 @@ class Toleration:
         _check_one_of("operator", self.operator, _OPERATORS)
         _check_one_of("effect", self.effect, _EFFECTS)
         if self.key is None and self.operator != "Exists":
-            raise InvalidRequest("key: missing; name the taint, or give 'operator: Exists' to tolerate all of them")
+            raise InvalidRequest(
+                "key: missing; name the taint, or give 'operator: Exists' to tolerate all of them"
+            )
         if self.key is not None:
             _check_qualified("key", self.key)
-        wrong = self.value is not None and (self.operator == "Exists" or not is_label_value(self.value))
+        wrong = self.value is not None and (
+            self.operator == "Exists" or not is_label_value(self.value)
+        )
         _refuse(wrong, "value", self.value, "is not allowed; leave it out, or give a taint's value")
         if self.seconds is not None and self.effect != "NoExecute":
             raise InvalidRequest("seconds: only for 'effect: NoExecute'; leave it out")
 
     def manifest(self) -> dict[str, object]:
         """Return the toleration in the format of the Kubernetes API."""
-        given = {"key": self.key, "operator": self.operator, "value": self.value, "effect": self.effect}
-        return {k: v for k, v in {**given, "tolerationSeconds": self.seconds}.items() if v is not None}
+        given = {
+            "key": self.key,
+            "operator": self.operator,
+            "value": self.value,
+            "effect": self.effect,
+        }
+        return {
+            k: v for k, v in {**given, "tolerationSeconds": self.seconds}.items() if v is not None
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class PodVolume:
-    """One more volume of the pod. It has exactly one source; Pod Security "restricted" allows all of these sources."""
+    """One more volume of the pod.
+
+    It has exactly one source; Pod Security "restricted" allows all of these sources.
+    """
 
     __pydantic_config__: ClassVar = _STRICT
 
@@ -167,7 +212,9 @@ class PodVolume:
         given = [source for source in _SOURCES if getattr(self, source) is not None]
         if len(given) != 1:
             found = " and ".join(given) or "none"
-            raise InvalidRequest(f"claim: {found} given; a volume has exactly one of {', '.join(_SOURCES)}")
+            raise InvalidRequest(
+                f"claim: {found} given; a volume has exactly one of {', '.join(_SOURCES)}"
+            )
         if self.empty_dir is not None:
             _check_size("empty_dir", self.empty_dir)
         else:
@@ -202,13 +249,19 @@ class PodVolume:
         """Return the volume's mount in the format of the Kubernetes API."""
         only_read = self.read_only or self.secret is not None or self.config_map is not None
         found: dict[str, object] = {"name": self.name, "mountPath": self.mount_path}
-        return found | ({"subPath": self.sub_path} if self.sub_path else {}) | ({"readOnly": True} if only_read else {})
+        return (
+            found
+            | ({"subPath": self.sub_path} if self.sub_path else {})
+            | ({"readOnly": True} if only_read else {})
+        )
 
 
 def _check_twice(key: str, part: str, seen: list[str]) -> None:
     twice = next((value for n, value in enumerate(seen) if value in seen[:n]), None)
     if twice is not None:
-        raise InvalidRequest(f"kubernetes.{key}: the {part} {twice!r:.80} appears twice; change one")
+        raise InvalidRequest(
+            f"kubernetes.{key}: the {part} {twice!r:.80} appears twice; change one"
+        )
 
 
 def _check_size(key: str, text: str) -> None:
@@ -216,7 +269,9 @@ def _check_size(key: str, text: str) -> None:
         size = parse_memory(text) or 0
     except InvalidRequest:
         size = 0
-    _refuse(not 1 <= size < 2**63, key, text, "is not allowed; give a quantity such as 512Mi or 2Gi")
+    _refuse(
+        not 1 <= size < 2**63, key, text, "is not allowed; give a quantity such as 512Mi or 2Gi"
+    )
 
 
 def _check_passed_on(key: str, given: Mapping[str, Any], known: Iterable[str]) -> None:
@@ -228,7 +283,9 @@ def _check_passed_on(key: str, given: Mapping[str, Any], known: Iterable[str]) -
 
 @dataclass(frozen=True, slots=True)
 class Sidecar:
-    """A container that begins before the crawler and that the node ends after it (a native sidecar)."""
+    """A container that begins before the crawler and that the node ends after it (a native
+    sidecar).
+    """
 
     __pydantic_config__: ClassVar = _STRICT
 
@@ -246,22 +303,34 @@ class Sidecar:
         for name in self.env:
             cure = "give letters, digits, '_', '-' and '.', and do not begin with a digit"
             _refuse(not _VARIABLE.fullmatch(name), "env", name, f"is no name of a variable; {cure}")
-        for key, texts in (("command", self.command), ("args", self.args), ("env", self.env.values())):
+        for key, texts in (
+            ("command", self.command),
+            ("args", self.args),
+            ("env", self.env.values()),
+        ):
             cut = next((text for text in texts if "\0" in text), None)
-            _refuse(cut is not None, key, cut, "holds a NUL character, which no process can receive; remove it")
+            _refuse(
+                cut is not None,
+                key,
+                cut,
+                "holds a NUL character, which no process can receive; remove it",
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class PodOptions:
-    """The section ``kubernetes`` of a catalogue entry. For missing fields we or the cluster choose a default."""
+    """The section ``kubernetes`` of a catalogue entry.
+
+    For missing fields we or the cluster choose a default.
+    """
 
     __pydantic_config__: ClassVar = _STRICT
 
     node_selector: dict[str, str] = field(default_factory=dict)
     tolerations: list[Toleration] = field(default_factory=list)
     priority_class: str | None = None
-    """The priority class of all its runs. Without one, the classes for scheduled and one-time runs in the settings
-    count."""
+    """The priority class of all its runs. Without one, the classes for scheduled and one-time runs
+    in the settings count."""
     service_account: str | None = None
     """The service account of its pods; ``None``: that of the settings. Its token is not mounted."""
     runtime_class: str | None = None
@@ -271,23 +340,33 @@ class PodOptions:
     """The Kueue queue (LocalQueue) for its Jobs."""
     volumes: list[PodVolume] = field(default_factory=list)
     runner: bool = True
-    """True when the image contains our runner. Without it the command is started unchanged, and only its exit code says
-    how it ended."""
+    """True when the image contains our runner. Without it the command is started unchanged, and
+    only its exit code says how it ended."""
     project: str | None = None
-    """The folder in the image in which the crawler starts. A relative path begins at the image's working directory."""
+    """The folder in the image in which the crawler starts. A relative path begins at the image's
+    working directory.
+    """
     requests: Resources = field(default_factory=Resources)
     """Resources that the cluster reserves for the pod. Without them they follow from the limits."""
     scratch: str = "2Gi"
-    """The size limit of each of the pod's own folders: /tmp, and without a shared volume that of files and state."""
+    """The size limit of each of the pod's own folders: /tmp, and without a shared volume that of
+    files and state.
+    """
     shm: str | None = None
-    """The size of ``/dev/shm``, which is a part of the memory limit; ``None``: the node's default, usually 64Mi."""
+    """The size of ``/dev/shm``, which is a part of the memory limit; ``None``: the node's default,
+    usually 64Mi.
+    """
     user: int = 1000
     run_as: str = "user"
-    """``namespace``: the namespace chooses user and group, from its own range (OpenShift); ``user``: the key does."""
+    """``namespace``: the namespace chooses user and group, from its own range (OpenShift);
+    ``user``: the key does.
+    """
     sidecars: list[Sidecar] = field(default_factory=list)
     affinity: dict[str, Any] = field(default_factory=dict)
     topology_spread: list[dict[str, Any]] = field(default_factory=list)
-    """Topology spread constraints. One without a ``labelSelector`` counts the pods of the crawler."""
+    """Topology spread constraints. One without a ``labelSelector`` counts the pods of the
+    crawler.
+    """
     extended_resources: dict[str, int] = field(default_factory=dict)
     """Whole devices, such as ``nvidia.com/gpu``, of which requests and limits are equal."""
     dns_policy: str | None = None
@@ -316,7 +395,9 @@ class PodOptions:
                 _check_name(f"kubernetes.{key}", getattr(self, key))
         _check_foreign("kubernetes.service_account", self.service_account or "")
         long = self.queue is not None and not is_label_value(self.queue)
-        _refuse(long, "kubernetes.queue", self.queue, "is too long for a label; at most 63 characters")
+        _refuse(
+            long, "kubernetes.queue", self.queue, "is too long for a label; at most 63 characters"
+        )
         for name in self.pull_secrets:
             _check_name("kubernetes.pull_secrets", name)
             _check_foreign("kubernetes.pull_secrets", name)
@@ -334,7 +415,12 @@ class PodOptions:
     def _check_more(self) -> None:
         _check_one_of("kubernetes.run_as", self.run_as, _RUN_AS)
         both = self.run_as == "namespace" and self.user != 1000
-        _refuse(both, "kubernetes.user", self.user, "has no effect with 'run_as: namespace'; remove one of them")
+        _refuse(
+            both,
+            "kubernetes.user",
+            self.user,
+            "has no effect with 'run_as: namespace'; remove one of them",
+        )
         _check_one_of("kubernetes.dns_policy", self.dns_policy, _DNS_POLICIES)
         _check_passed_on("kubernetes.dns_config", self.dns_config, _DNS_CONFIG)
         _check_passed_on("kubernetes.affinity", self.affinity, _AFFINITY)
@@ -344,14 +430,24 @@ class PodOptions:
             domain, slash, _ = name.rpartition("/")
             native = f".{domain}".endswith(".kubernetes.io") or domain.startswith("requests.")
             cure = "is no extended resource; give DOMAIN/NAME, such as nvidia.com/gpu"
-            _refuse(not is_qualified_name(name) or not slash or native, "kubernetes.extended_resources", name, cure)
+            _refuse(
+                not is_qualified_name(name) or not slash or native,
+                "kubernetes.extended_resources",
+                name,
+                cure,
+            )
             cure = f"is not allowed for {name}; give a whole number from 1 to 2147483647"
             _refuse(not 1 <= number < 2**31, "kubernetes.extended_resources", number, cure)
 
     def check_shm(self, memory: str | None) -> None:
-        """Raise ``InvalidRequest`` if ``/dev/shm`` is larger than the memory limit, which counts it."""
+        """Raise ``InvalidRequest`` if ``/dev/shm`` is larger than the memory limit, which counts
+        it.
+        """
         above = memory is not None and (parse_memory(self.shm) or 0) > (parse_memory(memory) or 0)
-        why = f"is above resources.memory ({memory!r:.80}), of which it is a part; lower it, or raise the memory"
+        why = (
+            f"is above resources.memory ({memory!r:.80}), of which it is a part; lower it, or "
+            "raise the memory"
+        )
         _refuse(above, "kubernetes.shm", self.shm, why)
 
 
@@ -364,28 +460,38 @@ class ReservedNames:
     secrets: frozenset[str] = frozenset()
     """The Secrets with the logins of the installation's registries."""
     env_prefix: str = OF_CRAWLERS
-    """The prefix of variables that ``secrets`` may name. Other variables of the scheduler service are not passed on."""
+    """The prefix of variables that ``secrets`` may name. Other variables of the scheduler service
+    are not passed on.
+    """
     webhooks_prefix: str = OF_WEBHOOKS
     """The prefix of variables with secrets of webhooks. Crawlers may not name these either."""
 
     def check(self, options: PodOptions, secrets: Mapping[str, str]) -> None:
-        """Raise ``InvalidRequest`` for a volume or reference that would give a crawler a reserved object."""
+        """Raise ``InvalidRequest`` for a volume or reference that would give a crawler a reserved
+        object.
+        """
         for n, volume in enumerate(options.volumes):
             if volume.claim is not None and volume.claim == self.claim:
                 raise InvalidRequest(
-                    f"kubernetes.volumes[{n}].claim: {volume.claim!r:.80} is the volume that all crawls share, with "
+                    f"kubernetes.volumes[{n}].claim: {volume.claim!r:.80} is the volume that all "
+                    "crawls share, with "
                     "files and state of every task; give a claim that was made for this crawler"
                 )
             self._check_login(f"kubernetes.volumes[{n}].secret", volume.secret)
         for name, text in secrets.items():
             self._check_login(f"secrets.{name}", (secret_reference(text) or (None,))[0])
             check_variable(
-                f"secrets.{name}", text, self.env_prefix, "LIFECYCLE_CLUSTER__ENV_PREFIX", self.webhooks_prefix
+                f"secrets.{name}",
+                text,
+                self.env_prefix,
+                "LIFECYCLE_CLUSTER__ENV_PREFIX",
+                self.webhooks_prefix,
             )
 
     def _check_login(self, key: str, name: str | None) -> None:
         if name in self.secrets:
             raise InvalidRequest(
-                f"{key}: {name!r:.80} is a login of this service's registry (LIFECYCLE_CLUSTER__PULL_SECRETS); give a "
+                f"{key}: {name!r:.80} is a login of this service's registry "
+                "(LIFECYCLE_CLUSTER__PULL_SECRETS); give a "
                 "Secret that was made for this crawler"
             )

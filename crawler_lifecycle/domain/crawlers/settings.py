@@ -1,8 +1,9 @@
 """Settings that a request may set for a run: an allow-list of numbers, switches and short texts.
 
-Some Scrapy settings import a class, write a file or open a port. A user who starts runs must not do that, so this list
-contains only harmless settings. A catalogue entry can allow further names (``allow_settings``). The settings in a
-catalogue entry are not checked, because its author can run any code anyway.
+Some Scrapy settings import a class, write a file or open a port. A user who starts runs must not do
+that, so this list contains only harmless settings. A catalogue entry can allow further names
+(``allow_settings``). The settings in a catalogue entry are not checked, because its author can run
+any code anyway.
 """
 
 from __future__ import annotations
@@ -46,24 +47,31 @@ def choice(*words: str) -> Rule:
 
 def text(most: int = VALUE_MAX) -> Rule:
     """Return the rule for a printable text on one line."""
-    return Rule(lambda value: len(value) <= most and value.isprintable(), f"give at most {most} printable characters")
+    return Rule(
+        lambda value: len(value) <= most and value.isprintable(),
+        f"give at most {most} printable characters",
+    )
 
 
 _CODES = re.compile(r"([1-5][0-9]{2}(,[1-5][0-9]{2})*)?")
 
 
 def _by_rule(rules: Mapping[str, Rule]) -> dict[str, Rule]:
-    """Return a rule for each name. The keys of ``rules`` are lists of names, separated by spaces."""
+    """Return a rule for each name.
+
+    The keys of ``rules`` are lists of names, separated by spaces.
+    """
     return {name: rule for names, rule in rules.items() for name in names.split()}
 
 
 #: The settings that every request may set. None of them names a class, a path or an address.
 DEFAULT: Mapping[str, Rule] = _by_rule({
-    "AUTOTHROTTLE_ENABLED COMPRESSION_ENABLED COOKIES_ENABLED DOWNLOAD_FAIL_ON_DATALOSS HTTPERROR_ALLOW_ALL "
-    "METAREFRESH_ENABLED RANDOMIZE_DOWNLOAD_DELAY REDIRECT_ENABLED REFERER_ENABLED RETRY_ENABLED "
-    "ROBOTSTXT_OBEY": choice(*SWITCH_VALUES),
-    "CLOSESPIDER_ERRORCOUNT CLOSESPIDER_ITEMCOUNT CLOSESPIDER_PAGECOUNT CLOSESPIDER_PAGECOUNT_NO_ITEM "
-    "CLOSESPIDER_TIMEOUT_NO_ITEM DEPTH_LIMIT METAREFRESH_MAXDELAY": number(0, 10**9),
+    "AUTOTHROTTLE_ENABLED COMPRESSION_ENABLED COOKIES_ENABLED DOWNLOAD_FAIL_ON_DATALOSS "
+    "HTTPERROR_ALLOW_ALL METAREFRESH_ENABLED RANDOMIZE_DOWNLOAD_DELAY REDIRECT_ENABLED "
+    "REFERER_ENABLED RETRY_ENABLED ROBOTSTXT_OBEY": choice(*SWITCH_VALUES),
+    "CLOSESPIDER_ERRORCOUNT CLOSESPIDER_ITEMCOUNT CLOSESPIDER_PAGECOUNT "
+    "CLOSESPIDER_PAGECOUNT_NO_ITEM CLOSESPIDER_TIMEOUT_NO_ITEM "
+    "DEPTH_LIMIT METAREFRESH_MAXDELAY": number(0, 10**9),
     "AUTOTHROTTLE_MAX_DELAY AUTOTHROTTLE_START_DELAY DNS_TIMEOUT DOWNLOAD_DELAY DOWNLOAD_TIMEOUT "
     "LOGSTATS_INTERVAL": number(0, 86_400, whole=False),
     "CONCURRENT_ITEMS CONCURRENT_REQUESTS CONCURRENT_REQUESTS_PER_DOMAIN": number(1, 1000),
@@ -84,11 +92,15 @@ DEFAULT: Mapping[str, Rule] = _by_rule({
 _ANY = text()
 
 
-def check_settings(settings: Mapping[str, str], own: Mapping[str, str], allowed: Collection[str]) -> None:
+def check_settings(
+    settings: Mapping[str, str], own: Mapping[str, str], allowed: Collection[str]
+) -> None:
     """Raise ``InvalidRequest`` for settings that a request may not set.
 
-    ``own``: the settings in the catalogue. ``allowed``: the names in ``allow_settings``. A setting that is equal to the
-    catalogue's own is always allowed: the request of a run that was rebuilt from its tasks contains such settings.
+    ``own``: the settings in the catalogue. ``allowed``: the names in ``allow_settings``. A setting
+        that is equal to the
+    catalogue's own is always allowed: the request of a run that was rebuilt from its tasks contains
+    such settings.
     """
     for name, value in settings.items():
         if own.get(name) == value:
@@ -96,8 +108,10 @@ def check_settings(settings: Mapping[str, str], own: Mapping[str, str], allowed:
         rule = DEFAULT.get(name, _ANY if name in allowed else None)
         if rule is None:
             raise InvalidRequest(
-                f"settings.{name[:100]}: {value[:100]!r} may not be set by a request: it may name code, files or "
-                "addresses; set it in the catalogue ('settings' of the crawler), or have its name added to "
+                f"settings.{name[:100]}: {value[:100]!r} may not be set by a request: it may name "
+                "code, files or "
+                "addresses; set it in the catalogue ('settings' of the crawler), or have its name "
+                "added to "
                 "'allow_settings' there"
             )
         if not rule.holds(value):
@@ -105,9 +119,12 @@ def check_settings(settings: Mapping[str, str], own: Mapping[str, str], allowed:
 
 
 def check_allowed(names: Collection[str]) -> None:
-    """Raise ``InvalidRequest`` for a text in ``allow_settings`` that is not the name of a setting."""
+    """Raise ``InvalidRequest`` for a text in ``allow_settings`` that is not the name of a
+    setting.
+    """
     for n, name in enumerate(names):
         if not NAME.fullmatch(name):
             raise InvalidRequest(
-                f"allow_settings[{n}]: {name[:100]!r} is not allowed; give the name of a setting, such as SHOP_REGION"
+                f"allow_settings[{n}]: {name[:100]!r} is not allowed; give the name of a setting, "
+                "such as SHOP_REGION"
             )

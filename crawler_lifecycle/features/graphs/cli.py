@@ -61,16 +61,26 @@ STEPS = (
 
 Key = Annotated[str, Parameter(help="the graph's id")]
 Keys = Annotated[str, Parameter(help="more graphs")]
-Steps = Annotated[list[str] | None, Parameter(name="--step", help="path of a step; includes the steps inside it")]
+Steps = Annotated[
+    list[str] | None, Parameter(name="--step", help="path of a step; includes the steps inside it")
+]
 State = Literal["draft", "executing", "completed", "cancelled", "discarded"]
 StepState = Literal[
-    "all", "suspended", "scheduled", "available", "executing", "retryable", "completed", "cancelled", "discarded"
+    "all",
+    "suspended",
+    "scheduled",
+    "available",
+    "executing",
+    "retryable",
+    "completed",
+    "cancelled",
+    "discarded",
 ]
 
 _FIELDS = ("id", "name", "tags", "options", "context", "steps")
 
 
-# --- starting ---------------------------------------------------------------------------------------------------------
+# --- starting -------------------------------------------------------------------------------------
 
 
 def start(
@@ -116,7 +126,11 @@ def start(
             "give either module:function or --file",
             "crawlctl graph start module:function, or crawlctl graph start --file graph.json",
         )
-    found = _built(build, words) if build is not None else _document(str(file), content_of(file or Path()))
+    found = (
+        _built(build, words)
+        if build is not None
+        else _document(str(file), content_of(file or Path()))
+    )
     given = {"id": id, "name": name, "tags": tag}
     found |= {field: value for field, value in given.items() if value}
     spec, pages, whose = _checked(found)
@@ -124,8 +138,15 @@ def start(
         emit(found, names=[found.get("id")], table=lambda: print(as_json(found)))
         return Exit.DONE
     body = {name: found[name] for name in ("id", "name", "tags") if found.get(name)}
-    body |= {"options": asdict(spec.options), "pages": len(pages), "fingerprint": whose, "requested_by": by or user()}
-    body |= {field: value for field, value in {"parent": parent, "project": project}.items() if value}
+    body |= {
+        "options": asdict(spec.options),
+        "pages": len(pages),
+        "fingerprint": whose,
+        "requested_by": by or user(),
+    }
+    body |= {
+        field: value for field, value in {"parent": parent, "project": project}.items() if value
+    }
     with current().gateway() as gateway:
         started = gateway.send_graph(body, pages)
         key = started["id"]
@@ -139,7 +160,10 @@ def start(
 
 
 def _built(build: str, words: tuple[str, ...]) -> dict[str, Any]:
-    """Return the graph that a user's module builds. It runs in a separate process, which only gets the arguments."""
+    """Return the graph that a user's module builds.
+
+    It runs in a separate process, which only gets the arguments.
+    """
     content, code = answer_of("crawler_lifecycle.features.user_code.graph", [build, *words])
     if code:
         why = content.decode().strip() or f"its process ended with exit code {code}"
@@ -149,15 +173,23 @@ def _built(build: str, words: tuple[str, ...]) -> dict[str, Any]:
 
 def _document(where: str, content: bytes) -> dict[str, Any]:
     found = json_of(where, content)
-    if not isinstance(found, dict) or not isinstance(found.get("steps"), list) or not found.keys() <= set(_FIELDS):
+    if (
+        not isinstance(found, dict)
+        or not isinstance(found.get("steps"), list)
+        or not found.keys() <= set(_FIELDS)
+    ):
         raise WrongUsage(
-            f"{where}: this is not a graph", f"give a JSON object with steps, and optionally {', '.join(_FIELDS[:-1])}"
+            f"{where}: this is not a graph",
+            f"give a JSON object with steps, and optionally {', '.join(_FIELDS[:-1])}",
         )
     return found
 
 
 def _checked(found: dict[str, Any]) -> tuple[GraphSpec, list[bytes], str]:
-    """Return the graph, its pages for the gateway, and its fingerprint. Raises ``CommandFailed``."""
+    """Return the graph, its pages for the gateway, and its fingerprint.
+
+    Raises ``CommandFailed``.
+    """
     from crawler_lifecycle.domain.errors import InvalidRequest
 
     from .domain.checks import check
@@ -174,7 +206,7 @@ def _checked(found: dict[str, Any]) -> tuple[GraphSpec, list[bytes], str]:
         raise WrongUsage(str(error), "crawlctl graph start --help") from None
 
 
-# --- showing ----------------------------------------------------------------------------------------------------------
+# --- showing --------------------------------------------------------------------------------------
 
 
 def list_graphs(
@@ -233,7 +265,11 @@ def describe(
     ended = status_of(found)[0] in TERMINAL
     steps_of = [] if listed else [GRAPH.call("describe", graph) + " --steps all"]
     runs_of = [f"crawlctl list --parent '{found.get('workflow_id')}'"] if runs else []
-    then = GRAPH.call("retry", graph) if ended else f"{GRAPH.call('watch', graph)} · {GRAPH.call('stop', graph)}"
+    then = (
+        GRAPH.call("retry", graph)
+        if ended
+        else f"{GRAPH.call('watch', graph)} · {GRAPH.call('stop', graph)}"
+    )
     say(f"next: {' · '.join([*steps_of, *runs_of, then])}")
 
 
@@ -278,8 +314,14 @@ def _step_facts(row: Document) -> list[tuple[str, Cell]]:
         ("not before", row.get("not_before")),
         ("started", At(row.get("started_at"))),
         ("ended", At(row.get("ended_at"))),
-        ("result", f"{row['result_bytes']:,} bytes" if row.get("result_bytes") is not None else None),
-        *(("error", f"attempt {error.get('attempt')}: {error.get('error')}") for error in row.get("errors") or ()),
+        (
+            "result",
+            f"{row['result_bytes']:,} bytes" if row.get("result_bytes") is not None else None,
+        ),
+        *(
+            ("error", f"attempt {error.get('attempt')}: {error.get('error')}")
+            for error in row.get("errors") or ()
+        ),
     ]
     return [(name, value) for name, value in lines if value not in (None, "", At(None))]
 
@@ -307,7 +349,7 @@ def render(
     print(clean(text, lines=True), end="")
 
 
-# --- control ----------------------------------------------------------------------------------------------------------
+# --- control --------------------------------------------------------------------------------------
 
 
 def stop(
@@ -333,7 +375,13 @@ def stop(
 
 
 def force_stop(
-    graph: Key, /, *graphs: Keys, reason: Reason = None, yes: Yes = False, by: By = None, wait: Proof = False
+    graph: Key,
+    /,
+    *graphs: Keys,
+    reason: Reason = None,
+    yes: Yes = False,
+    by: By = None,
+    wait: Proof = False,
 ) -> int:
     """End graphs at once, and kill the functions and crawlers that they execute."""
     GRAPH.be_sure((graph, *graphs), "everything that is executed by graph", yes=yes)
@@ -361,7 +409,12 @@ def retry(
     fresh
         start new runs instead of resuming the old ones
     """
-    body: dict[str, Any] = {"names": step, "cascade": cascade, "fresh": fresh, "requested_by": by or user()}
+    body: dict[str, Any] = {
+        "names": step,
+        "cascade": cascade,
+        "fresh": fresh,
+        "requested_by": by or user(),
+    }
     code = _change(graph, "retry", body, "retried")
     if not wait or code != Exit.DONE:
         return code
@@ -413,7 +466,10 @@ def wait(
 
 
 def watch(graph: Key, /) -> int:
-    """Watch a graph until its end. The exit code says how it ended: 0 completed, 5 discarded, 6 cancelled."""
+    """Watch a graph until its end.
+
+    The exit code says how it ended: 0 completed, 5 discarded, 6 cancelled.
+    """
     with current().gateway() as gateway:
         return GRAPH.watch_one(gateway, graph)
 

@@ -14,19 +14,35 @@ GRAPHS = Feature(
             "graph",
             "Graphs: runs and functions with dependencies.",
             {
-                "start": ("cli:start", "Start a graph that a module builds, or a graph from a file."),
+                "start": (
+                    "cli:start",
+                    "Start a graph that a module builds, or a graph from a file.",
+                ),
                 "list": ("cli:list_graphs", "List graphs, newest first."),
                 "describe": ("cli:describe", "Show everything about a graph, and its steps."),
                 "watch": ("cli:watch", "Watch a graph until its end."),
-                "wait": ("cli:wait", "Wait for the end of a graph; the exit code says how it ended."),
+                "wait": (
+                    "cli:wait",
+                    "Wait for the end of a graph; the exit code says how it ended.",
+                ),
                 "stop": (
                     "cli:stop",
-                    "Ask graphs and everything that they execute to end, or cancel some of their steps.",
+                    "Ask graphs and everything that they execute to end, or cancel some of "
+                    "their steps.",
                 ),
-                "force-stop": ("cli:force_stop", "End graphs and everything that they execute at once."),
+                "force-stop": (
+                    "cli:force_stop",
+                    "End graphs and everything that they execute at once.",
+                ),
                 "retry": ("cli:retry", "Retry steps, also of a graph that has ended."),
-                "approve": ("cli:approve", "Say yes, or no with --reject, to a step that waits for an approval."),
-                "step": ("cli:step", "Show one step: what it waits for, its errors, and its result."),
+                "approve": (
+                    "cli:approve",
+                    "Say yes, or no with --reject, to a step that waits for an approval.",
+                ),
+                "step": (
+                    "cli:step",
+                    "Show one step: what it waits for, its errors, and its result.",
+                ),
                 "render": ("cli:render", "Draw a graph for Graphviz or Mermaid."),
             },
         ),

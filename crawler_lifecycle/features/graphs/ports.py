@@ -19,7 +19,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class GraphFence:
-    """The right of a writer to change a graph. A write counts only while the graph has this attempt and this owner."""
+    """The right of a writer to change a graph.
+
+    A write counts only while the graph has this attempt and this owner.
+    """
 
     graph_id: int
     attempt: int
@@ -31,7 +34,9 @@ class NewGraph:
     """A graph as its sender describes it. Its steps come with it, or in ``pages`` afterwards."""
 
     key: str
-    """Its unique id for people and programs: ``Workflow(id=…)``, ``/v1/graphs/{key}``, workflow ``graph/<key>``."""
+    """Its unique id for people and programs: ``Workflow(id=…)``, ``/v1/graphs/{key}``, workflow
+    ``graph/<key>``.
+    """
     fingerprint: str
     """The fingerprint of the whole spec (``domain.graph.pages.fingerprint``)."""
     pages: int = 1
@@ -67,8 +72,8 @@ class GraphRow:
     pages: int = 1
     owner_run_id: str | None = None
     counts: Mapping[StepState, int] = field(default_factory=dict)
-    """The number of steps in each state. An ended graph has stored counts; the steps of a live graph are counted when
-    it is read."""
+    """The number of steps in each state. An ended graph has stored counts; the steps of a live
+    graph are counted when it is read."""
     stop: StopIntent | None = None
     waiting_for: str | None = None
     cause: str | None = None
@@ -150,7 +155,9 @@ class StepWork:
     graft: bool = False
     snoozed: int = 0
     run_id: int | None = None
-    """The run or manager of an earlier attempt of this step, which is resumed now (kinds ``crawl`` and ``manager``)."""
+    """The run or manager of an earlier attempt of this step, which is resumed now (kinds ``crawl``
+    and ``manager``).
+    """
     run_attempt: int = 0
     """The attempt of that run or manager that has ended."""
     batch: int | None = None

@@ -10,11 +10,18 @@ from .domain.manager import ManagerOrder
 
 
 def activities(p: Parts) -> tuple[ManagingActivities]:
-    """Return the objects with the activities of managers, without those that execute users' code."""
+    """Return the objects with the activities of managers, without those that execute users'
+    code.
+    """
     return (ManagingActivities(p.store.managers, p.children, p.cloud),)
 
 
 def recover(p: Parts) -> ParentKind:
     """Return the kind of managers."""
     [acts] = activities(p)
-    return ParentKind("manager", p.store.audits.open_managers, lambda number, _: ManagerOrder(number), acts.give_up)
+    return ParentKind(
+        "manager",
+        p.store.audits.open_managers,
+        lambda number, _: ManagerOrder(number),
+        acts.give_up,
+    )

@@ -19,12 +19,21 @@ MANAGERS = Feature(
                     "Start a manager for a class, or for a crawler that runs once for each item.",
                 ),
                 "list": ("cli.verbs:list_managers", "List managers, newest first."),
-                "describe": ("cli.verbs:describe", "Show everything about a manager, and its jobs."),
+                "describe": (
+                    "cli.verbs:describe",
+                    "Show everything about a manager, and its jobs.",
+                ),
                 "watch": ("cli.verbs:watch", "Watch a manager until its end."),
-                "wait": ("cli.verbs:wait", "Wait for the end of a manager; the exit code says how it ended."),
+                "wait": (
+                    "cli.verbs:wait",
+                    "Wait for the end of a manager; the exit code says how it ended.",
+                ),
                 "stop": ("cli.verbs:stop", "Ask managers and their runs to end."),
                 "force-stop": ("cli.verbs:force_stop", "End managers and their runs at once."),
-                "pause": ("cli.verbs:pause", "Pause managers: they start no more runs until they are resumed."),
+                "pause": (
+                    "cli.verbs:pause",
+                    "Pause managers: they start no more runs until they are resumed.",
+                ),
                 "resume": (
                     "cli.verbs:resume",
                     "Resume a paused manager, or start the next attempt of one that has ended.",

@@ -19,8 +19,9 @@ from .domain.manager import Job, JobState
 class ManagerFence:
     """The right of a writer to change a manager.
 
-    A write counts only while the manager has this attempt, this owner and this generation. ``generation`` belongs to
-    the process that runs the class of the manager. It is ``None`` for other writers (the workflow).
+    A write counts only while the manager has this attempt, this owner and this generation.
+    ``generation`` belongs to the process that runs the class of the manager. It is ``None`` for
+    other writers (the workflow).
     """
 
     manager_id: int
@@ -38,7 +39,9 @@ class NewManager:
     plan: str
     """The registered plan, as ``module:Class``."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """The options of the class as on its command line (``{"argv": [...]}``), and other options from the gateway."""
+    """The options of the class as on its command line (``{"argv": [...]}``), and other options from
+    the gateway.
+    """
     requested_by: str | None = None
     parent: str | None = None
     """The workflow that is notified when the manager ends."""
@@ -46,7 +49,9 @@ class NewManager:
     """``None``: the project of the caller, or of an existing manager."""
     tags: Sequence[str] = ()
     fresh: bool = False
-    """True when the flow id was made for this start, so that no earlier manager may be resumed (S-24)."""
+    """True when the flow id was made for this start, so that no earlier manager may be resumed
+    (S-24).
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +68,18 @@ class ManagerCounts:
     bad: int = 0
 
     def settled(self, live: int) -> ManagerCounts:
-        """Return the counts after the end of the manager. ``live`` is the number of started jobs whose run has not
-        ended. All other started jobs count as ended.
+        """Return the counts after the end of the manager.
+
+        ``live`` is the number of started jobs whose run has not ended. All other started jobs count
+        as ended.
         """
         started = JobState.STARTED.value
         ended = JobState.ENDED.value
         over = self.by_state.get(started, 0) - live
-        return replace(self, by_state={**self.by_state, started: live, ended: self.by_state.get(ended, 0) + over})
+        return replace(
+            self,
+            by_state={**self.by_state, started: live, ended: self.by_state.get(ended, 0) + over},
+        )
 
     @property
     def live(self) -> int:
@@ -82,7 +92,9 @@ class ManagerRow:
 
     manager_id: int
     manager_uid: str
-    """The uid of this manager. Its number alone is not unique: a restored database gives a number out again."""
+    """The uid of this manager. Its number alone is not unique: a restored database gives a number
+    out again.
+    """
     name: str
     flow_id: str
     plan: str
@@ -104,14 +116,18 @@ class ManagerRow:
     source_error: str | None = None
     """The error that ended the reading of the source, until a new pass begins (``Page.error``)."""
     over: bool = False
-    """True when a committed decision of this attempt ended the manager. Its class is not called any more."""
+    """True when a committed decision of this attempt ended the manager. Its class is not called any
+    more.
+    """
     sealed: bool = False
     """True when nobody will send further items (the built-in manager)."""
     next_seq: int = 1
     tries: int = 0
     """The number of failed cycles of the class in a row."""
     hook_errors: int = 0
-    """The number of hooks of this attempt that failed finally: hooks for ended jobs, and ``on_close``."""
+    """The number of hooks of this attempt that failed finally: hooks for ended jobs, and
+    ``on_close``.
+    """
     cap: int | None = None
     paused: bool = False
     leave: bool = False
@@ -125,21 +141,27 @@ class ManagerRow:
     close_reason: str | None = None
     waiting_for: str | None = None
     error: str | None = None
-    """The error of its class, its position in the code, and the cure; ``None`` while there is no error."""
+    """The error of its class, its position in the code, and the cure; ``None`` while there is no
+    error.
+    """
     requested_by: str | None = None
     parent: str | None = None
     project: str = DEFAULT
     started_at: datetime | None = None
     ended_at: datetime | None = None
     pruned_through: int | None = None
-    """Events of the manager up to this number may have been removed; ``None``: no event was removed."""
+    """Events of the manager up to this number may have been removed; ``None``: no event was
+    removed.
+    """
     jobs_pruned_at: datetime | None = None
-    """The time when jobs of the manager were last removed, long after its end. The manager does not recognise these
-    jobs any more: it treats them as new."""
+    """The time when jobs of the manager were last removed, long after its end. The manager does not
+    recognise these jobs any more: it treats them as new."""
     ended_by: EndedBy | None = None
     """Who ended it; ``None``: it lives."""
     counts: ManagerCounts = ManagerCounts()
-    """The counts of its jobs. They include runs that ended after the manager; no cycle handles these ends."""
+    """The counts of its jobs. They include runs that ended after the manager; no cycle handles
+    these ends.
+    """
 
     @property
     def workflow_id(self) -> str:
@@ -155,8 +177,9 @@ class ManagerCommit:
     live: int
     """The number of jobs that hold a slot."""
     dropped: int = 0
-    """The number of picked jobs that were not taken. A job with a known identity is dropped permanently. After a stop,
-    a pause, a lower cap or a resumed run that came before the commit, the job waits again.
+    """The number of picked jobs that were not taken. A job with a known identity is dropped
+    permanently. After a stop, a pause, a lower cap or a resumed run that came before the commit,
+    the job waits again.
     """
     stopped: bool = False
     """True when a stop is recorded."""
@@ -198,7 +221,8 @@ PLAN_MANAGER = "manager"
 PLAN_GRAPH = "graph"
 PLAN_MODULE = "module"
 PLAN_READING = "reading"
-#: Seconds for which the report of a worker about its plans is valid. The worker repeats the report every minute.
+#: Seconds for which the report of a worker about its plans is valid. The worker repeats the report
+#: every minute.
 HEARD_S = 180.0
 
 
@@ -209,21 +233,26 @@ class PlanRow:
     plan: str
     """``module:Class`` of a class, or the name of a module."""
     kind: str
-    """The kind. ``PLAN_MANAGER``: a class that may be started. ``PLAN_GRAPH``: a function that builds a graph.
-    ``PLAN_MODULE``: a module whose functions graphs may call. ``PLAN_READING``: a module that a worker is reading for
+    """The kind. ``PLAN_MANAGER``: a class that may be started. ``PLAN_GRAPH``: a function that
+    builds a graph.
+    ``PLAN_MODULE``: a module whose functions graphs may call. ``PLAN_READING``: a module that a
+        worker is reading for
     the first time."""
     name: str | None
     description: str
     fingerprint: str
     options: Sequence[Mapping[str, Any]] = ()
-    """The options of its command line, or the parameters of the function. Each has a name, a help text, a default, a
-    type, and whether it is required; if there are any, also its choices, and how it takes several values."""
+    """The options of its command line, or the parameters of the function. Each has a name, a help
+    text, a default, a type, and whether it is required; if there are any, also its choices, and how
+    it takes several values."""
     error: str | None = None
     """The reason why it cannot be used, for example a failed import or a missing name."""
     seen_at: datetime | None = None
     """The time when a worker last reported it; ``None``: no worker reports it any more."""
     queue: str | None = None
-    """The pool of workers that has this module. A class of a manager has no pool: workers of all pools serve it."""
+    """The pool of workers that has this module. A class of a manager has no pool: workers of all
+    pools serve it.
+    """
 
     def heard(self, now: datetime) -> bool:
         """Return whether the last report of a worker about this plan is still valid at ``now``."""

@@ -4,4 +4,7 @@ from __future__ import annotations
 
 from crawler_lifecycle.features.feature import Feature
 
-MCP = Feature("mcp", verbs={"mcp": ("cli:mcp", "Offer runs to an assistant as tools (Model Context Protocol).")})
+MCP = Feature(
+    "mcp",
+    verbs={"mcp": ("cli:mcp", "Offer runs to an assistant as tools (Model Context Protocol).")},
+)

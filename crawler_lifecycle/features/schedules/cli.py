@@ -65,12 +65,26 @@ class TimeOptions:
     pause_after_failures: int | None = None
 
     def given(self) -> dict[str, Any]:
-        """Return the given options as fields of a definition. Cron and interval replace each other."""
-        words = {"every": "every_s", "offset": "offset_s", "jitter": "jitter_s", "catch_up": "catch_up_s"}
+        """Return the given options as fields of a definition.
+
+        Cron and interval replace each other.
+        """
+        words = {
+            "every": "every_s",
+            "offset": "offset_s",
+            "jitter": "jitter_s",
+            "catch_up": "catch_up_s",
+        }
         words["exclude"] = "excluded"
-        found = {words.get(field.name, field.name): getattr(self, field.name) for field in fields(self)}
+        found = {
+            words.get(field.name, field.name): getattr(self, field.name) for field in fields(self)
+        }
         found = {name: value for name, value in found.items() if value is not None}
-        found |= {n: time_of(f"--{n.replace('_', '-')}", found[n]) for n in ("start_at", "end_at") if n in found}
+        found |= {
+            n: time_of(f"--{n.replace('_', '-')}", found[n])
+            for n in ("start_at", "end_at")
+            if n in found
+        }
         if self.cron is not None and self.every is None:
             found |= {"every_s": None, "offset_s": 0}
         if self.every is not None and self.cron is None:
@@ -114,7 +128,9 @@ def create(
     KIND.put(name, {**body, **times.given()}, by, lambda _: "due trigger")
 
 
-def update(name: Name, /, *, times: Annotated[TimeOptions, Parameter(name="*")] = _NO_TIMES, by: By = None) -> None:
+def update(
+    name: Name, /, *, times: Annotated[TimeOptions, Parameter(name="*")] = _NO_TIMES, by: By = None
+) -> None:
     """Change the due times of a schedule, and its rules for overlaps and late starts.
 
     What it starts does not change; for that, use create.
@@ -125,7 +141,9 @@ def update(name: Name, /, *, times: Annotated[TimeOptions, Parameter(name="*")] 
 def _definition(file: Path) -> dict[str, Any]:
     found = json_of(f"--file {file}", content_of(file))
     if not isinstance(found, dict):
-        raise WrongUsage(f"--file {file} has no JSON object", "see the example in docs/schedules.md")
+        raise WrongUsage(
+            f"--file {file} has no JSON object", "see the example in docs/schedules.md"
+        )
     return found
 
 
@@ -154,7 +172,9 @@ def due(
         only due times with this result
     """
     empty = "nothing was due yet"
-    show_list(KIND.path(name, "/due"), DUE, key="due_at", empty=empty, limit=limit, decision=decision)
+    show_list(
+        KIND.path(name, "/due"), DUE, key="due_at", empty=empty, limit=limit, decision=decision
+    )
 
 
 def pause(name: Name, /, *, reason: Shown = None, by: By = None) -> None:
@@ -168,8 +188,9 @@ def resume(name: Name, /) -> None:
 
 
 def trigger(name: Name, /, *, by: By = None) -> None:
-    """Start the target of a schedule now, even while the schedule is paused. The target waits if the previous target
-    still executes.
+    """Start the target of a schedule now, even while the schedule is paused.
+
+    The target waits if the previous target still executes.
     """
     path = f"{KIND.path(name)}/trigger"
     with current().gateway() as gateway:
@@ -208,4 +229,6 @@ def delete(name: Name, /) -> None:
 
 def _asked(found: Document) -> None:
     say_note(found)
-    emit_list("due", found.get("due") or [], DUE, name="due_at", empty="nothing was due in this time")
+    emit_list(
+        "due", found.get("due") or [], DUE, name="due_at", empty="nothing was due in this time"
+    )

@@ -20,4 +20,6 @@ def activities(p: Parts) -> tuple[DueActivities, ScheduleAudit]:
 def recover(p: Parts) -> ParentKind:
     """Return the kind of due times."""
     audit = ScheduleAudit(p.store)
-    return ParentKind("due time", audit.open_due, lambda _, id: DueOrder(*due_of_workflow(id)), audit.give_up)
+    return ParentKind(
+        "due time", audit.open_due, lambda _, id: DueOrder(*due_of_workflow(id)), audit.give_up
+    )

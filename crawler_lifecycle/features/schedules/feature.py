@@ -16,9 +16,18 @@ SCHEDULES = Feature(
             {
                 "create": ("cli:create", "Create a schedule for a crawler, or from a file."),
                 "list": ("cli:list_schedules", "List schedules."),
-                "describe": ("cli:describe", "Show everything about a schedule, and its next due times."),
-                "update": ("cli:update", "Change the due times of a schedule, and its rules for overlaps."),
-                "pause": ("cli:pause", "Pause a schedule: due times start nothing until it is resumed."),
+                "describe": (
+                    "cli:describe",
+                    "Show everything about a schedule, and its next due times.",
+                ),
+                "update": (
+                    "cli:update",
+                    "Change the due times of a schedule, and its rules for overlaps.",
+                ),
+                "pause": (
+                    "cli:pause",
+                    "Pause a schedule: due times start nothing until it is resumed.",
+                ),
                 "resume": ("cli:resume", "Resume a paused schedule."),
                 "trigger": ("cli:trigger", "Start the target of a schedule now."),
                 "backfill": ("cli:backfill", "Start past due times that started nothing."),
@@ -28,7 +37,8 @@ SCHEDULES = Feature(
         ),
     ),
     routes=("gateway.routes:add_schedules",),
-    pages=("gateway.page:add_form", "gateway.page:add_schedules"),  # the form first, or "new" would be a schedule
+    # The form first, or "new" would be a schedule.
+    pages=("gateway.page:add_form", "gateway.page:add_schedules"),
     workflows=("workflows:CrawlDueWorkflow",),
     activities="compose:activities",
     recover="compose:recover",

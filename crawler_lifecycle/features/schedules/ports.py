@@ -14,7 +14,8 @@ from crawler_lifecycle.domain.projects import DEFAULT
 from .domain.decision import Decision
 from .domain.definition import TargetKind, check_schedule_name
 
-#: The longest time for which Temporal may have another definition of a schedule than the database without a report.
+#: The longest time for which Temporal may have another definition of a schedule than the database
+#: without a report.
 UNTOLD = timedelta(minutes=10)
 #: Statuses of runs, managers and graphs that ended badly.
 BAD_ENDS = ("FAILED", "DISCARDED", "CANCELLED")
@@ -43,7 +44,9 @@ class ScheduleRow:
     """The time since which the schedule has no further due times."""
     deleted_at: datetime | None = None
     told: int | None = None
-    """The revision that Temporal has. If it is lower than ``revision``, the Temporal Schedule will be updated soon."""
+    """The revision that Temporal has. If it is lower than ``revision``, the Temporal Schedule will
+    be updated soon.
+    """
     trouble: str | None = None
     """The error of the last update in Temporal, or a manual edit that was found there."""
 
@@ -73,7 +76,9 @@ class DueRow:
     """The time from the due time to the decision, in milliseconds."""
     reason: str | None = None
     asked_by: str | None = None
-    """The person who requested this due time (``trigger`` and ``backfill``); ``None``: the schedule itself."""
+    """The person who requested this due time (``trigger`` and ``backfill``); ``None``: the schedule
+    itself.
+    """
     after_id: int | None = None
     """The firing whose target must end before this one starts its own."""
     target: TargetRef | None = None
@@ -83,7 +88,9 @@ class DueRow:
 
     @property
     def trouble(self) -> str | None:
-        """A sentence if the due time was missed, or if its target ended badly; ``None``: nothing is wrong with it."""
+        """A sentence if the due time was missed, or if its target ended badly; ``None``: nothing is
+        wrong with it.
+        """
         if self.decision in (Decision.MISSED, Decision.FAILED):
             return f"{self.decision}: {self.reason}"
         if self.target is None or self.status not in BAD_ENDS:
@@ -118,12 +125,16 @@ class ScheduleCounts:
     active: int = 0
     paused: int = 0
     untold: int = 0
-    """The number of schedules whose definition Temporal has not had for a long time, including deleted schedules."""
+    """The number of schedules whose definition Temporal has not had for a long time, including
+    deleted schedules.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class DueOrder:
-    """Input of ``CrawlDueWorkflow``. Without ``due_at`` the workflow uses the time for which Temporal fired.
+    """Input of ``CrawlDueWorkflow``.
+
+    Without ``due_at`` the workflow uses the time for which Temporal fired.
 
     Raises ``InvalidRequest`` for an invalid field.
     """

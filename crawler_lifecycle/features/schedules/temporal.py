@@ -1,9 +1,11 @@
-"""Keeps the Temporal Schedules as the database defines them, and records times at which they did not fire.
+"""Keeps the Temporal Schedules as the database defines them, and records times at which they did
+not fire.
 
-A person may pause, resume, change or delete a Temporal Schedule in Temporal's UI. We copy a pause into the database.
-We undo any other change and report it. The note of the schedule shows who changed it: our notes begin with ``OURS`` and
-a digest of what we wrote. If the digest still matches the schedule, but the schedule is not what we want now, an older
-build or older time zone data wrote it. Then it is updated without a report.
+A person may pause, resume, change or delete a Temporal Schedule in Temporal's UI. We copy a pause
+into the database. We undo any other change and report it. The note of the schedule shows who
+changed it: our notes begin with ``OURS`` and a digest of what we wrote. If the digest still matches
+the schedule, but the schedule is not what we want now, an older build or older time zone data wrote
+it. Then it is updated without a report.
 """
 
 from __future__ import annotations
@@ -58,26 +60,32 @@ log = logging.getLogger(__name__)
 
 #: The prefix of our notes. A person wrote any other note.
 OURS = "crawler-lifecycle "
-#: Schedules that one turn compares, and seconds between two turns. A thousand schedules take five minutes.
+#: Schedules that one turn compares, and seconds between two turns. A thousand schedules take five
+#: minutes.
 PAGE = 50
 TURN_S = 15.0
 #: Failed schedules after which a turn ends early, because there is probably an outage.
 FAILED_MAX = 3
 #: Time after which a check is recorded even if nothing was due.
 QUIET = timedelta(days=1)
-#: A schedule without a due time in this period has ended. February 29 on a given weekday can be forty years away.
+#: A schedule without a due time in this period has ended. February 29 on a given weekday can be
+#: forty years away.
 AHEAD = timedelta(days=41 * 366)
 
 
 def temporal_spec(spec: ScheduleSpec, now: datetime) -> TemporalSpec:
-    """Return the times at which Temporal fires, in UTC: every due time, and some more that the due workflow ignores.
+    """Return the times at which Temporal fires, in UTC: every due time, and some more that the due
+    workflow ignores.
 
-    Temporal's own time zones are not used: when clocks are set back, it skips times and fires at wrong times.
+    Temporal's own time zones are not used: when clocks are set back, it skips times and fires at
+    wrong times.
     """
     every = None if spec.every_s is None else timedelta(seconds=spec.every_s)
     return TemporalSpec(
         calendars=[_calendar(one) for one in spec.firing(now)] if every is None else [],
-        intervals=[] if every is None else [ScheduleIntervalSpec(every, timedelta(seconds=spec.offset_s))],
+        intervals=[]
+        if every is None
+        else [ScheduleIntervalSpec(every, timedelta(seconds=spec.offset_s))],
         start_at=None if spec.start_at is None else spec.start_at - timedelta(days=1),
         end_at=None if spec.end_at is None else spec.end_at + timedelta(days=1),
         jitter=timedelta(seconds=spec.jitter_s) if spec.jitter_s else None,
@@ -98,7 +106,9 @@ def _calendar(one: Calendar) -> ScheduleCalendarSpec:
 
 def _ranges(values: Sequence[int]) -> list[ScheduleRange]:
     """Return the values as ranges. Consecutive values share a range."""
-    ends = [n for n, value in enumerate(values) if n + 1 == len(values) or values[n + 1] != value + 1]
+    ends = [
+        n for n, value in enumerate(values) if n + 1 == len(values) or values[n + 1] != value + 1
+    ]
     return [
         ScheduleRange(values[first], values[last])
         for first, last in zip([0, *(n + 1 for n in ends)], ends, strict=False)
@@ -110,13 +120,18 @@ def temporal_schedule(row: ScheduleRow, spec: ScheduleSpec, now: datetime) -> Sc
     order = DueOrder(row.name, revision=row.revision)
     wanted = Schedule(
         action=ScheduleActionStartWorkflow(
-            names.DUE_WORKFLOW, order, id=due_workflow_id(row.name), task_queue=names.QUEUE_MAIN, priority=GOES_FIRST
+            names.DUE_WORKFLOW,
+            order,
+            id=due_workflow_id(row.name),
+            task_queue=names.QUEUE_MAIN,
+            priority=GOES_FIRST,
         ),
         spec=temporal_spec(spec, now),
-        # Temporal allows every overlap. The database decides about overlaps of runs, because the workflow of a due
-        # time ends long before its run.
+        # Temporal allows every overlap. The database decides about overlaps of runs, because the
+        # workflow of a due time ends long before its run.
         policy=SchedulePolicy(
-            overlap=ScheduleOverlapPolicy.ALLOW_ALL, catchup_window=timedelta(seconds=spec.catch_up_s)
+            overlap=ScheduleOverlapPolicy.ALLOW_ALL,
+            catchup_window=timedelta(seconds=spec.catch_up_s),
         ),
         state=ScheduleState(paused=row.paused_at is not None),
     )
@@ -127,7 +142,8 @@ def temporal_schedule(row: ScheduleRow, spec: ScheduleSpec, now: datetime) -> Sc
 
 @dataclass(eq=False)
 class ScheduleKeeper:
-    """Keeps Temporal in line with the schedules of the database, in the event loop of a worker or gateway.
+    """Keeps Temporal in line with the schedules of the database, in the event loop of a worker or
+    gateway.
 
     Blocking calls run in threads.
     """
@@ -152,8 +168,8 @@ class ScheduleKeeper:
     async def turn(self) -> None:
         """Compare one page of schedules.
 
-        A failing schedule does not delay the others. Raises the first error at the end of the page. After
-        ``FAILED_MAX`` errors the turn ends early, and the next turn continues after it.
+        A failing schedule does not delay the others. Raises the first error at the end of the page.
+        After ``FAILED_MAX`` errors the turn ends early, and the next turn continues after it.
         """
         errors = list[Exception]()
         page = await asyncio.to_thread(self.store.page, self._after, PAGE, deleted=True)
@@ -165,7 +181,9 @@ class ScheduleKeeper:
                 await self.keep(row.name)
             except Exception as error:  # one unusual row or Temporal Schedule may cause any error
                 unexpected = None if isinstance(error, LifecycleError) else error
-                log.warning("schedule %s cannot be compared now: %s", row.name, error, exc_info=unexpected)
+                log.warning(
+                    "schedule %s cannot be compared now: %s", row.name, error, exc_info=unexpected
+                )
                 errors.append(error)
             self.counts["compared"] += 1
             if len(errors) == FAILED_MAX:
@@ -196,32 +214,48 @@ class ScheduleKeeper:
         await self._note(row, spec)
         ended = spec.end_at is not None and next(spec.due_times(now, now + AHEAD), None) is None
         report = row.trouble if row.told == row.revision else None
-        if found is not None or row.ended_at is None or row.told != row.revision:  # Temporal removes ended schedules
+        # Temporal removes ended schedules.
+        if found is not None or row.ended_at is None or row.told != row.revision:
             done = await self._set(name, found, temporal_schedule(row, spec, now))
             if done is not None and row.told == row.revision:
                 report = f"it was {done} at {now:%Y-%m-%d %H:%M} UTC"
                 log.warning("schedule %s: %s", name, report)
         await self._write(row, row.revision, report, (row.ended_at or now) if ended else None)
 
-    async def _set(self, name: str, found: ScheduleDescription | None, wanted: Schedule) -> str | None:
+    async def _set(
+        self, name: str, found: ScheduleDescription | None, wanted: Schedule
+    ) -> str | None:
         """Create the Temporal Schedule, or change it to ``wanted`` if it differs.
 
         Return the words for a person's change that this undid; ``None`` if there was none.
         """
         async with self.workflows.asking() as client:
             if found is None:
-                with suppress(ScheduleAlreadyRunningError):  # another worker or gateway has just created it
+                # Another worker or gateway has just created it.
+                with suppress(ScheduleAlreadyRunningError):
                     await client.create_schedule(temporal_schedule_id(name), wanted)
                 return "deleted in Temporal, and created again"
             there = found.schedule
             note = found.schedule.state.note or ""
             digest = _digest(there, await _input(client, there))
-            if (there.state.paused, note, digest) == (wanted.state.paused, wanted.state.note, _left(wanted)[0]):
+            if (there.state.paused, note, digest) == (
+                wanted.state.paused,
+                wanted.state.note,
+                _left(wanted)[0],
+            ):
                 return None
-            await client.get_schedule_handle(temporal_schedule_id(name)).update(lambda _: ScheduleUpdate(wanted))
-            return None if digest in (_left(there)[0], _left(wanted)[0]) else "changed in Temporal, and restored"
+            await client.get_schedule_handle(temporal_schedule_id(name)).update(
+                lambda _: ScheduleUpdate(wanted)
+            )
+            return (
+                None
+                if digest in (_left(there)[0], _left(wanted)[0])
+                else "changed in Temporal, and restored"
+            )
 
-    async def _write(self, row: ScheduleRow, sent: int | None, report: str | None, ended_at: datetime | None) -> None:
+    async def _write(
+        self, row: ScheduleRow, sent: int | None, report: str | None, ended_at: datetime | None
+    ) -> None:
         if (sent, report, ended_at) != (row.told, row.trouble, row.ended_at):
             write = self.store.told_schedule
             await asyncio.to_thread(write, row.schedule_id, sent, trouble=report, ended_at=ended_at)
@@ -236,14 +270,19 @@ class ScheduleKeeper:
             return row
         words = "" if digest else state.note
         reason = f"paused in Temporal: {words or 'without a reason'}" if state.paused else None
-        log.warning("schedule %s was %s in Temporal", row.name, "paused" if state.paused else "resumed")
+        log.warning(
+            "schedule %s was %s in Temporal", row.name, "paused" if state.paused else "resumed"
+        )
         at = found.info.last_updated_at or self.clock()
         return await asyncio.to_thread(self.store.pause, row.name, reason, at)
 
     async def _note(self, row: ScheduleRow, spec: ScheduleSpec) -> None:
         now = self.clock()
         until = settled_until(spec, now)
-        if next(spec.due_times(row.checked_until, until), None) is None and until - row.checked_until < QUIET:
+        if (
+            next(spec.due_times(row.checked_until, until), None) is None
+            and until - row.checked_until < QUIET
+        ):
             return
         noted = await asyncio.to_thread(note_unfired, self.store, row, now)
         self.counts["missed"] += noted.missed
@@ -260,8 +299,20 @@ def _digest(schedule: Schedule, order: list[object]) -> str:
     policy = schedule.policy
     assert isinstance(action, ScheduleActionStartWorkflow), "there is no other action"
     ends = (action.execution_timeout or None, action.run_timeout or None, action.retry_policy)
-    starts = (action.workflow, action.id, action.task_queue, action.priority.priority_key, order, ends)
-    rules = (policy.overlap, policy.catchup_window, policy.pause_on_failure, schedule.state.limited_actions)
+    starts = (
+        action.workflow,
+        action.id,
+        action.task_queue,
+        action.priority.priority_key,
+        order,
+        ends,
+    )
+    rules = (
+        policy.overlap,
+        policy.catchup_window,
+        policy.pause_on_failure,
+        schedule.state.limited_actions,
+    )
     return hashlib.sha256(repr((starts, _plain(schedule.spec), rules)).encode()).hexdigest()[:8]
 
 
@@ -288,14 +339,27 @@ async def _input(client: Client, schedule: Schedule) -> list[object]:
 def _plain(spec: TemporalSpec) -> list[object]:
     """Return a spec in a normal form: what we sent and what Temporal returns for it are equal."""
     calendars = [
-        [list(getattr(one, name)) for name in ("second", "minute", "hour", "day_of_month", "month", "year")]
+        [
+            list(getattr(one, name))
+            for name in ("second", "minute", "hour", "day_of_month", "month", "year")
+        ]
         + [list(one.day_of_week)]
         for one in [*spec.calendars, *spec.skip]
     ]
-    plain = [[[(r.start, max(r.end, r.start)) for r in part] for part in calendar] for calendar in calendars]
+    plain = [
+        [[(r.start, max(r.end, r.start)) for r in part] for part in calendar]
+        for calendar in calendars
+    ]
     moments = [None if at is None else at.astimezone(UTC) for at in (spec.start_at, spec.end_at)]
     intervals = [(interval.every, interval.offset or timedelta()) for interval in spec.intervals]
-    return [len(spec.calendars), plain, intervals, moments, spec.jitter or timedelta(), spec.time_zone_name or "UTC"]
+    return [
+        len(spec.calendars),
+        plain,
+        intervals,
+        moments,
+        spec.jitter or timedelta(),
+        spec.time_zone_name or "UTC",
+    ]
 
 
 async def _described(handle: ScheduleHandle) -> ScheduleDescription | None:

@@ -1,4 +1,6 @@
-"""``CrawlDueWorkflow``: handles one due time of a schedule, from its firing by Temporal to the begin of its target."""
+"""``CrawlDueWorkflow``: handles one due time of a schedule, from its firing by Temporal to the
+begin of its target.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ class CrawlDueWorkflow(WithoutSignals):
     async def run(self, order: Any = None, *surplus: Any) -> str:
         """Handle the due time and return the decision.
 
-        ``order`` is a ``DueOrder``; the workflow fails for any other input. Further arguments are ignored.
+        ``order`` is a ``DueOrder``; the workflow fails for any other input. Further arguments are
+        ignored.
         """
         order = workflow_input(DueOrder, order)
         due_at = (order.due_at or _fired_for()).astimezone(UTC).replace(microsecond=0)
@@ -55,5 +58,8 @@ class CrawlDueWorkflow(WithoutSignals):
 def _fired_for() -> datetime:
     found = workflow.info().typed_search_attributes.get(_FIRED_FOR)
     if found is None:
-        raise invalid("due_at: missing; a Temporal Schedule starts this workflow, or crawlctl schedule trigger")
+        raise invalid(
+            "due_at: missing; a Temporal Schedule starts this workflow, or crawlctl schedule "
+            "trigger"
+        )
     return found

@@ -4,4 +4,6 @@ from __future__ import annotations
 
 from crawler_lifecycle.features.feature import Feature
 
-SCRAPYD = Feature("scrapyd", routes=("gateway.routes:add_scrapyd",), middleware=("gateway.routes:add_dialect",))
+SCRAPYD = Feature(
+    "scrapyd", routes=("gateway.routes:add_scrapyd",), middleware=("gateway.routes:add_dialect",)
+)

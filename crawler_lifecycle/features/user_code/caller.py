@@ -26,12 +26,16 @@ from .wire import Pipes, read_frames, write_frames
 
 #: Most characters of a reason.
 REASON_MAX = 1000
-#: Most characters of a graph that the class of a manager starts. A message to the worker has three bytes for each.
+#: Most characters of a graph that the class of a manager starts. A message to the worker has three
+#: bytes for each.
 GRAPH_MAX = 1024 * 1024
 
 
 class Caller:
-    """Calls functions, one at a time. ``given`` and ``result`` are descriptors of files that the worker has opened."""
+    """Calls functions, one at a time.
+
+    ``given`` and ``result`` are descriptors of files that the worker has opened.
+    """
 
     def __init__(self, pipes: Pipes, given: int, result: int) -> None:
         self._worker = _Worker(pipes, given, result)
@@ -47,7 +51,9 @@ class Caller:
         name = message["function"]
         what = message["job"]["job"]
         try:
-            found = execute(name, what, job, lambda: self._context(message["given"]), graft=message["graft"])
+            found = execute(
+                name, what, job, lambda: self._context(message["given"]), graft=message["graft"]
+            )
             if os.getpid() == me:
                 return self._kept(found, message, own)
         except NotCallable as error:
@@ -57,7 +63,9 @@ class Caller:
         os._exit(0)  # the user's code forked, and this process is the copy
 
     def _context(self, size: int) -> Document:
-        """Return the merged contexts (inner values override outer ones), and the results of dependencies by name."""
+        """Return the merged contexts (inner values override outer ones), and the results of
+        dependencies by name.
+        """
         context: Document = {}
         results: Document = {}
         for head, value in self._worker.frames(size):
@@ -74,11 +82,18 @@ class Caller:
         if isinstance(found, Snooze):
             return {"kind": "snooze", "seconds": found.seconds}
         if isinstance(found, Record):
-            data = values.encode(found.value, "the return value", min(found.limit, message["limit"]))
+            data = values.encode(
+                found.value, "the return value", min(found.limit, message["limit"])
+            )
             return {"kind": "value", "bytes": self._worker.put([({}, [data])])}
         if found is not None:
             path = message["job"]["path"]
-            own.graft(message["graph"], path, message["job"]["attempt"], found.part(f"graft of step {shown(path)}"))
+            own.graft(
+                message["graph"],
+                path,
+                message["job"]["attempt"],
+                found.part(f"graft of step {shown(path)}"),
+            )
         return {"kind": "done"}
 
 
@@ -110,7 +125,9 @@ class _Worker:
             return self.ask(name, bytes=self.put(({}, [part]) for part in parts), **arguments)
 
     def frames(self, size: int) -> list[tuple[Document, Any]]:
-        found = ((json.loads(head), b"".join(chunks)) for head, chunks in read_frames(self._given, size))
+        found = (
+            (json.loads(head), b"".join(chunks)) for head, chunks in read_frames(self._given, size)
+        )
         return [(head, _read(head, data)) for head, data in found]
 
     def put(self, frames: Iterable[tuple[Document, Sequence[bytes]]]) -> int:
@@ -129,17 +146,21 @@ class HookGraphs:
         pages = [page.decode() for page in encode_pages(spec)]
         if sum(map(len, pages)) > GRAPH_MAX:
             raise InvalidRequest(
-                f"steps: more than {GRAPH_MAX} characters; let a step of a graph start so large a graph"
+                f"steps: more than {GRAPH_MAX} characters; let a step of a graph start so large "
+                "a graph"
             )
         return bool(self._ask("start_graph", pages=pages, **_started(key, spec, name, tags)))
 
     def __getattr__(self, name: str) -> Any:
-        raise PlatformUnavailable(f"{name}: the class of a manager can only start graphs; ask about them elsewhere")
+        raise PlatformUnavailable(
+            f"{name}: the class of a manager can only start graphs; ask about them elsewhere"
+        )
 
 
 class _OwnGraph(AskedFiles):
-    """``Platform`` for a function that is executing. It starts graphs, and answers questions about the function's own
-    graph."""
+    """``Platform`` for a function that is executing.
+
+    It starts graphs, and answers questions about the function's own graph."""
 
     only_starts = True
 
@@ -161,11 +182,18 @@ class _OwnGraph(AskedFiles):
         return found
 
     def recorded(self, key: str, paths: Sequence[str] | None) -> Document:
-        return {"/".join(head["path"]): value for head, value in self._of(key).ask_much("recorded", paths=paths)}
+        return {
+            "/".join(head["path"]): value
+            for head, value in self._of(key).ask_much("recorded", paths=paths)
+        }
 
     def context(self, key: str, path: str) -> Document | None:
         found = self._of(key).ask_much("context", path=path)
-        return {name: value for _, context in found for name, value in context.items()} if found else None
+        return (
+            {name: value for _, context in found for name, value in context.items()}
+            if found
+            else None
+        )
 
     def cancel(self, key: str, paths: Sequence[str] | None, reason: str | None) -> int:
         return int(self._of(key).ask("cancel", paths=paths, reason=reason))
@@ -186,7 +214,9 @@ class _OwnGraph(AskedFiles):
         return list(self._of(key).ask("crawls", paths=paths))
 
     def send(self, key: str, spec: GraphSpec, *, name: str | None, tags: Sequence[str]) -> bool:
-        return bool(self._worker.tell_much("start", encode_pages(spec), **_started(key, spec, name, tags)))
+        return bool(
+            self._worker.tell_much("start", encode_pages(spec), **_started(key, spec, name, tags))
+        )
 
     def find(self, **_: Any) -> list[Document]:
         raise _elsewhere("list graphs")
@@ -205,4 +235,6 @@ def _started(key: str, spec: GraphSpec, name: str | None, tags: Sequence[str]) -
 
 
 def _elsewhere(what: str) -> PlatformUnavailable:
-    return PlatformUnavailable(f"a function of a graph cannot {what}; it can start graphs, and read and change its own")
+    return PlatformUnavailable(
+        f"a function of a graph cannot {what}; it can start graphs, and read and change its own"
+    )

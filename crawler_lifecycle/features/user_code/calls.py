@@ -1,4 +1,7 @@
-"""Checks of a host process's replies: their form, sizes and texts. No reply is used before its check."""
+"""Checks of a host process's replies: their form, sizes and texts.
+
+No reply is used before its check.
+"""
 
 from __future__ import annotations
 
@@ -92,11 +95,16 @@ _adapter = functools.cache(TypeAdapter)
 
 
 def found(reply: object) -> FoundModule:
-    """Return the content of a module. Raises ``InvalidRequest`` for an invalid reply, like all functions here."""
+    """Return the content of a module.
+
+    Raises ``InvalidRequest`` for an invalid reply, like all functions here.
+    """
     module = _checked(FoundModule, reply)
     for plan in module.plans:
         if len(json.dumps(plan.options)) > JOB_BYTES:
-            raise InvalidRequest(f"options of {plan.plan}: more than {JOB_BYTES} bytes; define fewer or shorter ones")
+            raise InvalidRequest(
+                f"options of {plan.plan}: more than {JOB_BYTES} bytes; define fewer or shorter ones"
+            )
     return module
 
 
@@ -105,7 +113,9 @@ def loaded(reply: object) -> LoadedClass:
     one = _checked(LoadedClass, reply)
     for name, known in CHOICES.items():
         if (value := getattr(one, name)) not in known:
-            raise InvalidRequest(f"{name}: {value!r:.80} is not allowed; give one of {', '.join(known)}")
+            raise InvalidRequest(
+                f"{name}: {value!r:.80} is not allowed; give one of {', '.join(known)}"
+            )
     return one
 
 
@@ -121,7 +131,9 @@ def page(reply: object, after: int) -> Page:
         raise InvalidRequest(f"the page after position {after} contains earlier positions")
     for item in one.items:
         if (item.job is None) == (item.error is None):
-            raise InvalidRequest(f"position {item.position}: a yield must have either a job or an error")
+            raise InvalidRequest(
+                f"position {item.position}: a yield must have either a job or an error"
+            )
     return replace(one, items=[_item(item) for item in one.items])
 
 
@@ -142,7 +154,9 @@ def decision(reply: object) -> Decision:
     for job in [entry.job for entry in one.added] + [entry.job for entry in one.picked]:
         check_job(job)
     if one.state is not None and _size("state", one.state) > STATE_BYTES:
-        raise InvalidRequest(f"state: more than {STATE_BYTES} bytes of JSON; keep less in self.state")
+        raise InvalidRequest(
+            f"state: more than {STATE_BYTES} bytes of JSON; keep less in self.state"
+        )
     if len(one.stats) > STATS_MAX:
         raise InvalidRequest(f"stats: {len(one.stats)} are too many; give at most {STATS_MAX}")
     for name in one.stats:
@@ -162,7 +176,9 @@ def check_job(job: Job) -> None:
         for key in values:
             _check_text(f"a name in {name}", key, NAME_MAX)
         if _size(name, values) > JOB_BYTES:
-            raise InvalidRequest(f"{name}: more than {JOB_BYTES} bytes of JSON; pass a reference instead")
+            raise InvalidRequest(
+                f"{name}: more than {JOB_BYTES} bytes of JSON; pass a reference instead"
+            )
 
 
 def _checked(kind: type[T], reply: object, name: str = "") -> T:
@@ -170,13 +186,18 @@ def _checked(kind: type[T], reply: object, name: str = "") -> T:
         one: T = _adapter(kind).validate_python(reply)  # type: ignore[arg-type]
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        raise InvalidRequest(f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}") from None
+        raise InvalidRequest(
+            f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
+        ) from None
     _check_bounds(one, name)
     return one
 
 
 def _check_bounds(value: object, name: str) -> None:
-    """Raise ``InvalidRequest`` unless every database accepts all values in it. ``check_job`` checks jobs."""
+    """Raise ``InvalidRequest`` unless every database accepts all values in it.
+
+    ``check_job`` checks jobs.
+    """
     if isinstance(value, list):
         if len(value) > (most := ENTRIES_MAX.get(name, 10_000)):
             raise InvalidRequest(f"{name}: {len(value)} are too many; give at most {most}")
@@ -193,9 +214,13 @@ def _check_bounds(value: object, name: str) -> None:
 
 def _check_text(name: str, value: str, most: int) -> None:
     if len(value) > most:
-        raise InvalidRequest(f"{name}: {value[:60]!r} … has {len(value)} characters; give at most {most}")
+        raise InvalidRequest(
+            f"{name}: {value[:60]!r} … has {len(value)} characters; give at most {most}"
+        )
     if not _is_text(value):
-        raise InvalidRequest(f"{name}: {value[:60]!r} has invalid characters; remove NUL and lone surrogates")
+        raise InvalidRequest(
+            f"{name}: {value[:60]!r} has invalid characters; remove NUL and lone surrogates"
+        )
 
 
 def _size(name: str, value: Mapping[str, Any]) -> int:

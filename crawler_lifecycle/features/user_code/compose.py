@@ -12,11 +12,17 @@ from crawler_lifecycle.ports.protocols import FunctionHosts, PlanHosts
 
 
 def activities(p: Parts) -> tuple[GraphBatchActivities, ManagerActivities]:
-    """Return the objects with the activities that execute users' code: functions of graphs, and classes of managers."""
+    """Return the objects with the activities that execute users' code: functions of graphs, and
+    classes of managers.
+    """
     s = p.store
     start = GraphStarts(s.graphs, s.plans, p.directory, p.catalogue).start
     functions = cast(FunctionHosts, p.functions)
     hosts = cast(PlanHosts, p.hosts)
-    batches = GraphBatchActivities(s.graphs, s.plans, functions, p.directory, p.reading, start=start)
-    cycles = ManagerActivities(s.managers, s.plans, hosts, p.catalogue, p.reading, p.cloud, p.buffer, start_graph=start)
+    batches = GraphBatchActivities(
+        s.graphs, s.plans, functions, p.directory, p.reading, start=start
+    )
+    cycles = ManagerActivities(
+        s.managers, s.plans, hosts, p.catalogue, p.reading, p.cloud, p.buffer, start_graph=start
+    )
     return batches, cycles

@@ -1,7 +1,7 @@
 """The processes of one worker that call functions of graphs. Each process can call any function.
 
-The worker opens two files without a name for inputs and results. They can have any size, users' code cannot replace
-them, and a killed worker leaves no file behind.
+The worker opens two files without a name for inputs and results. They can have any size, users'
+code cannot replace them, and a killed worker leaves no file behind.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from .pool import Pool, PooledProcess, no_answer
 from .process import START_S, Alive, Answer, HostProcess, Rules
 from .wire import TEXT_MAX, FrameError, Message, read_frames, write_frames
 
-#: Number of calls after which a process is replaced. Functions may leave state in a process; this limits it.
+#: Number of calls after which a process is replaced. Functions may leave state in a process; this
+#: limits it.
 CALLS_MAX = 5000
 #: Most seconds for the import of a module.
 IMPORT_S = 2 * START_S
@@ -36,8 +37,13 @@ _SETTING = "timeout_s of the step"
 class FunctionProcess(PooledProcess):
     """``FunctionHost`` that uses a process."""
 
-    def __init__(self, modules: Collection[str], rules: Rules, result_max: int, leaving: threading.Event) -> None:
-        """Start the process. ``leaving`` is set when all processes are ended. Raises ``PlanFailed``."""
+    def __init__(
+        self, modules: Collection[str], rules: Rules, result_max: int, leaving: threading.Event
+    ) -> None:
+        """Start the process.
+
+        ``leaving`` is set when all processes are ended. Raises ``PlanFailed``.
+        """
         self._leaving = leaving
         self._modules = modules
         self._rules = rules
@@ -56,9 +62,19 @@ class FunctionProcess(PooledProcess):
             self._import(call.function.partition(":")[0], alive)
             self._calls += 1
             self.process.label = call.function
-            words: dict[str, Any] = {"function": call.function, "graph": call.graph, "job": call.job}
-            words |= {"graft": call.graft, "limit": self._result_max, "given": self.give(call.given)}
-            reply = self.process.call("function", call.limit_s, answer, alive, setting=_SETTING, **words)
+            words: dict[str, Any] = {
+                "function": call.function,
+                "graph": call.graph,
+                "job": call.job,
+            }
+            words |= {
+                "graft": call.graft,
+                "limit": self._result_max,
+                "given": self.give(call.given),
+            }
+            reply = self.process.call(
+                "function", call.limit_s, answer, alive, setting=_SETTING, **words
+            )
         except PlanFailed:
             if self._leaving.is_set():
                 raise WorkerLeaves("this worker stops, and has ended its processes") from None
@@ -67,22 +83,29 @@ class FunctionProcess(PooledProcess):
             return self._checked(reply)
         except (FrameError, LookupError, TypeError, ValueError, OSError) as why:
             self.process.kill()
-            raise PlanFailed(f"{call.function}: its process sent an invalid reply ({why}) and was killed") from None
+            raise PlanFailed(
+                f"{call.function}: its process sent an invalid reply ({why}) and was killed"
+            ) from None
 
     def give(self, values: Iterable[tuple[Message, Iterable[bytes]]]) -> int:
         try:
             return write_frames(self._given, values, self._rules.memory)
         except OSError as error:  # a lack of memory on this machine says nothing about the function
-            raise PlanFailed(f"its input cannot be written on this worker: {error}", missing=True) from None
+            raise PlanFailed(
+                f"its input cannot be written on this worker: {error}", missing=True
+            ) from None
         except OverflowError:
             raise InvalidRequest(
-                f"its input exceeds the {self._rules.memory} bytes that its process may use; record the location of "
+                f"its input exceeds the {self._rules.memory} bytes that its process may use; "
+                "record the location of "
                 "large results instead of the results, or raise LIFECYCLE_PLANS__MEMORY"
             ) from None
 
     def taken(self, size: int) -> list[bytes]:
         if type(size) is not int or not 0 <= size <= QUESTION_MAX:
-            raise InvalidRequest(f"bytes: {size!r:.40} are not allowed; a question has at most {QUESTION_MAX}")
+            raise InvalidRequest(
+                f"bytes: {size!r:.40} are not allowed; a question has at most {QUESTION_MAX}"
+            )
         try:
             return [b"".join(chunks) for _, chunks in read_frames(self._result, size)]
         except FrameError as error:
@@ -95,7 +118,11 @@ class FunctionProcess(PooledProcess):
         return self.process.output.take(whole=True)
 
     def usable(self) -> bool:
-        return self._calls < CALLS_MAX and super().usable() and self.process.resident() < self._rules.memory // 2
+        return (
+            self._calls < CALLS_MAX
+            and super().usable()
+            and self.process.resident() < self._rules.memory // 2
+        )
 
     def kill(self) -> None:
         super().kill()
@@ -106,12 +133,16 @@ class FunctionProcess(PooledProcess):
         """Import the module in the process, with a separate time limit. Raises ``PlanFailed``."""
         if module not in self._modules:
             cure = "add it to the setting, or give the step the queue of workers that have it"
-            raise PlanFailed(f"{module} is not in LIFECYCLE_PLANS__MODULES of this worker; {cure}", missing=True)
+            raise PlanFailed(
+                f"{module} is not in LIFECYCLE_PLANS__MODULES of this worker; {cure}", missing=True
+            )
         if module in self._imported:
             return
         self.process.label = f"module {module}"
         try:
-            self.process.call("open", IMPORT_S, no_answer, alive, setting="the speed of its import", module=module)
+            self.process.call(
+                "open", IMPORT_S, no_answer, alive, setting="the speed of its import", module=module
+            )
         except PlanFailed as failed:
             failed.missing = True
             raise
@@ -152,10 +183,16 @@ class FunctionProcess(PooledProcess):
 
 
 class Functions:
-    """``FunctionHosts`` of one worker. The threads of its activities use it; each uses at most one process."""
+    """``FunctionHosts`` of one worker.
+
+    The threads of its activities use it; each uses at most one process.
+    """
 
     def __init__(self, modules: Collection[str], rules: Rules, result_max: int) -> None:
-        """Take the rules for the processes. ``modules`` may change: only functions of these modules are called."""
+        """Take the rules for the processes.
+
+        ``modules`` may change: only functions of these modules are called.
+        """
         self._pool: Pool[FunctionProcess] = Pool()
         self._start = lambda: FunctionProcess(modules, rules, result_max, self._pool.over)
         self._code: Mapping[str, str] = {}
@@ -164,15 +201,20 @@ class Functions:
 
     @contextmanager
     def use(self, graph: str) -> Iterator[FunctionProcess]:
-        # A function may leave state in its process, such as threads or variables. Then only its own graph may use it.
-        with self._pool.use(None, lambda host: not host.left or host.graph == graph, self._start, lambda: None) as host:
+        # A function may leave state in its process, such as threads or variables. Then only its own
+        # graph may use it.
+        with self._pool.use(
+            None, lambda host: not host.left or host.graph == graph, self._start, lambda: None
+        ) as host:
             if host.graph != graph:
                 host.printed()  # drop output of the other graph
                 host.graph = graph
             yield host
 
     def outdate(self, code: Mapping[str, str]) -> None:
-        """Take the present fingerprints of all modules. After a change, all present processes are outdated.
+        """Take the present fingerprints of all modules.
+
+        After a change, all present processes are outdated.
 
         Modules import each other, so one changed module may affect every process.
         """

@@ -2,9 +2,9 @@
 
 ``python -m crawler_lifecycle.features.user_code.graph module:object [word …]``
 
-``crawlctl graph start`` builds a graph with it, in a separate process and with the user's folder on the import path.
-The object is a ``Workflow``, or a callable that gets the words and returns a ``Workflow``. Output of the module goes to
-standard error.
+``crawlctl graph start`` builds a graph with it, in a separate process and with the user's folder on
+the import path. The object is a ``Workflow``, or a callable that gets the words and returns a
+``Workflow``. Output of the module goes to standard error.
 """
 
 from __future__ import annotations
@@ -32,9 +32,17 @@ def document(workflow: Workflow) -> dict[str, Any]:
     Raises ``InvalidRequest``.
     """
     spec = workflow.spec()
-    about = {"id": workflow.id, "name": workflow.name, "tags": workflow.tags, "context": dict(spec.context)}
+    about = {
+        "id": workflow.id,
+        "name": workflow.name,
+        "tags": workflow.tags,
+        "context": dict(spec.context),
+    }
     found = {name: value for name, value in about.items() if value}
-    return found | {"options": asdict(spec.options), "steps": [step_to_json(step) for step in spec.steps]}
+    return found | {
+        "options": asdict(spec.options),
+        "steps": [step_to_json(step) for step in spec.steps],
+    }
 
 
 def main(words: Sequence[str]) -> int:
@@ -44,19 +52,27 @@ def main(words: Sequence[str]) -> int:
     with redirect_stdout(sys.stderr):
         try:
             if not name:
-                raise InvalidRequest("it names no function; give module:function, or module:workflow")
+                raise InvalidRequest(
+                    "it names no function; give module:function, or module:workflow"
+                )
             found = attrgetter(name)(importlib.import_module(module))
             workflow = found if isinstance(found, Workflow) else found(*words[1:])
             if not isinstance(workflow, Workflow):
-                raise InvalidRequest(f"it returned {type(workflow).__name__}; let it return a Workflow")
+                raise InvalidRequest(
+                    f"it returned {type(workflow).__name__}; let it return a Workflow"
+                )
             text = json.dumps(document(workflow))
         except Exception as error:
-            print(str(error) if isinstance(error, InvalidRequest) else told(error), file=sys.__stdout__)
+            print(
+                str(error) if isinstance(error, InvalidRequest) else told(error),
+                file=sys.__stdout__,
+            )
             return 1
     print(text)
     return 0
 
 
 if __name__ == "__main__":
-    given, sys.argv[1:] = sys.argv[1:], []  # a module without a main guard must not read the words as its options
+    # A module without a main guard must not read the words as its options.
+    given, sys.argv[1:] = sys.argv[1:], []
     sys.exit(main(given))

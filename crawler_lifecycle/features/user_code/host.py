@@ -2,10 +2,11 @@
 
 ``python -m crawler_lifecycle.features.user_code.host PARENT IN OUT MEMORY [GIVEN RESULT]``
 
-It contains the object of one manager, or calls functions of graphs one after another. GIVEN and RESULT are two open
-files for values of functions. It reads calls from one pipe and writes replies to another pipe (``wire.py``).
-Standard input is empty, and standard output is for the user's code. Only ``process.py`` starts it. Users' code
-can change anything in this process, so the worker checks every message.
+It contains the object of one manager, or calls functions of graphs one after another. GIVEN and
+RESULT are two open files for values of functions. It reads calls from one pipe and writes replies
+to another pipe (``wire.py``). Standard input is empty, and standard output is for the user's code.
+Only ``process.py`` starts it. Users' code can change anything in this process, so the worker checks
+every message.
 """
 
 from __future__ import annotations
@@ -26,7 +27,14 @@ from typing import TYPE_CHECKING, Any
 
 from crawler_lifecycle.domain.run_data import AskedFiles
 from crawler_lifecycle.domain.starts import offer
-from crawler_lifecycle.features.managers.domain.manager import CHOICES, Decision, JobState, Live, Start, Waiting
+from crawler_lifecycle.features.managers.domain.manager import (
+    CHOICES,
+    Decision,
+    JobState,
+    Live,
+    Start,
+    Waiting,
+)
 from crawler_lifecycle.managers.driver import Driver
 from crawler_lifecycle.managers.platform import OwnedPage, OwnedQuery
 from crawler_lifecycle.managers.types import ClassError
@@ -61,7 +69,10 @@ class HostPlatform(AskedFiles):
 
     def sleep(self, seconds: float) -> None:
         if time.monotonic() + seconds >= self._until:
-            raise TimeoutError(f"a sleep of {seconds:g} s exceeds the time limit of this call; wait in a later cycle")
+            raise TimeoutError(
+                f"a sleep of {seconds:g} s exceeds the time limit of this call; wait in a "
+                "later cycle"
+            )
         time.sleep(seconds)
 
     def entering(self, what: str, item_id: int | None = None) -> None:
@@ -76,7 +87,10 @@ class HostPlatform(AskedFiles):
         return [wire.restored(Waiting, row) for row in found]
 
     def live_jobs(self, after_id: int = 0, limit: int = 500) -> list[Live]:
-        return [wire.restored(Live, row) for row in self._pipes.ask("live_jobs", after_id=after_id, limit=limit)]
+        return [
+            wire.restored(Live, row)
+            for row in self._pipes.ask("live_jobs", after_id=after_id, limit=limit)
+        ]
 
     def known_identities(self, identities: Collection[str]) -> set[str]:
         return set(self._pipes.ask("known_identities", identities=list(identities)))
@@ -112,12 +126,16 @@ class Host:
             if os.getpid() != me:  # the user's code forked, and this process is the copy
                 os._exit(0)
             with contextlib.suppress(Exception):  # the user's code may have closed them
-                sys.stdout.flush()  # before the reply, because later output belongs to the next call
+                # Before the reply, because later output belongs to the next call.
+                sys.stdout.flush()
                 sys.stderr.flush()
             try:
                 self._pipes.reply({"id": message["id"], **reply})
             except (TypeError, ValueError, RecursionError) as error:
-                text = f"its return value is not JSON ({error}); return texts, numbers, lists and dictionaries"
+                text = (
+                    f"its return value is not JSON ({error}); return texts, numbers, lists and "
+                    "dictionaries"
+                )
                 self._pipes.reply({"id": message["id"], "broken": text})
 
     def _reply(self, message: Document) -> Document:
@@ -159,7 +177,8 @@ class Host:
         return self._ready(message).close(message["reason"])
 
     def do_open(self, message: Document) -> None:
-        from crawler_lifecycle.graphs.asking import use  # imported here because managers do not need it
+        # Imported here because managers do not need it.
+        from crawler_lifecycle.graphs.asking import use
 
         use(None)  # code that runs at import belongs to no graph
         importlib.import_module(message["module"])
@@ -171,7 +190,8 @@ class Host:
             )
 
             self._caller = Caller(self._pipes, *self._files)
-            become_subreaper()  # then orphaned grandchildren become our children, and we can find them
+            # Then orphaned grandchildren become our children, and we can find them.
+            become_subreaper()
         before = _shared()
         return {**self._caller.call(message), "left": _shared() != before or _has_children()}
 
@@ -193,11 +213,24 @@ def _shared() -> list[object]:
     """Return the state of the process that a function may change for all later calls."""
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     timers = [
-        signal.getitimer(timer)[0] > 0 for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+        signal.getitimer(timer)[0] > 0
+        for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
     ]
     handlers = [signal.getsignal(number) for number in signal.valid_signals()]
-    limits = [resource.getrlimit(value) for name, value in vars(resource).items() if name.startswith("RLIMIT_")]
-    return [threading.active_count(), sys.getrecursionlimit(), dict(os.environ), blocked, timers, handlers, limits]
+    limits = [
+        resource.getrlimit(value)
+        for name, value in vars(resource).items()
+        if name.startswith("RLIMIT_")
+    ]
+    return [
+        threading.active_count(),
+        sys.getrecursionlimit(),
+        dict(os.environ),
+        blocked,
+        timers,
+        handlers,
+        limits,
+    ]
 
 
 def _has_children() -> bool:
@@ -210,10 +243,13 @@ def _has_children() -> bool:
 
 
 def _restrain(parent: int, memory: int, pipes: wire.Pipes) -> None:
-    """Limit this process and its forks: they die with the worker, have a memory limit, and write no core file."""
+    """Limit this process and its forks: they die with the worker, have a memory limit, and write no
+    core file.
+    """
 
     def die_with_parent() -> None:
-        with contextlib.suppress(OSError, AttributeError):  # not on Linux; there the end of the pipe ends the process
+        # Not on Linux; there the end of the pipe ends the process.
+        with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
 
     die_with_parent()

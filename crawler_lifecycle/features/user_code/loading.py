@@ -38,25 +38,40 @@ class NotUsable(Exception):
 
 
 def load(plan: str) -> type[BaseLoopScript]:
-    """Import the module of ``module:Class`` and return the class. Raises ``NotUsable``, and the module's errors."""
+    """Import the module of ``module:Class`` and return the class.
+
+    Raises ``NotUsable``, and the module's errors.
+    """
     module_name, _, class_name = plan.partition(":")
     if not module_name or not class_name:
-        raise NotUsable(f"{plan!r} names no class; give module:Class, such as shops.managers:ShopsManager")
+        raise NotUsable(
+            f"{plan!r} names no class; give module:Class, such as shops.managers:ShopsManager"
+        )
     found = getattr(importlib.import_module(module_name), class_name, None)
     if found is None:
-        raise NotUsable(f"{plan}: the module has no class {class_name!r}; name another class, or define it again")
+        raise NotUsable(
+            f"{plan}: the module has no class {class_name!r}; name another class, or define "
+            "it again"
+        )
     if not _is_plan(found):
-        raise NotUsable(f"{plan}: the class is no manager; derive it from a class of crawler_lifecycle.managers")
+        raise NotUsable(
+            f"{plan}: the class is no manager; derive it from a class of crawler_lifecycle.managers"
+        )
     return cast(type[BaseLoopScript], found)
 
 
 def find(module_name: str) -> Described:
-    """Return the managers and graphs that this module defines (as ``PlanRow``), the loaded source files, and their
-    fingerprint."""
+    """Return the managers and graphs that this module defines (as ``PlanRow``), the loaded source
+    files, and their fingerprint."""
     there = importlib.import_module(module_name)
     files = watched()
-    classes = [var for var in vars(there).values() if _is_plan(var) and var.__module__ == there.__name__]
-    plans = [_described(f"{module_name}:{fromkey.__name__}", fromkey) for fromkey in dict.fromkeys(classes)]
+    classes = [
+        var for var in vars(there).values() if _is_plan(var) and var.__module__ == there.__name__
+    ]
+    plans = [
+        _described(f"{module_name}:{fromkey.__name__}", fromkey)
+        for fromkey in dict.fromkeys(classes)
+    ]
     digest = _digest(files)
     for name, value in list(vars(there).items()):
         plan = f"{module_name}:{name}"
@@ -67,7 +82,11 @@ def find(module_name: str) -> Described:
 
 
 def _is_plan(found: object) -> bool:
-    return isinstance(found, type) and issubclass(found, BaseLoopScript) and not inspect.isabstract(found)
+    return (
+        isinstance(found, type)
+        and issubclass(found, BaseLoopScript)
+        and not inspect.isabstract(found)
+    )
 
 
 def _described(plan: str, cls: type[BaseLoopScript]) -> Described:
@@ -83,7 +102,9 @@ def _described(plan: str, cls: type[BaseLoopScript]) -> Described:
     try:
         described["options"] = options(cls)
     except (Exception, SystemExit) as error:
-        described["error"] = f"{plan}: its options cannot be read: {type(error).__name__}: {error}"[:TEXT_MAX]
+        described["error"] = f"{plan}: its options cannot be read: {type(error).__name__}: {error}"[
+            :TEXT_MAX
+        ]
     return described
 
 
@@ -110,7 +131,9 @@ def options(cls: type[BaseLoopScript]) -> list[Described]:
                 "name": action.option_strings[-1] if action.option_strings else action.dest,
                 "aliases": action.option_strings[:-1],
                 "help": (action.help or "")[:_HELP_MAX],
-                "default": default if isinstance(default, str | int | bool) else default and str(default),
+                "default": default
+                if isinstance(default, str | int | bool)
+                else default and str(default),
                 "type": "flag" if action.nargs == 0 else kind or "str",
                 "required": bool(action.required),
             }
@@ -120,21 +143,32 @@ def options(cls: type[BaseLoopScript]) -> list[Described]:
         if several := _several(action):
             found[-1]["several"] = several
         if action.dest == "program":  # the flow id must be known before the class reads its options
-            lines = {name: [str(word) for word in program["command_line"]] for name, program in cls.PROGRAMS.items()}
+            lines = {
+                name: [str(word) for word in program["command_line"]]
+                for name, program in cls.PROGRAMS.items()
+            }
             said = {name: options_of(words).get("--flow-id", "{") for name, words in lines.items()}
             found[-1]["flow_ids"] = {name: text for name, text in said.items() if "{" not in text}
     return found
 
 
 def _several(action: Action) -> str | None:
-    """Return how an option takes several values: ``repeated``, or ``together`` after one name. ``None``: only one."""
-    if (isinstance(action.nargs, int) and action.nargs > 1) or action.nargs in (ONE_OR_MORE, ZERO_OR_MORE):
+    """Return how an option takes several values: ``repeated``, or ``together`` after one name.
+
+    ``None``: only one.
+    """
+    if (isinstance(action.nargs, int) and action.nargs > 1) or action.nargs in (
+        ONE_OR_MORE,
+        ZERO_OR_MORE,
+    ):
         return "together"
     return "repeated" if type(action).__name__ in ("_AppendAction", "_ExtendAction") else None
 
 
 def _builds(found: Callable[..., Any]) -> bool:
-    """Return whether a function builds a graph by itself: it says ``-> Workflow``, and gets no context of a graph."""
+    """Return whether a function builds a graph by itself: it says ``-> Workflow``, and gets no
+    context of a graph.
+    """
     try:
         signature = inspect.signature(found)
     except (TypeError, ValueError):  # it has a signature of its own making
@@ -145,7 +179,10 @@ def _builds(found: Callable[..., Any]) -> bool:
         name.rpartition(".")[2] == "Workflow"
         and not found.__name__.startswith("_")
         and "context" not in signature.parameters
-        and all(parameter.kind is not parameter.POSITIONAL_ONLY for parameter in signature.parameters.values())
+        and all(
+            parameter.kind is not parameter.POSITIONAL_ONLY
+            for parameter in signature.parameters.values()
+        )
     )
 
 
@@ -162,7 +199,9 @@ def _graph(plan: str, build: Callable[..., Any], digest: str) -> Described:
         "description": _summary(build.__doc__),
         "fingerprint": digest,
         "options": [
-            _parameter(parameter, hints.get(parameter.name)) for parameter in known if parameter.kind not in _UNNAMED
+            _parameter(parameter, hints.get(parameter.name))
+            for parameter in known
+            if parameter.kind not in _UNNAMED
         ],
         "error": None,
     }
@@ -176,13 +215,29 @@ def _parameter(one: inspect.Parameter, hint: Any) -> Described:
     choices = [str(kind) for kind in kinds] if get_origin(hint) is Literal else []
     hint = type(kinds[0]) if choices else hint
     default = None if one.default is one.empty else one.default
-    kind = hint.__name__ if hint in (str, int, float, bool) else "str" if hint in (None, Any) else "json"
+    kind = (
+        hint.__name__
+        if hint in (str, int, float, bool)
+        else "str"
+        if hint in (None, Any)
+        else "json"
+    )
     if not isinstance(default, str | int | bool | None):
         default = json.dumps(default, default=str)
     if isinstance(default, str) and len(default) > _DEFAULT_MAX:
         default = None  # it holds all the same, when nobody gives another
-    described: Described = {"name": one.name, "aliases": [], "help": "", "default": default, "type": kind}
-    return described | {"required": one.default is one.empty} | ({"choices": choices} if choices else {})
+    described: Described = {
+        "name": one.name,
+        "aliases": [],
+        "help": "",
+        "default": default,
+        "type": kind,
+    }
+    return (
+        described
+        | {"required": one.default is one.empty}
+        | ({"choices": choices} if choices else {})
+    )
 
 
 def fingerprint(cls: type) -> str:
@@ -191,7 +246,10 @@ def fingerprint(cls: type) -> str:
     Files of this package change with every build, so they must not change the hash.
     """
     return _digest(
-        sorted({_source(base) for base in cls.__mro__ if not base.__module__.startswith(f"{_OURS}.")} - {""})
+        sorted(
+            {_source(base) for base in cls.__mro__ if not base.__module__.startswith(f"{_OURS}.")}
+            - {""}
+        )
     )
 
 
@@ -210,14 +268,23 @@ def _source(cls: type) -> str:
 
 
 def watched() -> list[str]:
-    """Return the loaded source files of users' modules. A change in one of them may change a plan."""
+    """Return the loaded source files of users' modules.
+
+    A change in one of them may change a plan.
+    """
     found = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
-    own = [file for file in found if isinstance(file, str) and file.endswith(".py") and not file.startswith(_apart())]
+    own = [
+        file
+        for file in found
+        if isinstance(file, str) and file.endswith(".py") and not file.startswith(_apart())
+    ]
     return sorted(own)[:FILES_MAX]
 
 
 def _apart() -> tuple[str, ...]:
-    """Return the folders of code that is not the user's: Python, installed packages, and this package."""
+    """Return the folders of code that is not the user's: Python, installed packages, and this
+    package.
+    """
     ours = os.path.dirname(importlib.import_module(_OURS).__file__ or "")
     return tuple(os.path.join(path, "") for path in {*sysconfig.get_paths().values(), ours})
 
@@ -234,5 +301,9 @@ def told(error: BaseException) -> str:
     kind = type(error).__name__
     text = f"{kind}: {error}" if str(error) else kind
     apart = (*_apart(), "<frozen ")
-    own = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(apart)]
+    own = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith(apart)
+    ]
     return f"{text} ({os.path.basename(own[-1].filename)}:{own[-1].lineno})" if own else text

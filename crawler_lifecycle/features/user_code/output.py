@@ -1,4 +1,6 @@
-"""Reads the output of users' code at once, so that no full pipe blocks it; logs it within limits and keeps its end."""
+"""Reads the output of users' code at once, so that no full pipe blocks it; logs it within limits
+and keeps its end.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ SHOWN = 1000
 #: Most lines to log in a second, and most characters of each line.
 LINES_A_SECOND = 50
 LINE_MAX = 2000
-#: Most bytes to read in a second. A process that prints more must wait, so it cannot use up the worker's processor.
+#: Most bytes to read in a second. A process that prints more must wait, so it cannot use up the
+#: worker's processor.
 BYTES_A_SECOND = 8 * 1024 * 1024
 _CHUNK = 65_536
 #: Most bytes in a pipe of Linux without extra rights.
@@ -47,22 +50,29 @@ class Output:
         self._thread.start()
 
     def take(self, *, whole: bool = False) -> str:
-        """Return the output since the last call, for people: without secrets, and only its end if it is too long.
+        """Return the output since the last call, for people: without secrets, and only its end if
+        it is too long.
 
-        While the process lives, an incomplete last line is kept for the next call. With ``whole`` it is returned now,
-        because the next call is for somebody else.
+        While the process lives, an incomplete last line is kept for the next call. With ``whole``
+        it is returned now, because the next call is for somebody else.
         """
         with self._reading:
             lives = self._thread.is_alive()
             if lives:
                 self._drain()
             fresh = bytes(self._kept[len(self._kept) - self._fresh :])
-            end = fresh.rfind(b"\n") + 1 if lives and not whole and len(fresh) < OUTPUT_BYTES else len(fresh)
+            end = (
+                fresh.rfind(b"\n") + 1
+                if lives and not whole and len(fresh) < OUTPUT_BYTES
+                else len(fresh)
+            )
             self._fresh -= end
         return _shown(fresh, end)
 
     def newest(self) -> str:
-        """Return the end of the new output as a sentence for an error message; empty if there is no output."""
+        """Return the end of the new output as a sentence for an error message; empty if there is no
+        output.
+        """
         with self._reading:
             fresh = bytes(self._kept[len(self._kept) - self._fresh :])
         text = _shown(fresh, len(fresh))[-SHOWN:].strip()
@@ -95,7 +105,9 @@ class Output:
         self._flush()
 
     def _drain(self) -> None:
-        """Read the present content of the pipe, at most its capacity, because the thread may be late."""
+        """Read the present content of the pipe, at most its capacity, because the thread may be
+        late.
+        """
         for _ in range(_PIPE // _CHUNK):
             if not select.select([self._handle], [], [], 0)[0]:
                 return
@@ -108,7 +120,11 @@ class Output:
         now = time.monotonic()
         if now - self._second >= 1.0:
             if self._left_out:
-                log.warning("%s: %d lines of output were not logged; print less", self._label, self._left_out)
+                log.warning(
+                    "%s: %d lines of output were not logged; print less",
+                    self._label,
+                    self._left_out,
+                )
             self._second = now
             self._bytes = 0
             self._lines = 0
@@ -140,12 +156,15 @@ class Output:
 
 
 def for_people(text: str, most: int) -> str:
-    """Return a text of users' code without secrets and control characters, cut to about ``most`` characters."""
+    """Return a text of users' code without secrets and control characters, cut to about ``most``
+    characters.
+    """
     return redaction.printable(redaction.current().text(text, most), lines=True)
 
 
 def _shown(fresh: bytes, end: int) -> str:
-    # The first line may have lost its beginning and show the end of a secret: drop it, unless it is the only line.
+    # The first line may have lost its beginning and show the end of a secret: drop it, unless it is
+    # the only line.
     begin = fresh.find(b"\n", 0, end - 1) + 1 if len(fresh) == OUTPUT_BYTES else 0
     text = fresh[begin:end].decode("utf-8", "replace")
     return for_people(text, len(text))

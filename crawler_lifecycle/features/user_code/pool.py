@@ -1,7 +1,7 @@
 """Pools of processes with users' code, and the pool of managers' processes of one worker.
 
-Each manager has its own process, which contains its object. If there are too many processes, the one that has been idle
-longest is ended.
+Each manager has its own process, which contains its object. If there are too many processes, the
+one that has been idle longest is ended.
 """
 
 from __future__ import annotations
@@ -14,7 +14,14 @@ from typing import Any, Generic, TypeVar
 
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.names import plans_queue
-from crawler_lifecycle.features.managers.domain.manager import CYCLE_S, OUTPUT_BYTES, Decision, Facts, Page, Start
+from crawler_lifecycle.features.managers.domain.manager import (
+    CYCLE_S,
+    OUTPUT_BYTES,
+    Decision,
+    Facts,
+    Page,
+    Start,
+)
 from crawler_lifecycle.ports.protocols import PlanFailed, WorkerLeaves
 
 from . import calls
@@ -24,7 +31,8 @@ from .wire import Message
 T = TypeVar("T")
 P = TypeVar("P", bound="PooledProcess")
 
-#: Seconds between two checks of a caller that waits for a process; at each check it also reports that it is alive.
+#: Seconds between two checks of a caller that waits for a process; at each check it also reports
+#: that it is alive.
 _TURN_S = 0.5
 
 
@@ -62,11 +70,14 @@ class Pool(Generic[P]):
         """Processes in use, by key; ``None`` while the process is starting."""
 
     @contextmanager
-    def use(self, key: int | None, fits: Callable[[P], bool], start: Callable[[], P], alive: Alive) -> Iterator[P]:
+    def use(
+        self, key: int | None, fits: Callable[[P], bool], start: Callable[[], P], alive: Alive
+    ) -> Iterator[P]:
         """Yield an idle process with this key that ``fits``, or a new one from ``start``.
 
-        Wait while another thread uses the process with this key, or while all processes are in use. ``alive`` is called
-        regularly during the wait. Raises ``WorkerLeaves``, and the errors of ``start`` and ``alive``.
+        Wait while another thread uses the process with this key, or while all processes are in use.
+        ``alive`` is called regularly during the wait. Raises ``WorkerLeaves``, and the errors of
+        ``start`` and ``alive``.
         """
         slot = object() if key is None else key
         process, gone = self._take(slot, key, fits, alive)
@@ -114,7 +125,9 @@ class Pool(Generic[P]):
         for host in idle:
             host.kill()
 
-    def _take(self, slot: object, key: int | None, fits: Callable[[P], bool], alive: Alive) -> tuple[P | None, list[P]]:
+    def _take(
+        self, slot: object, key: int | None, fits: Callable[[P], bool], alive: Alive
+    ) -> tuple[P | None, list[P]]:
         """Return a matching process (``None``: start one), and the processes to end first."""
         while True:
             with self._changed:
@@ -127,7 +140,10 @@ class Pool(Generic[P]):
             alive()
 
     def _found(self, key: int | None, fits: Callable[[P], bool]) -> tuple[P | None, list[P]] | None:
-        """Return the same as ``_take``, or ``None`` if all processes are in use. The caller has the lock."""
+        """Return the same as ``_take``, or ``None`` if all processes are in use.
+
+        The caller has the lock.
+        """
         gone: list[P] = []
         for process in [host for host in reversed(self._idle) if host.key == key]:
             self._idle.remove(process)
@@ -166,7 +182,9 @@ class Limits:
 class Host(PooledProcess):
     """``PlanHost`` that uses a process."""
 
-    def __init__(self, plan: str, manager_id: int, attempt: int, rules: Rules, limits: Limits) -> None:
+    def __init__(
+        self, plan: str, manager_id: int, attempt: int, rules: Rules, limits: Limits
+    ) -> None:
         """Start the process. Raises ``PlanFailed``."""
         self.plan = plan
         self.key = manager_id
@@ -192,7 +210,9 @@ class Host(PooledProcess):
     def load(self) -> None:
         """Import the class in the process. Raises ``PlanFailed``."""
         try:
-            one = self._call("load", max(self._limits.hook_s, START_S), no_answer, calls.loaded, plan=self.plan)
+            one = self._call(
+                "load", max(self._limits.hook_s, START_S), no_answer, calls.loaded, plan=self.plan
+            )
         except PlanFailed as failed:
             failed.missing = True
             raise
@@ -205,7 +225,9 @@ class Host(PooledProcess):
         try:
             hook_s = self._limits.hook_s
             whole_s = self._limits.page_s
-            outcomes = self._call("begin", hook_s, answer, calls.outcomes, start=start, whole_s=whole_s)
+            outcomes = self._call(
+                "begin", hook_s, answer, calls.outcomes, start=start, whole_s=whole_s
+            )
         except PlanFailed as failed:
             failed.for_good = self.at == "__init__"
             raise
@@ -214,12 +236,16 @@ class Host(PooledProcess):
 
     def page(self, after: int, answer: Answer) -> Page:
         self.settled = False
-        return self._call("page", self._limits.page_s, answer, lambda reply: calls.page(reply, after), after=after)
+        return self._call(
+            "page", self._limits.page_s, answer, lambda reply: calls.page(reply, after), after=after
+        )
 
     def cycle(self, facts: Facts, answer: Answer) -> Decision:
         self.settled = False
         self.process.did = None
-        return self._call("cycle", self._limits.hook_s, answer, calls.decision, facts=facts, whole_s=CYCLE_S)
+        return self._call(
+            "cycle", self._limits.hook_s, answer, calls.decision, facts=facts, whole_s=CYCLE_S
+        )
 
     @property
     def done(self) -> Decision | None:
@@ -231,20 +257,34 @@ class Host(PooledProcess):
     def finish(self, reason: str | None, answer: Answer) -> Decision:
         return self._call("finish", self._limits.hook_s, answer, calls.decision, reason=reason)
 
-    def _call(self, name: str, limit_s: float, answer: Answer, check: Callable[[object], T], **arguments: Any) -> T:
+    def _call(
+        self,
+        name: str,
+        limit_s: float,
+        answer: Answer,
+        check: Callable[[object], T],
+        **arguments: Any,
+    ) -> T:
         reply = self.process.call(name, limit_s, answer, self.alive, **arguments)
         try:
             return check(reply)
         except InvalidRequest as why:
             self.process.kill()
-            raise PlanFailed(f"{self.process.label}: its reply to {name} is not valid: {why}") from None
+            raise PlanFailed(
+                f"{self.process.label}: its reply to {name} is not valid: {why}"
+            ) from None
 
 
 class Hosts:
     """``PlanHosts`` of one worker. The threads of its activities use it."""
 
-    def __init__(self, worker_id: str, modules: Collection[str], rules: Rules, limits: Limits) -> None:
-        """Take the rules for the processes. ``modules`` may change: only classes of these modules are loaded."""
+    def __init__(
+        self, worker_id: str, modules: Collection[str], rules: Rules, limits: Limits
+    ) -> None:
+        """Take the rules for the processes.
+
+        ``modules`` may change: only classes of these modules are loaded.
+        """
         self.own_queue = plans_queue(worker_id)
         self._modules = modules
         self._rules = rules
@@ -264,16 +304,23 @@ class Hosts:
         return None if self._leaving else self.own_queue
 
     def leave(self) -> list[int]:
-        """Stop offering the queue of this worker. Return the managers whose next calls would have come here."""
+        """Stop offering the queue of this worker.
+
+        Return the managers whose next calls would have come here.
+        """
         with self._lock:
             self._leaving = True
             return sorted(self._known)
 
     @contextmanager
-    def use(self, plan: str, manager_id: int, attempt: int, generation: int, alive: Alive) -> Iterator[Host]:
+    def use(
+        self, plan: str, manager_id: int, attempt: int, generation: int, alive: Alive
+    ) -> Iterator[Host]:
         if plan.partition(":")[0] not in self._modules:
             cure = "add it to the setting on all workers that serve this queue"
-            raise PlanFailed(f"{plan}: its module is not in LIFECYCLE_PLANS__MODULES here; {cure}", missing=True)
+            raise PlanFailed(
+                f"{plan}: its module is not in LIFECYCLE_PLANS__MODULES here; {cure}", missing=True
+            )
 
         def fits(host: Host) -> bool:
             return (host.plan, host.attempt, host.generation) == (plan, attempt, generation)
@@ -297,7 +344,10 @@ class Hosts:
             raise PlanFailed(str(why)) from None
 
     def drop(self, manager_id: int) -> None:
-        """Forget the manager and end its idle process (``PlanHosts``). A process in use is not ended here."""
+        """Forget the manager and end its idle process (``PlanHosts``).
+
+        A process in use is not ended here.
+        """
         with self._lock:
             self._known.discard(manager_id)
         self._pool.drop(manager_id)
@@ -307,7 +357,9 @@ class Hosts:
             return self._printed.pop(manager_id, "")
 
     def retire(self, fingerprints: Mapping[str, str]) -> None:
-        """Mark processes that loaded another fingerprint as outdated; they are replaced after their current call."""
+        """Mark processes that loaded another fingerprint as outdated; they are replaced after their
+        current call.
+        """
         for host in self._pool.processes():
             host.outdated |= fingerprints.get(host.plan, host.fingerprint) != host.fingerprint
 

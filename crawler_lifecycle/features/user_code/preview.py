@@ -1,4 +1,5 @@
-"""``python -m crawler_lifecycle.features.user_code.preview``: simulates a user's class for ``crawlctl manager plan``.
+"""``python -m crawler_lifecycle.features.user_code.preview``: simulates a user's class for
+``crawlctl manager plan``.
 
 It writes one JSON document to standard output. Output of the class goes to standard error.
 """
@@ -22,7 +23,10 @@ _WAITS = (JobState.QUEUED, JobState.DELAYED, JobState.BUFFERED)
 
 
 def main(words: Sequence[str]) -> int:
-    """Write the preview of one class and return the exit code. ``words``: the limit of jobs, the class, its options."""
+    """Write the preview of one class and return the exit code.
+
+    ``words``: the limit of jobs, the class, its options.
+    """
     limit, plan, *argv = int(words[0]), *words[1:]
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
@@ -57,13 +61,22 @@ def _jobs(simulation: Simulation, limit: int) -> Iterator[dict[str, Any]]:
         delayed = row.state is JobState.DELAYED
         why = "can_schedule_job_with_params returned False" if delayed else waits
         shown = {name: getattr(row.job, name) for name in _OF_JOB}
-        yield {**shown, "seq": row.seq, "what": "waits", "position": row.position, "tags": row.job.tags, "why": why}
+        yield {
+            **shown,
+            "seq": row.seq,
+            "what": "waits",
+            "position": row.position,
+            "tags": row.job.tags,
+            "why": why,
+        }
 
 
 def _end(record: Record, limit: int) -> dict[str, Any]:
     errors = "; ".join(record.errors[:5]) or None
     scheduled = min(len(record.scheduled), limit)
-    counts = f"{scheduled} scheduled, {len(record.skipped)} left out, at most {record.most_live} at once"
+    counts = (
+        f"{scheduled} scheduled, {len(record.skipped)} left out, at most {record.most_live} at once"
+    )
     if not record.over:
         return {"text": f"{counts}; more would follow", "error": errors}
     how = "FAILED" if record.failed else "COMPLETED"
@@ -71,5 +84,6 @@ def _end(record: Record, limit: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    given, sys.argv[1:] = sys.argv[1:], []  # a module without a main guard must not read the words as its options
+    # A module without a main guard must not read the words as its options.
+    given, sys.argv[1:] = sys.argv[1:], []
     raise SystemExit(main(given))

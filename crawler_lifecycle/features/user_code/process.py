@@ -1,8 +1,9 @@
-"""The worker's side of one process with users' code: starts it, calls it with a time limit, and kills it.
+"""The worker's side of one process with users' code: starts it, calls it with a time limit, and
+kills it.
 
-The process cannot delay the worker: every wait has a time limit, and every message and output has a maximum size. The
-process leads its own process group, and the whole group is killed. Processes that left the group are found by a mark in
-their environment.
+The process cannot delay the worker: every wait has a time limit, and every message and output has a
+maximum size. The process leads its own process group, and the whole group is killed. Processes that
+left the group are found by a mark in their environment.
 """
 
 from __future__ import annotations
@@ -43,16 +44,27 @@ from .wire import MESSAGE_MAX, TEXT_MAX, Message, encode
 log = logging.getLogger(__name__)
 
 #: Errors of an ``Answer`` that users' code gets. Any other error ends the call.
-PASS = (InvalidRequest, DuplicateRequest, Fenced, NotInThisState, RunNotFound, NotDelivered, ClusterUnavailable)
-#: Answers a question of the host, given its name and arguments. Raises ``InvalidRequest`` for an invalid question.
+PASS = (
+    InvalidRequest,
+    DuplicateRequest,
+    Fenced,
+    NotInThisState,
+    RunNotFound,
+    NotDelivered,
+    ClusterUnavailable,
+)
+#: Answers a question of the host, given its name and arguments. Raises ``InvalidRequest`` for an
+#: invalid question.
 Answer = Callable[[str, Message], Any]
 #: Called regularly during a call. An exception ends the call.
 Alive = Callable[[], None]
 
-#: Most seconds that answers to questions may add to the limit of a call, and the most questions of a call.
+#: Most seconds that answers to questions may add to the limit of a call, and the most questions of
+#: a call.
 ANSWERS_S = 60.0
 ASKS_MAX = 20_000
-#: Questions for each second of a call's limit; a long call may ask this many, even above ``ASKS_MAX``.
+#: Questions for each second of a call's limit; a long call may ask this many, even above
+#: ``ASKS_MAX``.
 ASKS_A_SECOND = 10
 #: The setting that gives a call of a manager more time.
 SETTING = "LIFECYCLE_PLANS__HOOK_S (LIFECYCLE_PLANS__PAGE_S for its source)"
@@ -62,7 +74,8 @@ POLITE_S = 2.0
 START_S = 30.0
 #: Environment variable of the process; processes that it starts inherit it.
 _MARK = "CRAWL_PLANS_PROCESS"
-#: Number of searches for processes outside of the group, because they may start more processes meanwhile.
+#: Number of searches for processes outside of the group, because they may start more processes
+#: meanwhile.
 _ROUNDS = 5
 #: Most seconds to wait for the end of a process that has closed its pipe.
 _LEAVING_S = 1.0
@@ -91,7 +104,10 @@ class HostProcess:
     """A host process. Any thread may call it, but only one call at a time."""
 
     def __init__(self, label: str, rules: Rules, files: Sequence[int] = ()) -> None:
-        """Start the process with these open files. Raises ``PlanFailed`` if the system cannot start it."""
+        """Start the process with these open files.
+
+        Raises ``PlanFailed`` if the system cannot start it.
+        """
         self.label = label
         self.at: tuple[str, int | None] | None = None
         """Its last reported position: the name of a method, and the id of the method's job."""
@@ -117,7 +133,9 @@ class HostProcess:
         except OSError as error:
             os.close(ours_in)
             os.close(ours_out)
-            raise PlanFailed(f"no process for {label} can be started here: {error}", missing=True) from None
+            raise PlanFailed(
+                f"no process for {label} can be started here: {error}", missing=True
+            ) from None
         finally:
             os.close(its_in)
             os.close(its_out)
@@ -135,7 +153,10 @@ class HostProcess:
         self.output = Output(label, self._process.stdout.fileno())
 
     def lives(self) -> bool:
-        """Return whether the process lives. It is not reaped here, so its number is not reused before ``kill``."""
+        """Return whether the process lives.
+
+        It is not reaped here, so its number is not reused before ``kill``.
+        """
         if self._gone is not None:
             return False
         try:
@@ -156,9 +177,10 @@ class HostProcess:
     ) -> Any:
         """Call the host and return its reply.
 
-        ``limit_s`` is the time limit in seconds. It begins again for each method that the host enters within
-        ``whole_s`` seconds. ``setting`` names the setting with the time limit, for error messages. After any error but
-        one of the user's class, the process is killed. Raises ``PlanFailed``, and any error of ``alive``.
+        ``limit_s`` is the time limit in seconds. It begins again for each method that the host
+        enters within ``whole_s`` seconds. ``setting`` names the setting with the time limit, for
+        error messages. After any error but one of the user's class, the process is killed. Raises
+        ``PlanFailed``, and any error of ``alive``.
         """
         self.at = None
         self._calls += 1
@@ -176,14 +198,20 @@ class HostProcess:
             raise
 
     def failed(self, text: str, lives: bool = False) -> PlanFailed:
-        """Return the error of a call. ``lives``: the user's class raised the error and the process still lives."""
+        """Return the error of a call.
+
+        ``lives``: the user's class raised the error and the process still lives.
+        """
         method, item_id = self.at or (None, None)
         position = f" in {method}" if method and not lives else ""
         shown = for_people(f"{self.label}{position}: {text}", TEXT_MAX)
         return PlanFailed(shown, item_id=item_id, lives=lives, struck=self._struck)
 
     def end(self) -> None:
-        """Let the process end by itself for ``POLITE_S``, then kill it. No other thread may be in a call."""
+        """Let the process end by itself for ``POLITE_S``, then kill it.
+
+        No other thread may be in a call.
+        """
         if self._gone is not None:
             return
         with contextlib.suppress(OSError):
@@ -210,7 +238,9 @@ class HostProcess:
     def resident(self) -> int:
         """Return the bytes of memory that the process uses now; 0 if unknown."""
         try:
-            return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * resource.getpagesize()
+            return (
+                int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * resource.getpagesize()
+            )
         except (OSError, IndexError, ValueError):
             return 0
 
@@ -258,7 +288,9 @@ class HostProcess:
         """Return the next message. ``wait`` is called while the pipe is empty."""
         while (end := self._unread.find(b"\n")) < 0:
             if len(self._unread) > MESSAGE_MAX:
-                raise _Over(f"it sent a message above {MESSAGE_MAX} bytes, and {{how}}; let it return less")
+                raise _Over(
+                    f"it sent a message above {MESSAGE_MAX} bytes, and {{how}}; let it return less"
+                )
             try:
                 part = os.read(self._in, _CHUNK)
             except BlockingIOError:
@@ -274,11 +306,15 @@ class HostProcess:
         except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
-            raise _Over("it wrote into our pipe, and {how}; let it close and write only its own files")
+            raise _Over(
+                "it wrote into our pipe, and {how}; let it close and write only its own files"
+            )
         return found
 
     def wait_for(self, writing: bool, seconds: float) -> bool:
-        """Wait up to ``seconds`` until the pipe can be read (or has ended) or written; return whether it can."""
+        """Wait up to ``seconds`` until the pipe can be read (or has ended) or written; return
+        whether it can.
+        """
         reading, ready = ([], [self._out]) if writing else ([self._in], [])
         return any(select.select(reading, ready, [], max(0.0, seconds)))
 
@@ -326,26 +362,37 @@ class _Call:
                 self.process.at = (for_people(name, TEXT_MAX), item if type(item) is int else None)
                 entered = min(time.monotonic(), self._began + self._answered_s + self.whole_s)
                 self._until = max(self._until, entered + self.limit_s)
-                self._left()  # also check here: while a process sends without a pause, we never wait
+                # Also check here: while a process sends without a pause, we never wait.
+                self._left()
             elif "did" in found:
                 self.process.did = found["did"]
                 self._left()
             elif found.get("id") != message["id"]:
-                raise _Over("it sent a reply to another call, and {how}; let it write only to its own files")
+                raise _Over(
+                    "it sent a reply to another call, and {how}; let it write only to its own files"
+                )
             elif "reply" in found:
                 return found["reply"]
             elif "wrong" in found or "broken" in found:
-                raise self.process.failed(str(found.get("wrong") or found.get("broken")), lives=True)
+                raise self.process.failed(
+                    str(found.get("wrong") or found.get("broken")), lives=True
+                )
             else:
-                raise _Over("it sent an unknown message, and {how}; let it write only to its own files")
+                raise _Over(
+                    "it sent an unknown message, and {how}; let it write only to its own files"
+                )
 
     def _wait(self, writing: bool) -> None:
         if not self.process.lives() and not self.process.wait_for(False, 0.0):
-            raise _Over("its process {how}", ended=True)  # its child processes may keep the pipe open
+            # Its child processes may keep the pipe open.
+            raise _Over("its process {how}", ended=True)
         self.process.wait_for(writing, min(self._left(), _TURN_S))
 
     def _left(self) -> float:
-        """Return the seconds that are left, and call ``alive`` regularly. Raises ``_Over`` after the time limit."""
+        """Return the seconds that are left, and call ``alive`` regularly.
+
+        Raises ``_Over`` after the time limit.
+        """
         now = time.monotonic()
         if now - self._checked >= _TURN_S:
             self._checked = now
@@ -353,13 +400,19 @@ class _Call:
         left = self._until - now
         if left <= 0:
             limit = f"{self.limit_s:g} s"
-            raise _Over(f"it took more than {limit} and {{how}}; let it do less at once, or raise {self.setting}")
+            raise _Over(
+                f"it took more than {limit} and {{how}}; let it do less at once, or raise "
+                f"{self.setting}"
+            )
         return left
 
     def _answered(self, asked: Message) -> bytes:
         self._asks += 1
         if self._asks > self._asks_max:
-            raise _Over(f"it asked more than {self._asks_max} questions in one call, and {{how}}; let it ask less")
+            raise _Over(
+                f"it asked more than {self._asks_max} questions in one call, and {{how}}; let it "
+                "ask less"
+            )
         began = time.monotonic()
         name = asked["ask"]
         arguments = asked.get("args")

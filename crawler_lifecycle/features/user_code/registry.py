@@ -1,7 +1,8 @@
-"""The registry of a worker's plans: reads the modules of its settings and records their managers in the database.
+"""The registry of a worker's plans: reads the modules of its settings and records their managers in
+the database.
 
-Each module is loaded in a separate process with a time limit. A module that fails, ends its process or never returns is
-recorded with its error. The other modules still work.
+Each module is loaded in a separate process with a time limit. A module that fails, ends its process
+or never returns is recorded with its error. The other modules still work.
 """
 
 from __future__ import annotations
@@ -21,7 +22,13 @@ from typing import TYPE_CHECKING
 from crawler_lifecycle.background import Loop
 from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError
 from crawler_lifecycle.features.managers.domain.manager import BUILT_IN
-from crawler_lifecycle.features.managers.ports import PLAN_GRAPH, PLAN_MANAGER, PLAN_MODULE, PLAN_READING, PlanRow
+from crawler_lifecycle.features.managers.ports import (
+    PLAN_GRAPH,
+    PLAN_MANAGER,
+    PLAN_MODULE,
+    PLAN_READING,
+    PlanRow,
+)
 from crawler_lifecycle.ports.protocols import PlanFailed
 
 from . import calls
@@ -43,12 +50,14 @@ FIRST_S = 60.0
 _OURS = BUILT_IN.partition(":")[0]
 #: Means every module of ``modules_in`` the folder, including new ones.
 ALL = "*"
-#: The import line of such a module. A file that only mentions our packages elsewhere may be another kind of file.
+#: The import line of such a module. A file that only mentions our packages elsewhere may be another
+#: kind of file.
 _USES = re.compile(r"^(from|import) crawler_lifecycle\.(managers|graphs)\b", re.M)
 #: Files of this kind are served only if they import our packages.
 _TESTS = ("test_", "conftest")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-#: The statements of a module of plain functions. A module with other statements may be a program, such as a crawler.
+#: The statements of a module of plain functions. A module with other statements may be a program,
+#: such as a crawler.
 _PLAIN = (*_FUNCTIONS, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign)
 #: Most source files to watch in the folder of users' modules.
 FILES_MAX = 500
@@ -69,7 +78,10 @@ class _Module:
 
 
 class Registry:
-    """Keeps the plans of one worker recorded. ``notify`` gets plan -> fingerprint after each record."""
+    """Keeps the plans of one worker recorded.
+
+    ``notify`` gets plan -> fingerprint after each record.
+    """
 
     def __init__(
         self,
@@ -97,31 +109,47 @@ class Registry:
         self._leaving = threading.Event()
 
     def run(self) -> None:
-        """Keep the plans recorded in the caller's thread until ``leave``; then remove the record."""
-        loop = Loop("the registration of plans", CHECK_S, meanwhile="plans that are registered can be started")
+        """Keep the plans recorded in the caller's thread until ``leave``; then remove the
+        record.
+        """
+        loop = Loop(
+            "the registration of plans",
+            CHECK_S,
+            meanwhile="plans that are registered can be started",
+        )
         loop.run_in_thread(self.turn, self._leaving)
         try:
             self._plans.register_plans(self._worker_id, [])
         except LifecycleError as why:
-            log.info("the plans of this worker could not be removed, and their record will expire: %s", why)
+            log.info(
+                "the plans of this worker could not be removed, and their record will expire: %s",
+                why,
+            )
 
     def leave(self) -> None:
         """End ``run`` after its current work."""
         self._leaving.set()
 
     def turn(self) -> None:
-        """Read changed modules. Record the plans after a change, or a minute after the last record."""
+        """Read changed modules.
+
+        Record the plans after a change, or a minute after the last record.
+        """
         found = {*self._named, *(modules_in(self._rules.folder) if self._all else ())}
         for name in found ^ self.modules.keys():
             self._recorded = None
             if self.modules.pop(name, None) is None:
                 self.modules[name] = _Module()
-        if all(module.at is None for module in self.modules.values()) and not self._leaving.is_set():
+        if (
+            all(module.at is None for module in self.modules.values())
+            and not self._leaving.is_set()
+        ):
             # Until the modules are read, nobody knows which classes they have.
             reading = [self._row(name, PLAN_READING) for name in self.modules if name != _OURS]
             self._plans.register_plans(self._worker_id, reading)
         stale = [name for name, module in self.modules.items() if self._stale(module)]
-        # A module that hung last time may hang again, so the other modules are read and recorded first.
+        # A module that hung last time may hang again, so the other modules are read and recorded
+        # first.
         for name in sorted(stale, key=lambda name: self.modules[name].broken):
             self.modules[name], self._recorded = self._read(name), None
             if self._leaving.is_set():
@@ -140,11 +168,16 @@ class Registry:
     def missing(self) -> dict[str, str]:
         """Return the reasons why this worker is not ready, by name.
 
-        Before the first record, starts would be refused because their class is unknown. After ``FIRST_S`` the worker is
-        ready anyway: a module whose import never ends must not delay the other modules.
+        Before the first record, starts would be refused because their class is unknown. After
+        ``FIRST_S`` the worker is ready anyway: a module whose import never ends must not delay the
+        other modules.
         """
         late = time.monotonic() - self._began > FIRST_S
-        return {} if late or self._recorded is not None else {"plans": "its modules are being read for the first time"}
+        return (
+            {}
+            if late or self._recorded is not None
+            else {"plans": "its modules are being read for the first time"}
+        )
 
     def state(self) -> dict[str, object]:
         """Return the facts for the worker's health report."""
@@ -179,16 +212,22 @@ class Registry:
         except (PlanFailed, InvalidRequest) as why:
             log.warning("module %s cannot be used: %s", name, why)
             return _Module([self._row(name, error=str(why))], frozenset(), before, time.monotonic())
-        rows = [PlanRow(**asdict(plan), queue=self._queue if plan.kind == PLAN_GRAPH else None) for plan in found.plans]
+        rows = [
+            PlanRow(**asdict(plan), queue=self._queue if plan.kind == PLAN_GRAPH else None)
+            for plan in found.plans
+        ]
         if name != _OURS:
             rows.append(self._row(name, fingerprint=found.fingerprint))
         files = frozenset(found.files)
-        # The times from before the read: a file that changed during the read makes the module stale again.
+        # The times from before the read: a file that changed during the read makes the module stale
+        # again.
         stamps = {**_stamps(self._watched(files)), **before}
         log.info("module %s has %d managers and graphs", name, len(found.plans))
         return _Module(rows, files, stamps, time.monotonic())
 
-    def _row(self, module: str, kind: str = PLAN_MODULE, fingerprint: str = "", error: str | None = None) -> PlanRow:
+    def _row(
+        self, module: str, kind: str = PLAN_MODULE, fingerprint: str = "", error: str | None = None
+    ) -> PlanRow:
         return PlanRow(module, kind, None, "", fingerprint, error=error, queue=self._queue)
 
     def _stay(self) -> None:
@@ -197,7 +236,8 @@ class Registry:
 
 
 def modules_in(folder: Path) -> list[str]:
-    """Return the modules in this folder that import our managers or graphs, or only define functions.
+    """Return the modules in this folder that import our managers or graphs, or only define
+    functions.
 
     The files are only read. Separate processes import them later.
     """
@@ -218,12 +258,17 @@ def _only_defines(text: str) -> bool:
         body = ast.parse(text).body
     except Exception:  # it is no Python, or is nested too deeply for the parser
         return False
-    quiet = (isinstance(node, _PLAIN) or isinstance(getattr(node, "value", None), ast.Constant) for node in body)
+    quiet = (
+        isinstance(node, _PLAIN) or isinstance(getattr(node, "value", None), ast.Constant)
+        for node in body
+    )
     return any(isinstance(node, _FUNCTIONS) for node in body) and all(quiet)
 
 
 def _stamps(files: set[str]) -> dict[str, int]:
-    """Return the time of the last change of each file in nanoseconds; missing files are left out."""
+    """Return the time of the last change of each file in nanoseconds; missing files are left
+    out.
+    """
     found = {}
     for file in files:
         with contextlib.suppress(OSError):

@@ -26,10 +26,14 @@ class UsersCode:
     def __init__(self, settings: PlansSettings, store: Store) -> None:
         self._managers = store.managers
         worker_id = uuid.uuid4().hex[:12]
-        rules = Rules(parse_memory(settings.memory) or 0, tuple(settings.environment), settings.folder)
+        rules = Rules(
+            parse_memory(settings.memory) or 0, tuple(settings.environment), settings.folder
+        )
         modules = [BUILT_IN.partition(":")[0], *settings.modules]
         limits = Limits(settings.hook_s, settings.page_s, settings.processes)
-        self.registry = Registry(worker_id, modules, store.plans, rules, notify=self._outdate, queue=settings.queue)
+        self.registry = Registry(
+            worker_id, modules, store.plans, rules, notify=self._outdate, queue=settings.queue
+        )
         self.hosts = Hosts(worker_id, self.registry.modules, rules, limits)
         self.functions = Functions(self.registry.modules, rules, parse_memory(settings.result) or 0)
 
@@ -46,12 +50,17 @@ class UsersCode:
 
     def state(self) -> dict[str, object]:
         """Return the facts for the worker's health report."""
-        return {"processes": self.hosts.state(), "functions": self.functions.state(), **self.registry.state()}
+        return {
+            "processes": self.hosts.state(),
+            "functions": self.functions.state(),
+            **self.registry.state(),
+        }
 
     async def leave(self, moved: Callable[[str], Awaitable[bool]]) -> None:
         """Notify the managers of this worker that another worker must create their object again.
 
-        Managers that are not notified find out when their next call here gets no answer. Raises ``LifecycleError``.
+        Managers that are not notified find out when their next call here gets no answer. Raises
+        ``LifecycleError``.
         """
         for manager_id in self.hosts.leave():
             row = await asyncio.to_thread(self._managers.get_manager, manager_id)

@@ -1,10 +1,11 @@
 """JSON lines between a worker and a host process with users' code; both sides use this module.
 
-The worker sends calls ``{"call": name, ...}``. During a call it sends answers to questions: ``{"answer": ...}`` or
-``{"refused": text, "error": code}``. The host sends questions ``{"ask": name, "args": {...}}``, its position
-``{"at": name, "item": id}``, its work so far ``{"did": ...}``, and the end of the call. The end is ``{"reply": ...}``,
-``{"wrong": text}`` for an error of the user's class, or ``{"broken": text}`` for any other exception. This module
-imports only the standard library and ``domain``, because every host imports it.
+The worker sends calls ``{"call": name, ...}``. During a call it sends answers to questions:
+``{"answer": ...}`` or ``{"refused": text, "error": code}``. The host sends questions
+``{"ask": name, "args": {...}}``, its position ``{"at": name, "item": id}``, its work so far
+``{"did": ...}``, and the end of the call. The end is ``{"reply": ...}``, ``{"wrong": text}`` for an
+error of the user's class, or ``{"broken": text}`` for any other exception. This module imports only
+the standard library and ``domain``, because every host imports it.
 """
 
 from __future__ import annotations
@@ -42,8 +43,13 @@ class FrameError(Exception):
 
 
 def encode(message: Message) -> bytes:
-    """Return a message as one line. Raises ``ValueError`` or ``TypeError`` for a value that is not JSON."""
-    return json.dumps(message, default=_plain, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+    """Return a message as one line.
+
+    Raises ``ValueError`` or ``TypeError`` for a value that is not JSON.
+    """
+    return (
+        json.dumps(message, default=_plain, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+    )
 
 
 def _plain(value: object) -> Any:
@@ -84,7 +90,10 @@ class Pipes:
         return json.loads(line) if line else None
 
     def send(self, message: Message) -> None:
-        """Send a message. For a value that is not JSON, send nothing and raise ``ValueError`` or ``TypeError``."""
+        """Send a message.
+
+        For a value that is not JSON, send nothing and raise ``ValueError`` or ``TypeError``.
+        """
         self._write.write(encode(message))
         self._write.flush()
 
@@ -97,10 +106,13 @@ class Pipes:
     def ask(self, name: str, /, **arguments: Any) -> Any:
         """Ask the worker a question and return its answer. Any thread may ask.
 
-        Raises the error of the worker's answer, and ``ValueError`` outside of a call or in a forked process.
+        Raises the error of the worker's answer, and ``ValueError`` outside of a call or in a forked
+        process.
         """
         if os.getpid() != self._me:
-            raise ValueError(f"{name}: a child process cannot ask; ask in the process that was called")
+            raise ValueError(
+                f"{name}: a child process cannot ask; ask in the process that was called"
+            )
         with self._asking:
             if not self.open:
                 raise ValueError(f"{name}: the call is over; end all threads before you return")
@@ -122,8 +134,8 @@ class Pipes:
 def write_frames(file: int, frames: Iterable[tuple[Message, Iterable[bytes]]], limit: int) -> int:
     """Replace the content of an open file by frames, and return its size in bytes.
 
-    A frame is a head (a JSON line that describes the value) and the chunks of the value, which may have any size.
-    Raises ``OverflowError`` above ``limit`` bytes.
+    A frame is a head (a JSON line that describes the value) and the chunks of the value, which may
+    have any size. Raises ``OverflowError`` above ``limit`` bytes.
     """
     size = 0
     os.ftruncate(file, 0)
@@ -139,10 +151,11 @@ def write_frames(file: int, frames: Iterable[tuple[Message, Iterable[bytes]]], l
 
 
 def read_frames(file: int, size: int) -> Iterator[tuple[bytes, Iterator[bytes]]]:
-    """Yield the frames that ``write_frames`` has written: the head as JSON, and the chunks of the value.
+    """Yield the frames that ``write_frames`` has written: the head as JSON, and the chunks of the
+    value.
 
-    Read all chunks of a frame before the next frame. The file may have any content: raises ``FrameError`` if it is
-    wrong.
+    Read all chunks of a frame before the next frame. The file may have any content: raises
+    ``FrameError`` if it is wrong.
     """
     with _at_its_beginning(file, "rb") as found:
         while found.tell() < size:
@@ -153,7 +166,9 @@ def read_frames(file: int, size: int) -> Iterator[tuple[bytes, Iterator[bytes]]]
 
 
 def _at_its_beginning(file: int, mode: str) -> IO[bytes]:
-    """Return a new file object at the beginning of an open file that both sides share, with an empty buffer."""
+    """Return a new file object at the beginning of an open file that both sides share, with an
+    empty buffer.
+    """
     os.lseek(file, 0, os.SEEK_SET)
     return os.fdopen(os.dup(file), mode)
 

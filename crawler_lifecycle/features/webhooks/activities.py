@@ -1,4 +1,6 @@
-"""Delivers events to one webhook: reads the outbox from the position that the webhook's row records."""
+"""Delivers events to one webhook: reads the outbox from the position that the webhook's row
+records.
+"""
 
 from __future__ import annotations
 
@@ -46,22 +48,25 @@ T = TypeVar("T")
 #: What audits compare.
 SOURCES = (source("webhooks", "webhook"),)
 
-#: Number of events read at once, and number of parallel deliveries. Events of one subject are never delivered in
-#: parallel.
+#: Number of events read at once, and number of parallel deliveries. Events of one subject are never
+#: delivered in parallel.
 PAGE = 100
 LANES = 8
-#: Seconds between two reads of the outbox when there are no new events: the first wait, and the longest wait.
+#: Seconds between two reads of the outbox when there are no new events: the first wait, and the
+#: longest wait.
 IDLE_S = 0.1
 IDLE_MAX_S = 1.0
 #: Seconds between two records of the deliveries.
 NOTE_S = 0.5
 #: Number of failures in a row after which the rest of a page is left to the next try.
 FAILED_MAX = 3
-#: Number of unwanted events after which the position is recorded. At most this many are read again after a crash.
+#: Number of unwanted events after which the position is recorded. At most this many are read again
+#: after a crash.
 UNNOTED_MAX = 1000
 #: While an event is not accepted, other subjects may be at most this many events ahead of it.
 AHEAD_MAX = 1000
-#: Seconds of one execution. After that the workflow starts the next one, which reads the definition again.
+#: Seconds of one execution. After that the workflow starts the next one, which reads the definition
+#: again.
 SHIFT_S = 900.0
 #: Further seconds for the page that is being delivered at the end of an execution.
 LATE_S = 30.0
@@ -121,10 +126,12 @@ class WebhookActivities:
 
     @activity_named("follow_webhook")
     def follow_webhook(self, order: WebhookOrder) -> Following:
-        """Deliver the events after the webhook's recorded position, and then new events, for up to ``shift_s`` seconds.
+        """Deliver the events after the webhook's recorded position, and then new events, for up to
+        ``shift_s`` seconds.
 
-        Second execution: continues after the recorded deliveries. After a crash, at most the events of the last half
-        second are delivered again. Raises ``NotDelivered`` if no event could be delivered.
+        Second execution: continues after the recorded deliveries. After a crash, at most the events
+        of the last half second are delivered again. Raises ``NotDelivered`` if no event could be
+        delivered.
         """
         with beating():
             return asyncio.run(self._follow(order.name))
@@ -143,7 +150,9 @@ class WebhookActivities:
 class _Shift:
     """One execution of ``follow_webhook``, with one version of the webhook's row."""
 
-    def __init__(self, acts: WebhookActivities, row: WebhookRow, follower: str, sender: WebhookSender) -> None:
+    def __init__(
+        self, acts: WebhookActivities, row: WebhookRow, follower: str, sender: WebhookSender
+    ) -> None:
         self._acts = acts
         self._store = acts.webhooks
         self._sender = sender
@@ -169,7 +178,9 @@ class _Shift:
                 ended = await self._turn()
                 if ended is not None:
                     return ended
-        except Fenced:  # another execution delivers, or the webhook was changed or deleted: the workflow reads it again
+        # Another execution delivers, or the webhook was changed or deleted: the workflow reads it
+        # again.
+        except Fenced:
             return Following(FollowEnd.ON)
 
     async def _turn(self) -> Following | None:
@@ -188,7 +199,12 @@ class _Shift:
         if self._row.paused_at is not None:
             return Following(FollowEnd.PAUSED)
         if self._failure is not None:
-            if not leaves and not self._hopeless and waiting.more and self._read < self._through + AHEAD_MAX:
+            if (
+                not leaves
+                and not self._hopeless
+                and waiting.more
+                and self._read < self._through + AHEAD_MAX
+            ):
                 return None
             if not self._sent:
                 raise self._failure
@@ -208,7 +224,9 @@ class _Shift:
     @property
     def _hopeless(self) -> bool:
         """Return whether the rest of the page is left to the next try."""
-        return self._failed_in_row >= FAILED_MAX or (self._failure is not None and _ends(self._failure))
+        return self._failed_in_row >= FAILED_MAX or (
+            self._failure is not None and _ends(self._failure)
+        )
 
     def _leaves(self) -> bool:
         """Return whether this execution must end: its time is over, or it was cancelled."""
@@ -220,13 +238,17 @@ class _Shift:
         return late or self._hopeless or self._row.paused_at is not None or _must_leave()
 
     async def _deliver(self, events: Sequence[Event]) -> None:
-        """Deliver a page, with the events of each subject in order. Record deliveries while others continue."""
+        """Deliver a page, with the events of each subject in order.
+
+        Record deliveries while others continue.
+        """
         lanes: dict[str, list[Event]] = {}
         for event in events:
             lanes.setdefault(event.subject, []).append(event)
         order = list(lanes.values())
         if self._row.failing_since is not None:
-            CHANCE.shuffle(order)  # otherwise the refused event is always first, and the others are not tried
+            # Otherwise the refused event is always first, and the others are not tried.
+            CHANCE.shuffle(order)
         free = asyncio.Semaphore(LANES)
         under_way = [asyncio.create_task(self._lane(lane, free)) for lane in order]
         try:
@@ -256,7 +278,11 @@ class _Shift:
                         self._failure = error
                     meters.count(meters.WEBHOOK_DELIVERIES, result="failed")
                     return
-            self._tried.append(DeliveryAttempt(event.seq, answer=answer if event.type == EVENT_WEBHOOK_TEST else None))
+            self._tried.append(
+                DeliveryAttempt(
+                    event.seq, answer=answer if event.type == EVENT_WEBHOOK_TEST else None
+                )
+            )
             del self._left[event.seq]
             self._sent += 1
             self._failed_in_row = 0
@@ -265,7 +291,10 @@ class _Shift:
             meters.measure(meters.WEBHOOK_LAG, late.total_seconds())
 
     async def _send(self, event: Event) -> str:
-        """Deliver one event, and return the answer. Every error is of this event alone: others are delivered."""
+        """Deliver one event, and return the answer.
+
+        Every error is of this event alone: others are delivered.
+        """
         try:
             return await self._sender.send(self._spec, event)
         except NotDelivered:
@@ -276,10 +305,15 @@ class _Shift:
             raise NotDelivered(why) from error
 
     async def _note(self) -> None:
-        """Record the tries. Pause the webhook if its receiver is gone or has failed for too long. Raises ``Fenced``."""
+        """Record the tries.
+
+        Pause the webhook if its receiver is gone or has failed for too long. Raises ``Fenced``.
+        """
         tried, self._tried = self._tried, []
         note = functools.partial(self._store.note_tries, settled=not self._left)
-        self._row = row = await _block(note, self._row.webhook_id, self._follower, tried, self._through)
+        self._row = row = await _block(
+            note, self._row.webhook_id, self._follower, tried, self._through
+        )
         since = row.failing_since
         why = None
         if isinstance(self._failure, ReceiverGone):

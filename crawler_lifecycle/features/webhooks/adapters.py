@@ -1,7 +1,8 @@
-"""Delivers events to webhooks: signed as Standard Webhooks says, or as alerts, to addresses that are checked each time.
+"""Delivers events to webhooks: signed as Standard Webhooks says, or as alerts, to addresses that
+are checked each time.
 
-Only this module resolves the host name, and it connects to the address that it has checked. Proxies are not used,
-because they would resolve the name again.
+Only this module resolves the host name, and it connects to the address that it has checked. Proxies
+are not used, because they would resolve the name again.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ from .domain.definition import EMAIL, WEBHOOK, WebhookSpec
 from .domain.signing import message_id, read_secret, signed_headers
 from .ports import Mailer, ReceiverGone, WebhookSender
 
-#: Seconds of one delivery, from the name lookup to the answer. Seconds for reading the answer's body. Bytes of the body
-#: that are read.
+#: Seconds of one delivery, from the name lookup to the answer. Seconds for reading the answer's
+#: body. Bytes of the body that are read.
 TIMEOUT_S = 10.0
 WORDS_S = 1.0
 ANSWER_MAX = 1024
@@ -57,8 +58,8 @@ async def resolve_name(host: str, port: int) -> Sequence[str]:
 class HttpWebhooks:
     """The port ``WebhookSenders`` over HTTP.
 
-    ``rules`` limit the allowed addresses. ``environment`` has the variables with secrets. ``mailer`` sends alerts of
-    the kind email. ``page`` is the address of the page, for links.
+    ``rules`` limit the allowed addresses. ``environment`` has the variables with secrets.
+    ``mailer`` sends alerts of the kind email. ``page`` is the address of the page, for links.
     """
 
     rules: WebhookRules = field(default_factory=WebhookRules)
@@ -70,13 +71,18 @@ class HttpWebhooks:
 
     @functools.cached_property
     def _trusted(self) -> ssl.SSLContext:
-        """Return the context that checks certificates. It is made once: that takes 20 to 77 ms of processor time."""
+        """Return the context that checks certificates.
+
+        It is made once: that takes 20 to 77 ms of processor time.
+        """
         return httpx.create_ssl_context()
 
     @asynccontextmanager
     async def connections(self) -> AsyncIterator[WebhookSender]:
         """Yield a sender that has its own connections."""
-        limits = httpx.Limits(max_connections=AT_ONCE, max_keepalive_connections=AT_ONCE, keepalive_expiry=2.0)
+        limits = httpx.Limits(
+            max_connections=AT_ONCE, max_keepalive_connections=AT_ONCE, keepalive_expiry=2.0
+        )
         options = {"verify": self._trusted, "trust_env": False, "follow_redirects": False}
         async with httpx.AsyncClient(timeout=TIMEOUT_S, limits=limits, **options) as client:  # type: ignore[arg-type]
             yield _Sender(self, client)
@@ -88,23 +94,31 @@ class HttpWebhooks:
     def resolved(self, spec: WebhookSpec) -> tuple[WebhookSpec, Sequence[bytes]]:
         """Return the definition with the address that it refers to, and its keys.
 
-        Raises ``NotDelivered`` if that address may not be called, or if this worker may not read a variable.
+        Raises ``NotDelivered`` if that address may not be called, or if this worker may not read a
+        variable.
         """
         try:
             self.rules.check(spec)  # before any variable of the environment is read
             if spec.url.startswith(REFERENCE):
                 spec = replace(spec, url=self.environment.get(spec.url.removeprefix(REFERENCE), ""))
                 if spec.url.startswith(REFERENCE):
-                    raise InvalidRequest("url: the variable names another one; set it to the address")
+                    raise InvalidRequest(
+                        "url: the variable names another one; set it to the address"
+                    )
                 self.rules.check(spec)
             return spec, [
-                read_secret(secret, self.environment.get(secret.removeprefix(REFERENCE))) for secret in spec.secrets
+                read_secret(secret, self.environment.get(secret.removeprefix(REFERENCE)))
+                for secret in spec.secrets
             ]
         except InvalidRequest as error:
-            raise NotDelivered(f"worker {platform.node()}: {error}") from None  # another worker may have the secret
+            # Another worker may have the secret.
+            raise NotDelivered(f"worker {platform.node()}: {error}") from None
 
     async def addresses(self, spec: WebhookSpec) -> Sequence[str]:
-        """Return the present addresses of the webhook's host. Raises ``NotDelivered`` unless all are allowed."""
+        """Return the present addresses of the webhook's host.
+
+        Raises ``NotDelivered`` unless all are allowed.
+        """
         parts = urlsplit(spec.url)
         host = parts.hostname or ""
         port = parts.port or (443 if parts.scheme == "https" else 80)
@@ -141,18 +155,28 @@ class _Sender:
         except NotDelivered as error:
             if spec.kind != WEBHOOK:  # a receiver may answer with its address, which is a secret
                 parts = urlsplit(spec.url)
-                hidden = {parts.path, *parts.path.split("/"), *(value for _, value in parse_qsl(parts.query))}
-                error.args = (redaction.Redactor(one for one in hidden if len(one) > 5).text(str(error)),)
+                hidden = {
+                    parts.path,
+                    *parts.path.split("/"),
+                    *(value for _, value in parse_qsl(parts.query)),
+                }
+                error.args = (
+                    redaction.Redactor(one for one in hidden if len(one) > 5).text(str(error)),
+                )
             raise
 
     async def _send(self, spec: WebhookSpec, event: Event, keys: Sequence[bytes]) -> str:
         headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
         if spec.kind == WEBHOOK:
             body = event_text(event, ENTRY_MAX).encode()
-            headers |= signed_headers(message_id(event_id(event)), int(self.outside.clock()), body, keys)
+            headers |= signed_headers(
+                message_id(event_id(event)), int(self.outside.clock()), body, keys
+            )
             headers["Content-Type"] = "application/cloudevents+json"
         else:
-            body = json.dumps(message(spec.kind, self.outside.alert(event)), ensure_ascii=False).encode()
+            body = json.dumps(
+                message(spec.kind, self.outside.alert(event)), ensure_ascii=False
+            ).encode()
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 answer, text = await self._post(spec, headers, body)
@@ -163,8 +187,13 @@ class _Sender:
         _check(answer, text)
         return f"{answer.status_code} {text}".strip()
 
-    async def _post(self, spec: WebhookSpec, headers: Mapping[str, str], body: bytes) -> tuple[httpx.Response, str]:
-        """Try the addresses in order. Return the answer of the first one that accepts the connection, and its text."""
+    async def _post(
+        self, spec: WebhookSpec, headers: Mapping[str, str], body: bytes
+    ) -> tuple[httpx.Response, str]:
+        """Try the addresses in order.
+
+        Return the answer of the first one that accepts the connection, and its text.
+        """
         addresses = await self.outside.addresses(spec)
         whole = TIMEOUT_S
         for address in addresses[:-1]:
@@ -204,7 +233,10 @@ def _check(answer: httpx.Response, text: str) -> None:
         raise ReceiverGone("the receiver answered 410: it wants no more events")
     if 300 <= status < 400:
         to = _plain(answer.headers.get("location", ""))[:200]
-        raise NotDelivered(f"the receiver answered {status}, to {to!r}: redirects are not followed; give that address")
+        raise NotDelivered(
+            f"the receiver answered {status}, to {to!r}: redirects are not followed; give that "
+            "address"
+        )
     error = NotDelivered(f"the receiver answered {status}: {text or 'no text'}")
     asked = answer.headers.get("retry-after", "")
     if status in (429, 503) and asked.isascii() and asked.isdecimal() and len(asked) < 6:
@@ -217,10 +249,16 @@ def _unreached(error: BaseException) -> str:
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):
-            cure = "give it a certificate for its name, or set SSL_CERT_FILE to the authorities to trust"
+            cure = (
+                "give it a certificate for its name, or set SSL_CERT_FILE to the authorities "
+                "to trust"
+            )
             return f"the receiver's certificate is refused: {_plain(cause.verify_message)}; {cure}"
         if isinstance(cause, ssl.SSLError):
-            return f"TLS with the receiver fails: {_plain(cause.reason or cause)}; check that it serves https"
+            return (
+                f"TLS with the receiver fails: {_plain(cause.reason or cause)}; check that it "
+                "serves https"
+            )
         cause = cause.__cause__ or cause.__context__
     if isinstance(error, httpx.ReadError | httpx.WriteError) or not str(error):
         return "the receiver closed the connection without an answer"

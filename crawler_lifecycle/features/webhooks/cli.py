@@ -26,7 +26,8 @@ Kind = Annotated[
 Url = Annotated[
     str,
     Parameter(
-        help="https address of the receiver, env:NAME, or for email: addresses with commas. With crawlctl dev also "
+        help="https address of the receiver, env:NAME, or for email: addresses with commas. With "
+        "crawlctl dev also "
         "http://127.0.0.1:PORT/"
     ),
 ]
@@ -34,20 +35,28 @@ Url = Annotated[
 WAIT_S = 15.0
 #: Name of an option -> field of a definition.
 _WORDS = {
-    **{"secret": "secrets", "event": "events", "crawler": "crawlers", "tag": "tags", "flow": "flows"},
+    **{
+        "secret": "secrets",
+        "event": "events",
+        "crawler": "crawlers",
+        "tag": "tags",
+        "flow": "flows",
+    },
     **{"status": "statuses", "outcome": "outcomes", "ended_by": "ended_by"},
 }
 
 
 @dataclass(frozen=True, slots=True)
 class WebhookOptions:
-    """Options for the events of a webhook, and for the secrets of its signature. Each may be repeated.
+    """Options for the events of a webhook, and for the secrets of its signature.
+
+    Each may be repeated.
 
     Parameters
     ----------
     secret
-        env:NAME, a variable that begins with CRAWL_HOOK, where crawlctl dev or the webhook workers start; give two
-        during a change
+        env:NAME, a variable that begins with CRAWL_HOOK, where crawlctl dev or the webhook workers
+        start; give two during a change
     event
         type of events, such as run.ended, run.*; default: all
     crawler
@@ -76,7 +85,11 @@ class WebhookOptions:
     def given(self) -> dict[str, list[str]]:
         """Return the given options as fields of a definition. An empty text means an empty list."""
         named = {_WORDS[field.name]: getattr(self, field.name) for field in fields(self)}
-        return {name: [one for one in value if one] for name, value in named.items() if value is not None}
+        return {
+            name: [one for one in value if one]
+            for name, value in named.items()
+            if value is not None
+        }
 
 
 _NONE = WebhookOptions()
@@ -96,7 +109,8 @@ def create(
     if not options.secret and kind in (None, "webhook"):
         raise WrongUsage(
             "--secret is missing",
-            "give --secret env:CRAWL_HOOK; export CRAWL_HOOK=whsec_$(openssl rand -base64 32) in the environment of "
+            "give --secret env:CRAWL_HOOK; export CRAWL_HOOK=whsec_$(openssl rand -base64 32) in "
+            "the environment of "
             "crawlctl dev or of the webhook workers",
         )
     KIND.put(name, _given(options, url=url, kind=kind, project=project), by, _following)
@@ -111,7 +125,10 @@ def update(
     options: Annotated[WebhookOptions, Parameter(name="*")] = _NONE,
     by: By = None,
 ) -> None:
-    """Change a webhook: each given option replaces its old value. An empty text removes the filter."""
+    """Change a webhook: each given option replaces its old value.
+
+    An empty text removes the filter.
+    """
     KIND.put(name, KIND.definition(name, _given(options, url=url, kind=kind)), by, _following)
 
 
@@ -148,7 +165,14 @@ def deliveries(
         only deliveries with this status
     """
     empty = "nothing was delivered yet"
-    show_list(KIND.path(name, "/deliveries"), DELIVERIES, key="seq", empty=empty, limit=limit, status=status)
+    show_list(
+        KIND.path(name, "/deliveries"),
+        DELIVERIES,
+        key="seq",
+        empty=empty,
+        limit=limit,
+        status=status,
+    )
 
 
 def pause(name: Name, /, *, reason: Shown = None, by: By = None) -> None:
@@ -185,7 +209,10 @@ def try_out(name: Name, /, *, by: By = None) -> int:
         if found is None:
             error = gateway.get(KIND.path(name))["error"]
             why = f" after an event that fails: {error}" if error else ""
-            text = f"event {asked['seq']} waits for its turn{why}; next: crawlctl webhook deliveries {name}"
+            text = (
+                f"event {asked['seq']} waits for its turn{why}; next: crawlctl webhook "
+                f"deliveries {name}"
+            )
             say(clean(text))
             return Exit.GAVE_UP_WAITING
     emit_list("deliveries", [found], DELIVERIES, name="seq", empty="")
@@ -194,7 +221,9 @@ def try_out(name: Name, /, *, by: By = None) -> int:
 
 def _became(gateway: Gateway, name: str, seq: int, wait: float) -> Document | None:
     """Return the delivery of an event; ``None`` if there was no try within ``wait`` seconds."""
-    for page in Polling(timeout_s=wait).answers(lambda: gateway.rows(f"{KIND.path(name)}/deliveries", limit=20)):
+    for page in Polling(timeout_s=wait).answers(
+        lambda: gateway.rows(f"{KIND.path(name)}/deliveries", limit=20)
+    ):
         found = next((row for row in page if row["seq"] == seq), None)
         if found is not None:
             return found

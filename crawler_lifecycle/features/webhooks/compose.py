@@ -17,4 +17,6 @@ def activities(p: Parts) -> tuple[WebhookActivities]:
 def recover(p: Parts) -> ParentKind:
     """Return the kind of webhooks."""
     [acts] = activities(p)
-    return ParentKind("webhook", acts.open, lambda _, id: WebhookOrder(id.partition("/")[2]), acts.give_up)
+    return ParentKind(
+        "webhook", acts.open, lambda _, id: WebhookOrder(id.partition("/")[2]), acts.give_up
+    )

@@ -14,7 +14,10 @@ WEBHOOKS = Feature(
             "webhook",
             "Webhooks and alerts: events for other systems, messages for people.",
             {
-                "create": ("cli:create", "Create a webhook: its receiver, and the events that it gets."),
+                "create": (
+                    "cli:create",
+                    "Create a webhook: its receiver, and the events that it gets.",
+                ),
                 "list": ("cli:list_webhooks", "List webhooks."),
                 "describe": ("cli:describe", "Show everything about a webhook, and its state."),
                 "update": ("cli:update", "Change the receiver or the events of a webhook."),
@@ -29,7 +32,8 @@ WEBHOOKS = Feature(
         ),
     ),
     routes=("gateway.routes:add_webhooks",),
-    pages=("gateway.page:add_form", "gateway.page:add_webhooks"),  # the form first, or "new" would be a webhook
+    # The form first, or "new" would be a webhook.
+    pages=("gateway.page:add_form", "gateway.page:add_webhooks"),
     workflows=("workflows:CrawlWebhookWorkflow",),
     activities="compose:activities",
     recover="compose:recover",

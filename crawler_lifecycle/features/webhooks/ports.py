@@ -35,7 +35,9 @@ class Mailer(Protocol):
     """The mail server of the installation."""
 
     async def mail(self, to: Sequence[str], alert: Alert, id: str) -> str:
-        """Send one e-mail within 10 seconds, and return the server's answer. Raises ``NotDelivered``.
+        """Send one e-mail within 10 seconds, and return the server's answer.
+
+        Raises ``NotDelivered``.
 
         ``id``: the same for every try.
         """
@@ -45,7 +47,10 @@ class WebhookSenders(Protocol):
     """The source of senders to webhooks."""
 
     def connections(self) -> AbstractAsyncContextManager[WebhookSender]:
-        """Return a sender for the running event loop. It closes its connections when the block ends."""
+        """Return a sender for the running event loop.
+
+        It closes its connections when the block ends.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +65,9 @@ class WebhookRow:
     definition: Mapping[str, Any]
     """The definition: a ``WebhookSpec`` in JSON."""
     through_seq: int
-    """The number of an event. Every event up to it was delivered, was skipped, or does not fit the filters."""
+    """The number of an event. Every event up to it was delivered, was skipped, or does not fit the
+    filters.
+    """
     created_at: datetime
     updated_at: datetime
     project: str = DEFAULT
@@ -90,8 +97,8 @@ class WaitingEvents:
     """The events that have to be delivered to a webhook next."""
 
     events: Sequence[Event]
-    """The events in the order of their numbers, without delivered events and without events that the filters
-    exclude."""
+    """The events in the order of their numbers, without delivered events and without events that
+    the filters exclude."""
     until_seq: int
     """The number of the last examined event. Up to it there are no other events to deliver."""
     more: bool = False
@@ -118,7 +125,9 @@ class WebhookDelivery:
     subject: str
     created_at: datetime
     status: str
-    """``delivered``, ``failed`` (the delivery is tried again) or ``skipped`` (it is not tried again)."""
+    """``delivered``, ``failed`` (the delivery is tried again) or ``skipped`` (it is not tried
+    again).
+    """
     tries: int
     error: str | None
     """The reason of a failure, or the receiver's answer to a delivered test."""

@@ -21,7 +21,11 @@ from sqlalchemy import (
 
 from crawler_lifecycle.domain.bounds import ID_MAX, refusal
 from crawler_lifecycle.domain.errors import Fenced, NotInThisState
-from crawler_lifecycle.domain.names import EVENT_WEBHOOK_MISSED, EVENT_WEBHOOK_PAUSED, EVENT_WEBHOOK_TEST
+from crawler_lifecycle.domain.names import (
+    EVENT_WEBHOOK_MISSED,
+    EVENT_WEBHOOK_PAUSED,
+    EVENT_WEBHOOK_TEST,
+)
 from crawler_lifecycle.domain.projects import ALL
 from crawler_lifecycle.ports.runs import Event
 from crawler_lifecycle.store.base.named import Change, NamedPart
@@ -39,7 +43,16 @@ from crawler_lifecycle.store.base.rows import (
     definition_of,
     made,
 )
-from crawler_lifecycle.store.columns import Json, Long, UtcTime, Words, counted_key, new_table, project_column, required
+from crawler_lifecycle.store.columns import (
+    Json,
+    Long,
+    UtcTime,
+    Words,
+    counted_key,
+    new_table,
+    project_column,
+    required,
+)
 from crawler_lifecycle.store.retention.parts import FeatureRetention
 from crawler_lifecycle.store.runs.tables import run_history, run_tag
 
@@ -98,7 +111,9 @@ def spec_of(row: Row) -> WebhookSpec:
 
 
 class WebhookStore(NamedPart[WebhookRow]):
-    """Webhooks: definitions, pending events, and deliveries. Each writing method locks the row of the webhook first.
+    """Webhooks: definitions, pending events, and deliveries.
+
+    Each writing method locks the row of the webhook first.
 
     A new webhook gets the events from now on, and so does a deleted webhook that is made again.
     """
@@ -109,7 +124,9 @@ class WebhookStore(NamedPart[WebhookRow]):
 
     # --- definitions ---
 
-    def _defined(self, conn: Connection, found: dict[Any, Any] | None, now: datetime, *, anew: bool) -> Change:
+    def _defined(
+        self, conn: Connection, found: dict[Any, Any] | None, now: datetime, *, anew: bool
+    ) -> Change:
         # The present deliverer has the old definition, so it loses the right to deliver.
         new: dict[str, Any] = dict.fromkeys(("failing_since", "error", "follower"))
         if anew:
@@ -120,18 +137,25 @@ class WebhookStore(NamedPart[WebhookRow]):
     def _deleted(self, conn: Connection, row: dict[Any, Any], now: datetime) -> Change:
         return {"follower": None}, ()
 
-    def pause(self, name: str, reason: str | None, *, skip: bool = False, skip_seq: int | None = None) -> WebhookRow:
+    def pause(
+        self, name: str, reason: str | None, *, skip: bool = False, skip_seq: int | None = None
+    ) -> WebhookRow:
         """Pause the webhook for this reason, with an event. ``None`` as the reason resumes it.
 
-        ``skip``: no event until now is delivered any more. ``skip_seq``: this one failed event is not delivered any
-        more. Raises ``RunNotFound``, and ``InvalidRequest`` when no delivery of ``skip_seq`` failed.
+        ``skip``: no event until now is delivered any more. ``skip_seq``: this one failed event is
+            not delivered any
+        more. Raises ``RunNotFound``, and ``InvalidRequest`` when no delivery of ``skip_seq``
+        failed.
         """
         with self._db.writing() as conn:
             row = self._needed(conn, name)
             now = self._clock()
             if (row["paused_at"] is None) == (reason is None) and not skip and skip_seq is None:
                 return made(WebhookRow, row)
-            new: dict[str, Any] = {"pause_reason": reason, "paused_at": None if reason is None else now}
+            new: dict[str, Any] = {
+                "pause_reason": reason,
+                "paused_at": None if reason is None else now,
+            }
             new["updated_at"] = now
             if reason is None:
                 new |= {"failing_since": None, "error": None}
@@ -149,23 +173,34 @@ class WebhookStore(NamedPart[WebhookRow]):
     def test_webhook(self, name: str, requested_by: str | None, seen: int | None = None) -> Event:
         """Append a test event, which only this webhook gets. Raises ``RunNotFound``.
 
-        ``seen`` is the newest event that the caller has seen. Raises ``NotInThisState`` when a later test event exists.
+        ``seen`` is the newest event that the caller has seen. Raises ``NotInThisState`` when a
+        later test event exists.
         """
         with self._db.writing() as conn:
             row = self._needed(conn, name)
             subject = webhook_subject(row["webhook_id"])
-            tests = select(_e.seq).where(_e.subject == subject, _e.seq > (seen or 0), _e.type == EVENT_WEBHOOK_TEST)
+            tests = select(_e.seq).where(
+                _e.subject == subject, _e.seq > (seen or 0), _e.type == EVENT_WEBHOOK_TEST
+            )
             if seen is not None and conn.execute(tests.limit(1)).one_or_none() is not None:
-                text = f"Webhook {name!r} was not tested: somebody tested it after you loaded it. Load it again."
+                text = (
+                    f"Webhook {name!r} was not tested: somebody tested it after you loaded it. "
+                    "Load it again."
+                )
                 raise NotInThisState(text)
-            return _append(conn, row, EVENT_WEBHOOK_TEST, self._clock(), {"requested_by": requested_by})
+            return _append(
+                conn, row, EVENT_WEBHOOK_TEST, self._clock(), {"requested_by": requested_by}
+            )
 
     # --- deliveries ---
 
     def follow_webhook(self, name: str, follower: str) -> WebhookRow | None:
-        """Make ``follower`` the deliverer of the webhook. Returns ``None`` when the webhook does not exist.
+        """Make ``follower`` the deliverer of the webhook.
 
-        A second call changes nothing. Raises ``RowUnreadable`` when a manual edit made the definition invalid.
+        Returns ``None`` when the webhook does not exist.
+
+        A second call changes nothing. Raises ``RowUnreadable`` when a manual edit made the
+        definition invalid.
         """
         with self._db.writing() as conn:
             row = self._locked(conn, name)
@@ -180,14 +215,18 @@ class WebhookStore(NamedPart[WebhookRow]):
     def waiting_events(
         self, webhook_id: int, follower: str, spec: WebhookSpec, after_seq: int, limit: int
     ) -> WaitingEvents:
-        """Return the next events to deliver after ``after_seq``. At most ``limit`` events are examined.
+        """Return the next events to deliver after ``after_seq``.
+
+        At most ``limit`` events are examined.
 
         Raises ``Fenced`` when the webhook has another deliverer now, or was deleted.
         """
         over = _d.status.in_(("delivered", "skipped"))
         taken = select(_d.id).where(_d.seq == _e.seq, _d.sink == webhook_sink(webhook_id), over)
         wanted = _e.type.in_(sorted({*spec.types, *_ITS_OWN}))
-        query = select(outbox_event).where(_e.seq > after_seq, wanted, ~taken.correlate(outbox_event).exists())
+        query = select(outbox_event).where(
+            _e.seq > after_seq, wanted, ~taken.correlate(outbox_event).exists()
+        )
         with self._db.reading() as conn:
             mine = select(_w.follower, _w.paused_at, _w.project).where(_w.webhook_id == webhook_id)
             row = conn.execute(mine).one_or_none()
@@ -201,11 +240,20 @@ class WebhookStore(NamedPart[WebhookRow]):
             until = min(newest, after_seq + _WINDOW)
             if until <= after_seq:
                 return WaitingEvents([], after_seq)
-            if until < newest:  # the reading jumps over removed events; one event reports them later
-                first = conn.execute(select(func.min(_e.seq)).where(_e.seq > after_seq)).scalar_one()
+            # The reading jumps over removed events; one event reports them later.
+            if until < newest:
+                first = conn.execute(
+                    select(func.min(_e.seq)).where(_e.seq > after_seq)
+                ).scalar_one()
                 until = newest if first is None else min(newest, first - 1 + _WINDOW)
-            rows = conn.execute(query.where(_e.seq <= until).order_by(_e.seq).limit(limit)).mappings().all()
-            runs = _runs(conn, sorted({row["run_id"] for row in rows if row["run_id"] is not None}), spec)
+            rows = (
+                conn.execute(query.where(_e.seq <= until).order_by(_e.seq).limit(limit))
+                .mappings()
+                .all()
+            )
+            runs = _runs(
+                conn, sorted({row["run_id"] for row in rows if row["run_id"] is not None}), spec
+            )
         events = [made(Event, row) for row in rows]
         own = webhook_subject(webhook_id)
         chosen = [
@@ -221,11 +269,18 @@ class WebhookStore(NamedPart[WebhookRow]):
         return WaitingEvents(chosen, events[-1].seq if full else until, more=full or until < newest)
 
     def note_tries(
-        self, webhook_id: int, follower: str, tried: Sequence[DeliveryAttempt], through_seq: int, *, settled: bool
+        self,
+        webhook_id: int,
+        follower: str,
+        tried: Sequence[DeliveryAttempt],
+        through_seq: int,
+        *,
+        settled: bool,
     ) -> WebhookRow:
         """Record tries, and the number ``through_seq`` up to which every event is settled.
 
-        ``settled``: no failed event waits for another try. Raises ``Fenced`` when the webhook has another deliverer
+        ``settled``: no failed event waits for another try. Raises ``Fenced`` when the webhook has
+            another deliverer
         now, or was deleted.
         """
         with self._db.writing() as conn:
@@ -237,7 +292,13 @@ class WebhookStore(NamedPart[WebhookRow]):
             errors = [one.error for one in tried if one.error is not None]
             if tried:  # of several tries of one event only the last is recorded
                 answers = {one.seq: one.answer for one in tried}
-                record_tries(conn, webhook_sink(webhook_id), {one.seq: one.error for one in tried}, now, answers)
+                record_tries(
+                    conn,
+                    webhook_sink(webhook_id),
+                    {one.seq: one.error for one in tried},
+                    now,
+                    answers,
+                )
             new = {"through_seq": max(row["through_seq"], through_seq)}
             if len(errors) < len(tried):
                 new["delivered_at"] = now
@@ -247,7 +308,10 @@ class WebhookStore(NamedPart[WebhookRow]):
             elif errors or row["failing_since"] is not None:
                 # A webhook that makes progress is healthy, even if some deliveries fail.
                 since = None if moved else row["failing_since"]
-                new |= {"failing_since": since or now, "error": errors[-1] if errors else row["error"]}
+                new |= {
+                    "failing_since": since or now,
+                    "error": errors[-1] if errors else row["error"],
+                }
             if any(row[name] != value for name, value in new.items()):
                 change_row(conn, webhook, row, new)
             if moved:
@@ -255,9 +319,16 @@ class WebhookStore(NamedPart[WebhookRow]):
             return made(WebhookRow, {**row, **new})
 
     def list_webhook_deliveries(
-        self, webhook_id: int, before_seq: int | None = None, limit: int = 100, status: str | None = None
+        self,
+        webhook_id: int,
+        before_seq: int | None = None,
+        limit: int = 100,
+        status: str | None = None,
     ) -> list[WebhookDelivery]:
-        """Return the tried deliveries, the latest event first. ``status`` limits them to one status."""
+        """Return the tried deliveries, the latest event first.
+
+        ``status`` limits them to one status.
+        """
         query = select(*((_d if name in _d else _e)[name] for name in _DELIVERY))
         query = query.join_from(outbox_delivery, outbox_event, _e.seq == _d.seq)
         query = query.where(_d.sink == webhook_sink(webhook_id))
@@ -265,7 +336,9 @@ class WebhookStore(NamedPart[WebhookRow]):
             query = query.where(_d.seq < before_seq)
         if status is not None:
             query = query.where(_d.status == status)
-        return [WebhookDelivery(**row) for row in self._rows(query.order_by(_d.seq.desc()).limit(limit))]
+        return [
+            WebhookDelivery(**row) for row in self._rows(query.order_by(_d.seq.desc()).limit(limit))
+        ]
 
 
 def _fenced(webhook_id: int) -> Fenced:
@@ -278,22 +351,34 @@ def _newest(conn: Connection) -> int:
 
 
 def _skip(conn: Connection, row: Row, seq: int) -> None:
-    """Mark a failed event as skipped, so that it is not delivered any more. Raises ``InvalidRequest``."""
+    """Mark a failed event as skipped, so that it is not delivered any more.
+
+    Raises ``InvalidRequest``.
+    """
     mine = (_d.seq == seq, _d.sink == webhook_sink(row["webhook_id"]), _d.status == "failed")
     skip = update(outbox_delivery).where(*mine).values(status="skipped")
     if not 0 < seq <= ID_MAX or not conn.execute(skip).rowcount:
-        cure = f"crawlctl webhook deliveries {row['name']} --status failed lists the events that can be skipped"
+        cure = (
+            f"crawlctl webhook deliveries {row['name']} --status failed lists the events that "
+            "can be skipped"
+        )
         raise refusal("skip_seq", seq, f"no failed event has this number; {cure}")
 
 
-def _append(conn: Connection, row: Row, type: str, now: datetime, more: Mapping[str, object]) -> Event:
+def _append(
+    conn: Connection, row: Row, type: str, now: datetime, more: Mapping[str, object]
+) -> Event:
     """Append an event about a webhook. It must be the last statement of the transaction."""
     body = {"webhook_id": row["webhook_id"], "name": row["name"], "project": row["project"], **more}
-    return insert_event(conn, now, type, webhook_subject(row["webhook_id"]), row["webhook_uid"], body)
+    return insert_event(
+        conn, now, type, webhook_subject(row["webhook_id"]), row["webhook_uid"], body
+    )
 
 
 def _report_missed(conn: Connection, row: Row, through_seq: int, now: datetime) -> None:
-    """Append an event when events between the old and the new position of the webhook were removed meanwhile."""
+    """Append an event when events between the old and the new position of the webhook were removed
+    meanwhile.
+    """
     after = row["through_seq"]
     query = select(func.count()).where(_e.seq > after, _e.seq <= through_seq)
     missed = through_seq - after - conn.execute(query.select_from(outbox_event)).scalar_one()
@@ -303,14 +388,18 @@ def _report_missed(conn: Connection, row: Row, through_seq: int, now: datetime) 
         _append(conn, row, EVENT_WEBHOOK_MISSED, now, more)
 
 
-def _runs(conn: Connection, run_ids: Sequence[int], spec: WebhookSpec) -> dict[int, dict[str, object]]:
+def _runs(
+    conn: Connection, run_ids: Sequence[int], spec: WebhookSpec
+) -> dict[int, dict[str, object]]:
     """Return the facts about these runs that filters need and events do not contain."""
     if not run_ids or not (spec.crawlers or spec.flows or spec.tags):
         return {}
     r = run_history.c
     t = run_tag.c
     found: dict[int, dict[str, object]] = {}
-    for run_id, crawler, flow in conn.execute(select(r.run_id, r.crawler, r.flow_id).where(r.run_id.in_(run_ids))):
+    for run_id, crawler, flow in conn.execute(
+        select(r.run_id, r.crawler, r.flow_id).where(r.run_id.in_(run_ids))
+    ):
         found[run_id] = {"crawler": crawler, "flow_id": flow, "tags": []}
     if spec.tags:
         for run_id, tag in conn.execute(select(t.run_id, t.tag).where(t.run_id.in_(run_ids))):

@@ -1,4 +1,6 @@
-"""Limits for each caller: rates of reads and of writes, and numbers of requests and streams at the same time."""
+"""Limits for each caller: rates of reads and of writes, and numbers of requests and streams at the
+same time.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ from crawler_lifecycle.web.tries import Buckets, too_many
 
 from .tokens import Caller
 
-#: The most requests at the same time for all callers together, without streams. A project may hold half of them, and
-#: so may all crawlers together.
+#: The most requests at the same time for all callers together, without streams. A project may hold
+#: half of them, and so may all crawlers together.
 REQUESTS_MAX = 500
 STREAMS_MAX = 2000
 _WHAT = {False: "requests are being served", True: "streams are open"}
@@ -36,8 +38,8 @@ class Quota:
 class RateLimits:
     """The counters of one gateway process.
 
-    They need no lock, because only the event loop uses them. Without a quota, or for a caller without a name (on an
-    open gateway), only the limits of the whole process apply.
+    They need no lock, because only the event loop uses them. Without a quota, or for a caller
+    without a name (on an open gateway), only the limits of the whole process apply.
     """
 
     def __init__(self, quota: Quota | None, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -47,7 +49,10 @@ class RateLimits:
         """What is open: requests and streams."""
 
     def spend(self, caller: str | None, *, writes: bool) -> None:
-        """Count one request. Raises ``Problem`` 429 with ``Retry-After`` if the caller sent too many."""
+        """Count one request.
+
+        Raises ``Problem`` 429 with ``Retry-After`` if the caller sent too many.
+        """
         if self._quota is None or caller is None:
             return
         rate = self._quota.writes_per_s if writes else self._quota.reads_per_s
@@ -57,15 +62,21 @@ class RateLimits:
             raise too_many("rate_limited", detail, wait)
 
     def spend_freely(self, sender: str, operation: str | None, rate: float) -> None:
-        """Count one request that needs no role. Raises ``Problem`` 429 if this caller or address sent too many."""
+        """Count one request that needs no role.
+
+        Raises ``Problem`` 429 if this caller or address sent too many.
+        """
         if wait := self._buckets.take((sender, operation), rate):
-            detail = f"More than {rate:g} such requests a second from {sender}; wait {math.ceil(wait)} s"
+            detail = (
+                f"More than {rate:g} such requests a second from {sender}; wait {math.ceil(wait)} s"
+            )
             raise too_many("rate_limited", detail, wait)
 
     @contextlib.contextmanager
     def slot(self, caller: Caller | None, *, stream: bool) -> Iterator[None]:
-        """Count an open request or stream for the login, the token and the project. Raises ``Problem`` 429 if one of
-        them has too many."""
+        """Count an open request or stream for the login, the token and the project.
+
+        Raises ``Problem`` 429 if one of them has too many."""
         most_of_all = STREAMS_MAX if stream else REQUESTS_MAX
         owners: dict[Owner, int] = {}
         if self._quota is not None and caller is not None:
@@ -78,7 +89,9 @@ class RateLimits:
         full = self._open[stream].take(owners)
         if full is not None:
             what = _WHAT[stream]
-            detail = f"{owners[full]} {what} for the same {full[0]}; wait until one of them has ended"
+            detail = (
+                f"{owners[full]} {what} for the same {full[0]}; wait until one of them has ended"
+            )
             raise too_many("too_many_at_once", detail, 1.0)
         try:
             yield
@@ -87,7 +100,10 @@ class RateLimits:
 
     @contextlib.contextmanager
     def serve(self, *, stream: bool) -> Iterator[None]:
-        """Count a request or stream of the process after its body is read. Raises ``Problem`` 503 for too many."""
+        """Count a request or stream of the process after its body is read.
+
+        Raises ``Problem`` 503 for too many.
+        """
         most = STREAMS_MAX if stream else REQUESTS_MAX
         if self._open[stream].take({PROCESS: most}) is not None:
             detail = f"{most} {_WHAT[stream]}; try again in a moment"
@@ -100,8 +116,10 @@ class RateLimits:
 
 @dataclass(eq=False)
 class Serving:
-    """ASGI middleware that counts requests of the process. It runs after the body is read, so slow senders do not
-    count: they would take the places of everybody else."""
+    """ASGI middleware that counts requests of the process.
+
+    It runs after the body is read, so slow senders do not count: they would take the places of
+    everybody else."""
 
     app: ASGIApp
     _: KW_ONLY

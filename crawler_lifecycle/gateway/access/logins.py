@@ -1,8 +1,10 @@
-"""Logins of browsers: a signed cookie that contains the name and the hash of a token, but never the token.
+"""Logins of browsers: a signed cookie that contains the name and the hash of a token, but never the
+token.
 
-The gateway stores no logins: the signature proves them. Several gateways with the same key accept the same logins. A
-revoked or expired token ends its logins, because each request searches the tokens file for the hash. A login that
-somebody ended is a note in the database, which all gateways read.
+The gateway stores no logins: the signature proves them. Several gateways with the same key accept
+the same logins. A revoked or expired token ends its logins, because each request searches the
+tokens file for the hash. A login that somebody ended is a note in the database, which all gateways
+read.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ _PURPOSE = "login"
 
 @dataclass(frozen=True, slots=True)
 class _Reference:
-    """The content of a cookie: name and hash of the token, the end of the login as a timestamp, and the login's id.
+    """The content of a cookie: name and hash of the token, the end of the login as a timestamp, and
+    the login's id.
 
     For a person of the issuer, the reference to the rights takes the place of the hash.
     """
@@ -52,7 +55,8 @@ class _Reference:
 class Logins:
     """Begins, finds and ends logins. Without a ``key``, they end with the process.
 
-    ``notes``: where gateways tell each other which logins ended; ``None``: a login ends in this process alone.
+    ``notes``: where gateways tell each other which logins ended; ``None``: a login ends in this
+        process alone.
     """
 
     def __init__(
@@ -73,39 +77,62 @@ class Logins:
         self.tries = Tries()
 
     def begin(self, token: str, now: datetime) -> tuple[Caller, str] | None:
-        """Return the caller of this token and a new cookie; ``None`` for a token that is unknown or has expired."""
+        """Return the caller of this token and a new cookie; ``None`` for a token that is unknown or
+        has expired.
+        """
         caller, expired = self._callers.find(token, now)
         if caller is None or expired:
             return None
         return caller, self.begin_for(caller, digest(token), now)[0]
 
-    def begin_for(self, caller: Caller, held: str, now: datetime, until: float = math.inf) -> tuple[str, int]:
-        """Return a new cookie for this caller, and its seconds. It ends with the token of an issuer (``until``)."""
+    def begin_for(
+        self, caller: Caller, held: str, now: datetime, until: float = math.inf
+    ) -> tuple[str, int]:
+        """Return a new cookie for this caller, and its seconds.
+
+        It ends with the token of an issuer (``until``).
+        """
         ends = int(min((now + LASTS).timestamp(), until))
-        return self.seal(_PURPOSE, [caller.name, held, ends, secrets.token_hex(8)]), ends - int(now.timestamp())
+        return self.seal(_PURPOSE, [caller.name, held, ends, secrets.token_hex(8)]), ends - int(
+            now.timestamp()
+        )
 
     def find(self, cookie: str, now: datetime) -> Caller | None:
-        """Return the caller of a cookie, as it is now in the tokens file; ``None`` if the cookie is not valid."""
+        """Return the caller of a cookie, as it is now in the tokens file; ``None`` if the cookie is
+        not valid.
+        """
         found = self._read(cookie)
         if found is None or found.ends <= now.timestamp() or found.login in self._ended:
             return None
         oidc = self.oidc if found.name.startswith(PREFIX) else None
-        whose = (oidc.granted(found.name, found.sha256), False) if oidc else self._callers.find_hash(found.sha256, now)
+        whose = (
+            (oidc.granted(found.name, found.sha256), False)
+            if oidc
+            else self._callers.find_hash(found.sha256, now)
+        )
         caller, expired = whose
         if caller is None or expired or caller.name != found.name:
             return None
         return replace(caller, login=found.login)
 
     def end(self, cookie: str, now: datetime) -> None:
-        """End a login and its streams: this process does not accept its cookie any more. ``share`` tells the others."""
+        """End a login and its streams: this process does not accept its cookie any more.
+
+        ``share`` tells the others.
+        """
         found = self._read(cookie)
         if found is None or found.ends <= now.timestamp():
             return
         self._ended = {login: ends_at for login, ends_at in self._ended.items() if ends_at > now}
-        self._untold[found.login] = self._ended[found.login] = datetime.fromtimestamp(found.ends, UTC)
+        self._untold[found.login] = self._ended[found.login] = datetime.fromtimestamp(
+            found.ends, UTC
+        )
 
     async def share(self) -> None:
-        """Tell other gateways which logins ended here, and read which ended there. Raises what the store raises."""
+        """Tell other gateways which logins ended here, and read which ended there.
+
+        Raises what the store raises.
+        """
         if self._notes is None:
             return
         for login, ends_at in list(self._untold.items()):
@@ -119,12 +146,17 @@ class Logins:
         return None if found is None else _Reference(*found)
 
     def seal(self, purpose: str, values: list[Any]) -> str:
-        """Return signed values for a cookie. They can be read by everybody, and changed by nobody."""
+        """Return signed values for a cookie.
+
+        They can be read by everybody, and changed by nobody.
+        """
         body = json.dumps(values).encode()
         return f"{_text(body)}.{_text(self._sign(purpose, body))}"
 
     def unseal(self, purpose: str, cookie: str) -> list[Any] | None:
-        """Return the values of a cookie that was signed for this purpose; ``None`` for any other text."""
+        """Return the values of a cookie that was signed for this purpose; ``None`` for any other
+        text.
+        """
         body, _, signature = cookie.partition(".")
         if len(cookie) > _COOKIE_MAX or not cookie.isascii():
             return None
@@ -133,17 +165,21 @@ class Logins:
             shown = _bytes(signature)
         except (binascii.Error, ValueError):
             return None
-        return list(json.loads(raw)) if hmac.compare_digest(self._sign(purpose, raw), shown) else None
+        return (
+            list(json.loads(raw)) if hmac.compare_digest(self._sign(purpose, raw), shown) else None
+        )
 
     def _sign(self, purpose: str, body: bytes) -> bytes:
-        return hmac.digest(self._key, f"crawler-lifecycle {purpose} 1\n".encode() + body, hashlib.sha256)
+        return hmac.digest(
+            self._key, f"crawler-lifecycle {purpose} 1\n".encode() + body, hashlib.sha256
+        )
 
 
 def cookie_name(host: str, name: str = COOKIE) -> str:
     """Return the name of the login cookie, or of another one, for this host.
 
-    Except on loopback, it begins with ``__Host-``. Browsers do not let another host of the same domain set such a
-    cookie. Otherwise that host could make a person work with a foreign login.
+    Except on loopback, it begins with ``__Host-``. Browsers do not let another host of the same
+    domain set such a cookie. Otherwise that host could make a person work with a foreign login.
     """
     return name if is_loopback(host) else f"__Host-{name}"
 
@@ -154,10 +190,12 @@ def cookie_of(headers: Headers, name: str = COOKIE) -> str | None:
 
 
 def from_own_page(headers: Headers, *, writes: bool) -> bool:
-    """Return whether one of our own pages sent this request. A read may also come from the browser's address bar.
+    """Return whether one of our own pages sent this request.
 
-    A foreign ``Origin`` was refused before. If the browser sends no ``Sec-Fetch-Site`` (plain HTTP, not on loopback),
-    only the cookie's ``SameSite=Strict`` protects us.
+    A read may also come from the browser's address bar.
+
+    A foreign ``Origin`` was refused before. If the browser sends no ``Sec-Fetch-Site`` (plain HTTP,
+    not on loopback), only the cookie's ``SameSite=Strict`` protects us.
     """
     site = headers.get("sec-fetch-site")
     if writes:

@@ -1,7 +1,8 @@
-"""Tokens of an OpenID Connect provider: their signatures, and which role and project a person has by their claims.
+"""Tokens of an OpenID Connect provider: their signatures, and which role and project a person has
+by their claims.
 
-The keys are in memory. So a token is judged without the provider, and people who are logged in stay logged in while it
-is unavailable.
+The keys are in memory. So a token is judged without the provider, and people who are logged in stay
+logged in while it is unavailable.
 """
 
 from __future__ import annotations
@@ -26,23 +27,35 @@ from crawler_lifecycle.web.serving import unauthorised
 from .recorder import present_call
 from .tokens import Caller, Role, digest
 
-#: The beginning of the name of each person, which no token of ours has; and of each signed token: ``{"`` in base64.
+#: The beginning of the name of each person, which no token of ours has; and of each signed token:
+#: ``{"`` in base64.
 PREFIX = "oidc:"
 SIGNED = "eyJ"
-#: Seconds between two readings of the keys, the least of them when tokens name unknown keys, and for how long keys
-#: count that cannot be read again. The seconds by which the issuer's clock may differ from ours.
+#: Seconds between two readings of the keys, the least of them when tokens name unknown keys, and
+#: for how long keys count that cannot be read again. The seconds by which the issuer's clock may
+#: differ from ours.
 KEYS_S = 600.0
 AGAIN_S = 10.0
 STALE_S = 24 * 3600.0
 LEEWAY_S = 30
-#: The least seconds between two readings because a known key has not signed a token: its issuer may have replaced it.
+#: The least seconds between two readings because a known key has not signed a token: its issuer may
+#: have replaced it.
 DOUBT_S = 60.0
-#: No others are accepted, and never one with a shared secret. The algorithm must also be the one of the key.
+#: No others are accepted, and never one with a shared secret. The algorithm must also be the one of
+#: the key.
 _CHECKS: Any = {"algorithms": ["RS256", "PS256", "ES256", "EdDSA"], "leeway": LEEWAY_S}
 _CHECKS["options"] = {"require": ["exp", "iat"], "enforce_minimum_key_length": True}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+|=-]{0,58}", re.ASCII)
 #: Errors of a library for a text that an attacker wrote.
-_BROKEN = (jwt.PyJWTError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+_BROKEN = (
+    jwt.PyJWTError,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+)
 
 
 class Oidc:
@@ -62,10 +75,14 @@ class Oidc:
         self._read_at = float("-inf")
         self._again = CachedAnswer(self._renew, AGAIN_S)
         self._doubted = CachedAnswer(self._again.read, DOUBT_S)
-        #: Value of the claim -> reference to the rights, and the rights: high roles first, then those of all projects.
-        #: Of the values of a person, the first one counts. The settings of a chart come without an order.
+        #: Value of the claim -> reference to the rights, and the rights: high roles first, then
+        #: those of all projects. Of the values of a person, the first one counts. The settings of a
+        #: chart come without an order.
         self._grants = {
-            value: (digest(f"{self.issuer} {of.roles_claim} {value}"), Caller("", role, project=one.project))
+            value: (
+                digest(f"{self.issuer} {of.roles_claim} {value}"),
+                Caller("", role, project=one.project),
+            )
             for role, everything in product(reversed(Role), (True, False))
             for value, one in of.roles.items()
             if (one.role, one.project == ALL) == (role, everything)
@@ -73,15 +90,22 @@ class Oidc:
 
     async def run(self) -> None:
         """Read the keys until the task is cancelled."""
-        await Loop("reading the issuer's keys", KEYS_S, meanwhile="known keys count for a day").run(self.read)
+        await Loop("reading the issuer's keys", KEYS_S, meanwhile="known keys count for a day").run(
+            self.read
+        )
 
     async def read(self) -> None:
-        """Read addresses and keys, at most every ``AGAIN_S`` seconds. Raises ``IssuerUnavailable``."""
+        """Read addresses and keys, at most every ``AGAIN_S`` seconds.
+
+        Raises ``IssuerUnavailable``.
+        """
         if problem := await self._again.read():
             raise IssuerUnavailable(problem)
 
     async def prepare(self, token: str) -> None:
-        """Read the keys if this token names one that is not known, or is not signed by the one that it names."""
+        """Read the keys if this token names one that is not known, or is not signed by the one that
+        it names.
+        """
         if not token.startswith(SIGNED):
             return
         if (key := self._key(token)) is None:
@@ -90,10 +114,16 @@ class Oidc:
             await self._doubted.read()
 
     async def _renew(self) -> str:
-        """Return the problem, or an empty text: failures are kept, too, so that tokens cannot cause many of them."""
+        """Return the problem, or an empty text: failures are kept, too, so that tokens cannot cause
+        many of them.
+        """
         try:
             document, found = await self.provider.read()
-            self._keys = {key.key_id: key for key in jwt.PyJWKSet.from_dict(found).keys if key.public_key_use != "enc"}
+            self._keys = {
+                key.key_id: key
+                for key in jwt.PyJWKSet.from_dict(found).keys
+                if key.public_key_use != "enc"
+            }
             self.document = document
             self._read_at = monotonic()
             self.problem = ""
@@ -105,58 +135,90 @@ class Oidc:
         try:
             head = jwt.get_unverified_header(token)
             # A provider signs other things, too, such as tokens that end logins.
-            fits = monotonic() - self._read_at < STALE_S and str(head.get("typ", "jwt")).lower() in ("jwt", "at+jwt")
+            fits = monotonic() - self._read_at < STALE_S and str(
+                head.get("typ", "jwt")
+            ).lower() in ("jwt", "at+jwt")
             return self._keys[head.get("kid")] if fits else None
         except _BROKEN:
             return None
 
     def person(self, token: str, nonce: str | None = None) -> tuple[Caller, str, int]:
-        """Return the owner of a token, a reference to the rights, and when the token ends, in seconds since 1970.
+        """Return the owner of a token, a reference to the rights, and when the token ends, in
+        seconds since 1970.
 
-        ``nonce`` is that of the login, if the token is of one. Raises ``Problem`` with 401, 403 or 503.
+        ``nonce`` is that of the login, if the token is of one. Raises ``Problem`` with 401, 403 or
+        503.
         """
         if (found := self._key(token)) is None and self.problem:
-            raise unavailable("issuer_unavailable", f"{self.problem}. Tokens of the gateway count meanwhile")
+            raise unavailable(
+                "issuer_unavailable", f"{self.problem}. Tokens of the gateway count meanwhile"
+            )
         audience = self._of.audience or self.client_id if nonce is None else self.client_id
         try:
             if found is None:
                 raise jwt.InvalidTokenError("no key of the issuer is for such a token")
-            claims: Document = jwt.decode(token, found, audience=audience, issuer=self.issuer, **_CHECKS)
-            if nonce is not None and (claims.get("nonce"), claims.get("azp", audience)) != (nonce, audience):
+            claims: Document = jwt.decode(
+                token, found, audience=audience, issuer=self.issuer, **_CHECKS
+            )
+            if nonce is not None and (claims.get("nonce"), claims.get("azp", audience)) != (
+                nonce,
+                audience,
+            ):
                 raise jwt.InvalidTokenError("it is of another login")
         except _BROKEN as error:
-            code = "token_expired" if isinstance(error, jwt.ExpiredSignatureError) else "invalid_token"
+            code = (
+                "token_expired" if isinstance(error, jwt.ExpiredSignatureError) else "invalid_token"
+            )
             raise unauthorised(
                 code,
-                f"the token of {self.issuer} is refused: {str(error)[:200]}; sign in again (docs/sign-in.md)",
+                f"the token of {self.issuer} is refused: {str(error)[:200]}; sign in again "
+                "(docs/sign-in.md)",
                 error="invalid_token",
             ) from None
         return *self._judge(claims), int(claims["exp"])
 
     def _judge(self, claims: Document) -> tuple[Caller, str]:
-        """Return whose claims these are, and the reference to the rights. Raises ``Problem`` 403 with the cure."""
+        """Return whose claims these are, and the reference to the rights.
+
+        Raises ``Problem`` 403 with the cure.
+        """
         of = self._of
         name = claims.get(self._of.name_claim)
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise _lacks(claims, of.name_claim, "which is no name here; set LIFECYCLE_OIDC__NAME_CLAIM to another")
+            raise _lacks(
+                claims,
+                of.name_claim,
+                "which is no name here; set LIFECYCLE_OIDC__NAME_CLAIM to another",
+            )
         holds = claims.get(of.roles_claim)
         values = holds if isinstance(holds, list) else [holds]
         value = next((grant for grant in self._grants if grant in values), None)
-        # Many issuers let people write any address. One that is not verified gives neither a name nor a role.
+        # Many issuers let people write any address. One that is not verified gives neither a name
+        # nor a role.
         if "email" in (of.name_claim, of.roles_claim) and claims.get("email_verified") is not True:
-            cure = "not true; verify it, or set LIFECYCLE_OIDC__NAME_CLAIM or LIFECYCLE_OIDC__ROLES_CLAIM to another"
+            cure = (
+                "not true; verify it, or set LIFECYCLE_OIDC__NAME_CLAIM or "
+                "LIFECYCLE_OIDC__ROLES_CLAIM to another"
+            )
             lack = _lacks(claims, "email_verified", cure)
         elif value is None:
-            lack = _lacks(claims, of.roles_claim, "and LIFECYCLE_OIDC__ROLES has none of it; let the operator add one")
+            lack = _lacks(
+                claims,
+                of.roles_claim,
+                "and LIFECYCLE_OIDC__ROLES has none of it; let the operator add one",
+            )
         else:
             held, caller = self._grants[value]
             return replace(caller, name=PREFIX + name), held
-        # Only now: an answer that is being sent has its caller there, and its token is judged again and again.
+        # Only now: an answer that is being sent has its caller there, and its token is judged again
+        # and again.
         present_call().caller = Caller(PREFIX + name, None, project=NONE)
         raise lack
 
     def granted(self, name: str, held: str) -> Caller | None:
-        """Return the caller with this name and these rights; ``None``: no settings give them (any more)."""
+        """Return the caller with this name and these rights; ``None``: no settings give them (any
+        more).
+        """
         found = dict(self._grants.values()).get(held)
         return found and replace(found, name=name)
 
@@ -173,4 +235,6 @@ def _signed(token: str, key: jwt.PyJWK) -> bool:
 
 
 def _lacks(claims: Document, name: str, cure: str) -> Problem:
-    return Problem(403, "forbidden", f"The claim {name} of the issuer holds {claims.get(name)!r:.200}, {cure}")
+    return Problem(
+        403, "forbidden", f"The claim {name} of the issuer holds {claims.get(name)!r:.200}, {cure}"
+    )

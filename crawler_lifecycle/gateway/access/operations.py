@@ -42,7 +42,8 @@ logger = logging.getLogger(__name__)
 #: The most bytes of a body. Only bodies that list tasks may be larger.
 BODY_MAX = 1024 * 1024
 BODY_OF_TASKS_MAX = 2 * 1024 * 1024
-#: Seconds between two checks of the token of a long answer. The docs promise that a revoked token ends it in a second.
+#: Seconds between two checks of the token of a long answer. The docs promise that a revoked token
+#: ends it in a second.
 CHECK_S = 0.4
 
 T = TypeVar("T", bound=BaseModel)
@@ -50,7 +51,10 @@ T = TypeVar("T", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The rights that an operation needs, and its limits. Everybody may call it if ``role`` is ``None``."""
+    """The rights that an operation needs, and its limits.
+
+    Everybody may call it if ``role`` is ``None``.
+    """
 
     role: Role | None
     body_max: int = BODY_MAX
@@ -76,44 +80,51 @@ class Access:
 _READ = Access(Role.READ)
 #: The most bytes of the forms for login and logout.
 _FORM_MAX = 8 * 1024
-#: Rights, each with the operations that need them. Force, ``rerun`` and resending need no higher role than a plain stop
-#: or start: a caller who may start crawls must also be able to end them. All operations on webhooks need ``admin``. We
-#: call the address of a webhook, and the address may contain a secret of the receiver.
+#: Rights, each with the operations that need them. Force, ``rerun`` and resending need no higher
+#: role than a plain stop or start: a caller who may start crawls must also be able to end them. All
+#: operations on webhooks need ``admin``. We call the address of a webhook, and the address may
+#: contain a secret of the receiver.
 _NEEDS: tuple[tuple[Access, str], ...] = (
     (Access(None), "healthz readyz"),
     (
         _READ,
-        """metrics openapi getHealth listCrawlers listRecentRuns listPools
-        listRuns compareRun listTasks getTimeline listCorrections listCorrectionsOfRun summarizeCorrections listFiles
-        getItems getItemStats listManagers getManager listJobs getManagerLog listPlans listGraphs getGraphPicture
-        getGraphLog listSteps getStep getContext listSchedules getSchedule listDue listQuotas""",
+        """metrics openapi getHealth listCrawlers listRecentRuns listPools listRuns compareRun
+        listTasks getTimeline listCorrections listCorrectionsOfRun summarizeCorrections listFiles
+        getItems getItemStats listManagers getManager listJobs getManagerLog listPlans listGraphs
+        getGraphPicture getGraphLog listSteps getStep getContext listSchedules getSchedule
+        listDue listQuotas""",
     ),
     (Access(Role.READ, everything=True), "getAudit"),
     (Access(Role.OPERATE, everything=True), "audit"),
     (Access(Role.READ, stream="when waited"), "getRun getGraph getGraphStatus"),
     (Access(Role.READ, stream="when followed"), "getLog"),
-    (Access(Role.READ, stream="always"), "getFile getFeed streamEvents downloadArchive getStepResult listResults"),
+    (
+        Access(Role.READ, stream="always"),
+        "getFile getFeed streamEvents downloadArchive getStepResult listResults",
+    ),
     (Access(Role.READ, own_run=True), "getStop"),
     (
         Access(Role.OPERATE),
-        """stopRun resumeRun lookAtRun resendExport
-        startManager addJobs stopManager pauseManager resumeManager capManager
-        startDraft cancelSteps retrySteps approveStep stopGraph
+        """stopRun resumeRun lookAtRun resendExport startManager addJobs stopManager pauseManager
+        resumeManager capManager startDraft cancelSteps retrySteps approveStep stopGraph
         putSchedule deleteSchedule pauseSchedule resumeSchedule triggerSchedule backfillSchedule""",
     ),
-    (Access(Role.OPERATE, body_max=BODY_OF_TASKS_MAX), "startRun startGraph addGraphPage appendSteps"),
+    (
+        Access(Role.OPERATE, body_max=BODY_OF_TASKS_MAX),
+        "startRun startGraph addGraphPage appendSteps",
+    ),
     (Access(Role.OPERATE, body_max=BODY_OF_TASKS_MAX, own_run=True), "addTasks"),
     (Access(Role.OPERATE, own_task=True), "uploadFiles"),
     (
         Access(Role.ADMIN),
-        """deleteRun putWebhook listWebhooks getWebhook deleteWebhook pauseWebhook resumeWebhook testWebhook
-        listWebhookDeliveries listAccess""",
+        """deleteRun putWebhook listWebhooks getWebhook deleteWebhook pauseWebhook resumeWebhook
+        testWebhook listWebhookDeliveries listAccess""",
     ),
     # The API of scrapyd, if it is switched on.
     (
         Access(Role.READ, basic=True),
-        """scrapydDaemonstatus scrapydListprojects scrapydListversions scrapydListspiders scrapydListjobs scrapydStatus
-        scrapydLog""",
+        """scrapydDaemonstatus scrapydListprojects scrapydListversions scrapydListspiders
+        scrapydListjobs scrapydStatus scrapydLog""",
     ),
     (
         Access(Role.OPERATE, basic=True),
@@ -126,19 +137,26 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
     (Access(None, body_max=_FORM_MAX, page=True), "logIn logOut"),
     (
         Access(Role.READ, page=True),
-        """showRuns showRun showTasks showTimeline showLog showFiles showFile showItems showCrawlers showCrawler
-        showCorrections showManagers showManager showGraphs showGraph showSchedules showSchedule showPools""",
+        """showRuns showRun showTasks showTimeline showLog showFiles showFile showItems showCrawlers
+        showCrawler showCorrections showManagers showManager showGraphs showGraph showSchedules
+        showSchedule showPools""",
     ),
     (Access(Role.READ, everything=True, page=True), "showAudit"),
     (Access(Role.OPERATE, everything=True, page=True), "pressAudit"),
     (Access(Role.READ, stream="always", page=True), "fetchLog streamPage"),
     (
         Access(Role.OPERATE, page=True),
-        """showStart showStartManager showStartGraph pressRuns pressExport pressManager pressManagers pressGraph
-        pressGraphs pressSchedule showPutSchedule pressPutSchedule""",
+        """showStart showStartManager showStartGraph pressRuns pressExport pressManager
+        pressManagers pressGraph pressGraphs pressSchedule showPutSchedule pressPutSchedule""",
     ),
-    (Access(Role.OPERATE, body_max=BODY_OF_TASKS_MAX, page=True), "pressStart pressStartManager pressStartGraph"),
-    (Access(Role.ADMIN, page=True), "showWebhooks showWebhook pressWebhook showPutWebhook pressPutWebhook showAccess"),
+    (
+        Access(Role.OPERATE, body_max=BODY_OF_TASKS_MAX, page=True),
+        "pressStart pressStartManager pressStartGraph",
+    ),
+    (
+        Access(Role.ADMIN, page=True),
+        "showWebhooks showWebhook pressWebhook showPutWebhook pressPutWebhook showAccess",
+    ),
 )
 #: By operation id.
 ACCESS: Mapping[str, Access] = {name: access for access, names in _NEEDS for name in names.split()}
@@ -146,7 +164,10 @@ ACCESS: Mapping[str, Access] = {name: access for access, names in _NEEDS for nam
 
 @dataclass(frozen=True, slots=True)
 class Entrance:
-    """The rules for callers of a gateway. Without ``callers`` it is open. ``check`` refuses foreign pages and hosts."""
+    """The rules for callers of a gateway.
+
+    Without ``callers`` it is open. ``check`` refuses foreign pages and hosts.
+    """
 
     callers: TokenFile | None = None
     task_key: bytes | None = None
@@ -159,18 +180,25 @@ class Entrance:
 
 
 class Operations:
-    """Finds the operation of a request. Raises ``RuntimeError`` if a route of the app is not in ``ACCESS``."""
+    """Finds the operation of a request.
+
+    Raises ``RuntimeError`` if a route of the app is not in ``ACCESS``.
+    """
 
     def __init__(self, app: FastAPI) -> None:
         self._known: list[tuple[re.Pattern[str], set[str], str]] = []
         for route in iter_route_contexts(app.routes):
             name = getattr(route, "operation_id", None) or route.name
             if name not in ACCESS or route.path is None:
-                raise RuntimeError(f"{route.path}: operation {name!r} has no entry in ACCESS; say who may call it")
+                raise RuntimeError(
+                    f"{route.path}: operation {name!r} has no entry in ACCESS; say who may call it"
+                )
             self._known.append((compile_path(route.path)[0], set(route.methods or ()), str(name)))
 
     def of(self, method: str, path: str) -> tuple[str | None, Mapping[str, str]]:
-        """Return the id of an operation and the parameters in its path; ``None`` if no operation fits."""
+        """Return the id of an operation and the parameters in its path; ``None`` if no operation
+        fits.
+        """
         for pattern, methods, name in self._known:
             found = pattern.match(path)
             if found and method in methods:
@@ -178,7 +206,8 @@ class Operations:
         return None, {}
 
     def unknown(self, path: str) -> Access:
-        """Return the rights for a request that fits no operation: an unknown path, or a wrong method.
+        """Return the rights for a request that fits no operation: an unknown path, or a wrong
+        method.
 
         Only a caller who may read gets the answer 404 or 405.
         """
@@ -187,30 +216,43 @@ class Operations:
 
 
 def caller_name() -> str | None:
-    """Return the name of the present caller; ``None`` on an open gateway, or for a request without a token."""
+    """Return the name of the present caller; ``None`` on an open gateway, or for a request without
+    a token.
+    """
     caller = present_call().caller
     return None if caller is None else caller.name
 
 
 def caller_key() -> str | None:
-    """Return the name of the present caller with its project, as quotas count it; ``None`` as for ``caller_name``."""
+    """Return the name of the present caller with its project, as quotas count it; ``None`` as for
+    ``caller_name``.
+    """
     caller = present_call().caller
     return None if caller is None else caller.key
 
 
 def caller_role() -> Role | None:
-    """Return the role of the present caller; ``None`` on an open gateway, where every caller may do everything."""
+    """Return the role of the present caller; ``None`` on an open gateway, where every caller may do
+    everything.
+    """
     caller = present_call().caller
     return None if caller is None else caller.role
 
 
 def may(operation: str) -> bool:
-    """Return whether the present caller may do this. A page uses it to show only buttons that will work."""
+    """Return whether the present caller may do this.
+
+    A page uses it to show only buttons that will work.
+    """
     caller = present_call().caller
     needed = ACCESS[operation].role
     if caller is None or needed is None:
         return True
-    return caller.role is not None and caller.role.covers(needed) and _reaches(caller, ACCESS[operation])
+    return (
+        caller.role is not None
+        and caller.role.covers(needed)
+        and _reaches(caller, ACCESS[operation])
+    )
 
 
 def _reaches(caller: Caller, access: Access) -> bool:
@@ -255,9 +297,17 @@ class AuthenticationMiddleware:
         access = ACCESS[operation] if operation else self.operations.unknown(scope["path"])
         scope["lifecycle.body_max"] = access.body_max
         headers = Headers(scope=scope)
-        if access.page and scope["method"] == "POST" and "origin" not in headers and "authorization" not in headers:
-            # Only browsers send forms, and they send ``Origin`` with each form. Programs use the API.
-            raise Problem(403, "foreign_origin", "Origin: missing; send the form from a page of this gateway")
+        if (
+            access.page
+            and scope["method"] == "POST"
+            and "origin" not in headers
+            and "authorization" not in headers
+        ):
+            # Only browsers send forms, and they send ``Origin`` with each form. Programs use the
+            # API.
+            raise Problem(
+                403, "foreign_origin", "Origin: missing; send the form from a page of this gateway"
+            )
         address = address_of(scope.get("client"))
         call = present_call()
         if (oidc := self.entrance.oidc) is not None:
@@ -267,11 +317,15 @@ class AuthenticationMiddleware:
             call.caller = self._known(headers, address)
             call.admitted = call.caller is not None
             if self.entrance.callers is not None:
-                self.limits.spend_freely(call.caller.key if call.caller else address, operation, access.per_s)
+                self.limits.spend_freely(
+                    call.caller.key if call.caller else address, operation, access.per_s
+                )
             with self._called(scope, call.caller, operation):
                 await self.app(scope, receive, send)
             return
-        caller = call.caller = self._caller(headers, access, address, writes=scope["method"] not in ("GET", "HEAD"))
+        caller = call.caller = self._caller(
+            headers, access, address, writes=scope["method"] not in ("GET", "HEAD")
+        )
         call.admitted = True
         _check(caller, access, operation or "this", parameters)
         name = caller.key if caller else None
@@ -296,17 +350,26 @@ class AuthenticationMiddleware:
         with limited(project), structlog.contextvars.bound_contextvars(**scope[ABOUT]):
             yield
 
-    def _caller(self, headers: Headers, access: Access, address: str | None, *, writes: bool = False) -> Caller | None:
-        """Return the caller; ``None`` on an open gateway. Raises ``Problem`` 401, or 429 after too many wrong tokens
-        from this address. With the address ``None``, wrong tokens are not counted."""
+    def _caller(
+        self, headers: Headers, access: Access, address: str | None, *, writes: bool = False
+    ) -> Caller | None:
+        """Return the caller; ``None`` on an open gateway.
+
+        Raises ``Problem`` 401, or 429 after too many wrong tokens from this address. With the
+        address ``None``, wrong tokens are not counted."""
         callers = self.entrance.callers
         key = self.entrance.task_key
         if callers is None:
-            # A crawler's token is limited to its own run on an open gateway too, as on a gateway with tokens.
+            # A crawler's token is limited to its own run on an open gateway too, as on a gateway
+            # with tokens.
             with contextlib.suppress(Problem):
                 return _crawler(key, _token(headers, access))
             return None
-        if not access.basic and "authorization" not in headers and (browser := self._browser(headers, writes)):
+        if (
+            not access.basic
+            and "authorization" not in headers
+            and (browser := self._browser(headers, writes))
+        ):
             return browser
         token = _token(headers, access)
         if crawler := _crawler(key, token):
@@ -341,23 +404,39 @@ class AuthenticationMiddleware:
         return self.logins.find(cookie, self.clock())
 
     def _known(self, headers: Headers, address: str) -> Caller | None:
-        """Return the caller of an operation that needs no token, if the request has a valid token all the same."""
+        """Return the caller of an operation that needs no token, if the request has a valid token
+        all the same.
+        """
         try:
-            return self._caller(headers, _READ, address) if {"authorization", "cookie"} & set(headers) else None
+            return (
+                self._caller(headers, _READ, address)
+                if {"authorization", "cookie"} & set(headers)
+                else None
+            )
         except Problem:
             return None
 
     async def _until_revoked(
-        self, caller: Caller, headers: Headers, access: Access, scope: Scope, receive: Receive, send: Send
+        self,
+        caller: Caller,
+        headers: Headers,
+        access: Access,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
     ) -> None:
-        """Send the answer while the token is valid. If the token is revoked, or gets another role or project, end the
-        answer, even a silent stream."""
+        """Send the answer while the token is valid.
+
+        If the token is revoked, or gets another role or project, end the answer, even a silent
+        stream."""
         begun = ended = sized = False
 
         async def noted(message: Message) -> None:
             nonlocal begun, ended, sized
             begun = True
-            sized = sized or any(name.lower() == b"content-length" for name, _ in message.get("headers", ()))
+            sized = sized or any(
+                name.lower() == b"content-length" for name, _ in message.get("headers", ())
+            )
             ended = message["type"] == "http.response.body" and not message.get("more_body", False)
             await send(message)
 
@@ -378,10 +457,13 @@ class AuthenticationMiddleware:
                     await asyncio.wait([answer])
                     if not begun:
                         raise
-                    if not ended and not sized:  # after a Content-Length, the server closes the connection
+                    # After a Content-Length, the server closes the connection.
+                    if not ended and not sized:
                         with contextlib.suppress(TimeoutError):
                             async with asyncio.timeout(CHECK_S):
-                                await send({"type": "http.response.body", "body": b"", "more_body": False})
+                                await send(
+                                    {"type": "http.response.body", "body": b"", "more_body": False}
+                                )
                     return
             answer.result()
         finally:
@@ -392,7 +474,11 @@ def _token(headers: Headers, access: Access) -> str:
     """Return the token of a request. Raises ``Problem`` 401."""
     token = password(headers) if access.basic else bearer(headers)
     if token is None:
-        how = "log in with the token as password" if access.basic else "send Authorization: Bearer TOKEN"
+        how = (
+            "log in with the token as password"
+            if access.basic
+            else "send Authorization: Bearer TOKEN"
+        )
         raise unauthorised("unauthenticated", f"Authorization: missing; {how}", basic=access.basic)
     return token
 
@@ -409,7 +495,9 @@ def _crawler(key: bytes | None, token: str) -> Caller | None:
     return None
 
 
-def _check(caller: Caller | None, access: Access, operation: str, parameters: Mapping[str, str]) -> None:
+def _check(
+    caller: Caller | None, access: Access, operation: str, parameters: Mapping[str, str]
+) -> None:
     """Raise ``Problem`` 403 if this caller may not call this operation."""
     if caller is None or access.role is None:
         return
@@ -417,9 +505,15 @@ def _check(caller: Caller | None, access: Access, operation: str, parameters: Ma
     if caller.role is not None:
         if caller.role.covers(access.role) and _reaches(caller, access):
             return
-        detail = f"{operation} needs the role {access.role}; the token of {caller.name!r} has {caller.role}"
+        detail = (
+            f"{operation} needs the role {access.role}; the token of {caller.name!r} has "
+            f"{caller.role}"
+        )
         if caller.role.covers(access.role):
-            detail = f"{operation} is about all projects; the token of {caller.name!r} has the project {caller.project}"
+            detail = (
+                f"{operation} is about all projects; the token of {caller.name!r} has the "
+                f"project {caller.project}"
+            )
     elif caller.task is not None:
         index, attempt = caller.task
         own = {"run_id": str(run_id), "index": str(index), "attempt": str(attempt)}
@@ -430,23 +524,34 @@ def _check(caller: Caller | None, access: Access, operation: str, parameters: Ma
         # The text does not show whether the other run exists.
         if access.own_run and parameters.get("run_id") == str(run_id):
             return
-        detail = f"the token of run {run_id} adds tasks to that run, reads its stop, and does nothing else"
+        detail = (
+            f"the token of run {run_id} adds tasks to that run, reads its stop, and does "
+            "nothing else"
+        )
     logger.warning("refused: %s", detail)
     raise forbidden(detail, access.role)
 
 
 def forbidden(detail: str, scope: str) -> Problem:
-    """Return the problem 403 for a token with too few rights, which says what it lacks (RFC 6750, section 3)."""
+    """Return the problem 403 for a token with too few rights, which says what it lacks (RFC 6750,
+    section 3).
+    """
     challenge = f'Bearer realm="crawler-lifecycle", error="insufficient_scope", scope="{scope}"'
     return Problem(403, "forbidden", detail, headers={"WWW-Authenticate": challenge})
 
 
 def _is_stream(access: Access, scope: Scope) -> bool:
-    """Return whether this request counts as a stream. A request that waits for changes counts as one, too."""
+    """Return whether this request counts as a stream.
+
+    A request that waits for changes counts as one, too.
+    """
     asked = parse_qs(scope["query_string"].decode("latin-1"))
     match access.stream:
         case "when followed":
-            return any(one.lower() in ("1", "true", "t", "yes", "y", "on") for one in asked.get("follow", []))
+            return any(
+                one.lower() in ("1", "true", "t", "yes", "y", "on")
+                for one in asked.get("follow", [])
+            )
         case "when waited":
             return any(one.strip() != "0" for one in asked.get("wait", []))
     return access.stream == "always"

@@ -1,4 +1,6 @@
-"""Places for work that takes long: shared fairly by projects, with a deadline, and ended with its client."""
+"""Places for work that takes long: shared fairly by projects, with a deadline, and ended with its
+client.
+"""
 
 from __future__ import annotations
 
@@ -37,15 +39,20 @@ _WORK: ContextVar[_Work | None] = ContextVar("work", default=None)
 
 
 def is_over() -> bool:
-    """Return whether the present work should end, because its time is over or its client has left."""
+    """Return whether the present work should end, because its time is over or its client has
+    left.
+    """
     work = _WORK.get()
     return work is not None and time.monotonic() >= work.until
 
 
 class Places:
-    """Places for work that takes long, and threads for it. ``share`` is the most places of one project.
+    """Places for work that takes long, and threads for it.
 
-    Of all that wait for a place, each project has no more than its share in the line: the others wait behind them.
+    ``share`` is the most places of one project.
+
+    Of all that wait for a place, each project has no more than its share in the line: the others
+    wait behind them.
     """
 
     def __init__(self, most: int, share: int) -> None:
@@ -63,13 +70,15 @@ class Places:
     async def run(self, request: Request | None, work: Callable[..., T], *args: object) -> T:
         """Return what the work returns, which a thread does. Raises what it raises.
 
-        The work asks ``is_over`` and ends. It is over ``WORK_S`` after its begin, and as soon as nobody waits for it
-        any more. It keeps its place until it has ended. With a ``request``, raises ``Problem`` 503 if there is no place
-        within ``WAIT_S``, and 408 if the client leaves. Streams give no request: their server cancels them then.
+        The work asks ``is_over`` and ends. It is over ``WORK_S`` after its begin, and as soon as
+        nobody waits for it any more. It keeps its place until it has ended. With a ``request``,
+        raises ``Problem`` 503 if there is no place within ``WAIT_S``, and 408 if the client leaves.
+        Streams give no request: their server cancels them then.
         """
         present = _Work()
         done = asyncio.create_task(self._done(present, work, *args))
-        done.add_done_callback(lambda _: done.cancelled() or done.exception())  # nobody may wait for it any more
+        # Nobody may wait for it any more.
+        done.add_done_callback(lambda _: done.cancelled() or done.exception())
         waits_until = time.monotonic() + WAIT_S
         try:
             while not (await asyncio.wait([done], timeout=ASK_S))[0]:

@@ -1,6 +1,7 @@
 """The recorder of the access log: one row for each request that changes something or is refused.
 
-No request waits for its row. Rows are written twice a second, and wait in memory while the database is unavailable.
+No request waits for its row. Rows are written twice a second, and wait in memory while the database
+is unavailable.
 """
 
 from __future__ import annotations
@@ -35,16 +36,18 @@ from .tokens import PREFIX, Caller
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two writes, seconds for the last write of a process, and the most rows of one write.
+#: Seconds between two writes, seconds for the last write of a process, and the most rows of one
+#: write.
 EVERY_S = 0.5
 LAST_S = 5.0
 AT_ONCE = 500
-#: The most rows that wait for the database. Further rows are lost; the log has a line for each request.
+#: The most rows that wait for the database. Further rows are lost; the log has a line for each
+#: request.
 WAITING_MAX = 10_000
 #: Equal requests of so many seconds are one row, if they failed or are of a crawler.
 WINDOW_S = 10.0
-#: The most different rows of this time: of nobody who is known, of known callers, and of each of these. All others are
-#: one row together. So no caller hides what another one did.
+#: The most different rows of this time: of nobody who is known, of known callers, and of each of
+#: these. All others are one row together. So no caller hides what another one did.
 STRANGERS_MAX = 10
 KNOWN_MAX = 500
 EACH_MAX = 50
@@ -53,12 +56,16 @@ OTHERS = "others"
 UNKNOWN = "unknown"
 
 #: A token of a caller, of a crawler, of a runner or of an issuer.
-_TOKEN = re.compile(rf"{PREFIX}[\w-]{{43}}|\b(?:task|files)\.\d+-[0-9a-f]{{32}}\.[\w.-]+|eyJ[\w.-]{{20,}}", re.ASCII)
-#: Operations for which no role is needed. A token of any role may repeat them, and nothing limits their rate.
+_TOKEN = re.compile(
+    rf"{PREFIX}[\w-]{{43}}|\b(?:task|files)\.\d+-[0-9a-f]{{32}}\.[\w.-]+|eyJ[\w.-]{{20,}}", re.ASCII
+)
+#: Operations for which no role is needed. A token of any role may repeat them, and nothing limits
+#: their rate.
 _LOGINS = frozenset({"logIn", "logOut", "endSignIn"})
 _REFUSED = frozenset({401, 403, 429})
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
-#: The path of one thing, in the API or on the page; the page has forms at ``/runs/new`` and the like.
+#: The path of one thing, in the API or on the page; the page has forms at ``/runs/new`` and the
+#: like.
 _ABOUT = re.compile(rf"(?:/v1|(?!/\w+/new$))/({'|'.join(get_args(Kind))})s/([^/?#]+)")
 
 
@@ -68,16 +75,23 @@ class Call:
 
     caller: Caller | None = None
     admitted: bool = False
-    """True when the caller may call; false for wrong tokens, and for operations that need no token."""
+    """True when the caller may call; false for wrong tokens, and for operations that need no
+    token.
+    """
     about: list[tuple[str | None, str | None, str | None, bool]] = field(default_factory=list)
-    """Kind and number of each thing that it was about, the text of the button, and whether it was done."""
+    """Kind and number of each thing that it was about, the text of the button, and whether it was
+    done.
+    """
 
 
 _CALL: ContextVar[Call | None] = ContextVar("call", default=None)
 
 
 def present_call() -> Call:
-    """Return the request that is being served. Routes add only what neither path nor ``Location`` says."""
+    """Return the request that is being served.
+
+    Routes add only what neither path nor ``Location`` says.
+    """
     return _CALL.get() or Call()
 
 
@@ -89,7 +103,9 @@ class Recorder:
     clock: Clock
     monotonic: Callable[[], float] = time.monotonic
     _waiting: deque[AccessRow] = field(default_factory=deque)
-    _counted: dict[bool, dict[tuple[object, ...], AccessRow]] = field(default_factory=lambda: {False: {}, True: {}})
+    _counted: dict[bool, dict[tuple[object, ...], AccessRow]] = field(
+        default_factory=lambda: {False: {}, True: {}}
+    )
     _began: float = 0.0
     _lost: int = 0
     _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -101,18 +117,35 @@ class Recorder:
             return
         self._lost += 1
         if self._lost % 1000 == 1:
-            logger.error("the access log has lost %d rows: the database is away; this log has them", self._lost)
+            logger.error(
+                "the access log has lost %d rows: the database is away; this log has them",
+                self._lost,
+            )
 
     def count(self, row: AccessRow, *, known: bool) -> None:
-        """Take a row of which there may be very many. Equal ones are one row, ``WINDOW_S`` later."""
+        """Take a row of which there may be very many.
+
+        Equal ones are one row, ``WINDOW_S`` later.
+        """
         self.end_window()
         counted = self._counted[known]
         own = sum(key[:2] == _key(row)[:2] for key in counted) if _key(row) not in counted else 0
-        if own >= EACH_MAX or (_key(row) not in counted and len(counted) >= (KNOWN_MAX if known else STRANGERS_MAX)):
-            row = replace(row, caller=None, caller_project=NONE, operation=OTHERS, address=None, outcome=OTHERS)
+        if own >= EACH_MAX or (
+            _key(row) not in counted and len(counted) >= (KNOWN_MAX if known else STRANGERS_MAX)
+        ):
+            row = replace(
+                row,
+                caller=None,
+                caller_project=NONE,
+                operation=OTHERS,
+                address=None,
+                outcome=OTHERS,
+            )
         if before := counted.get(_key(row)):
             same = row.subject == before.subject
-            row = replace(before, requests=before.requests + 1, subject=row.subject if same else None)
+            row = replace(
+                before, requests=before.requests + 1, subject=row.subject if same else None
+            )
         counted[_key(row)] = row
 
     def end_window(self, *, now: bool = False) -> None:
@@ -126,7 +159,9 @@ class Recorder:
 
     async def run(self) -> None:
         """Write rows until the task is cancelled."""
-        await Loop("writing the access log", EVERY_S, meanwhile="rows wait in memory", retry_s=(1, 10)).run(self.flush)
+        await Loop(
+            "writing the access log", EVERY_S, meanwhile="rows wait in memory", retry_s=(1, 10)
+        ).run(self.flush)
 
     async def flush(self) -> None:
         """Write all rows that wait. Raises what the store raises."""
@@ -154,12 +189,24 @@ class Recorder:
 
 
 def _key(row: AccessRow) -> tuple[object, ...]:
-    return row.caller, row.caller_project, row.operation, row.address, row.status, row.outcome, row.kind, row.verb
+    return (
+        row.caller,
+        row.caller_project,
+        row.operation,
+        row.address,
+        row.status,
+        row.outcome,
+        row.kind,
+        row.verb,
+    )
 
 
 @dataclass(eq=False)
 class Recording:
-    """ASGI middleware that gives each request to the recorder. It is around the one that checks callers."""
+    """ASGI middleware that gives each request to the recorder.
+
+    It is around the one that checks callers.
+    """
 
     app: ASGIApp
     recorder: Recorder
@@ -196,11 +243,16 @@ class Recording:
         reads = scope["method"] in _READS and operation not in _LOGINS
         if not refused and (reads or not call.admitted or (caller and caller.task)):
             return
-        name, project = (caller.name, caller.project) if caller else (None, ALL if call.admitted else NONE)
+        name, project = (
+            (caller.name, caller.project) if caller else (None, ALL if call.admitted else NONE)
+        )
         if caller is not None and caller.role is None:
-            # A crawler reaches its own run only, whichever project that has. Of another run, nothing is looked up.
+            # A crawler reaches its own run only, whichever project that has. Of another run,
+            # nothing is looked up.
             project = NONE if status == 403 else ALL
-        outcome = code or ("no_answer" if status is None else "done" if status < 400 else str(status))
+        outcome = code or (
+            "no_answer" if status is None else "done" if status < 400 else str(status)
+        )
         address = address_of(scope.get("client")) or None
         row = AccessRow(self.recorder.clock(), name, project, operation, address, status, outcome)
         if not refused and call.about:  # a page shows in one answer what became of each thing
@@ -212,11 +264,17 @@ class Recording:
                     self.recorder.count(replace(one, outcome="not_done"), known=True)
             return
         # ``Location`` names what was begun, but after a login the page from which the browser came.
-        if operation not in _LOGINS and (found := _ABOUT.match(unquote(place)) or _ABOUT.match(scope["path"])):
+        if operation not in _LOGINS and (
+            found := _ABOUT.match(unquote(place)) or _ABOUT.match(scope["path"])
+        ):
             # Somebody could give a token where a name belongs.
             row = replace(row, kind=found[1], subject=_TOKEN.sub("…", found[2]))
         # Everybody can cause failures without end, and a crawler acts without a person.
-        if (status or 0) >= 400 or operation in _LOGINS or (caller is not None and caller.role is None):
+        if (
+            (status or 0) >= 400
+            or operation in _LOGINS
+            or (caller is not None and caller.role is None)
+        ):
             self.recorder.count(row, known=call.admitted)
         else:
             self.recorder.note(row)

@@ -1,7 +1,8 @@
 """Tokens: the tokens file, its callers and their roles, and the tokens of the database.
 
-The file contains only hashes. A token has 256 random bits, so nobody can find it from its SHA-256, and other users may
-read the file. But other users must not write it: they could add a token of their own. Such a file is refused.
+The file contains only hashes. A token has 256 random bits, so nobody can find it from its SHA-256,
+and other users may read the file. But other users must not write it: they could add a token of
+their own. Such a file is refused.
 """
 
 from __future__ import annotations
@@ -39,9 +40,11 @@ logger = logging.getLogger(__name__)
 PREFIX = "crawl_"
 #: Seconds between two checks for changes of the file.
 FRESH_S = 0.5
-#: Seconds between two readings of the database's tokens. A new or revoked token counts after this time.
+#: Seconds between two readings of the database's tokens. A new or revoked token counts after this
+#: time.
 KEPT_S = 2.0
-#: Seconds for which a gateway that cannot read the database accepts the tokens that it has read before.
+#: Seconds for which a gateway that cannot read the database accepts the tokens that it has read
+#: before.
 STALE_S = 60.0
 FILE_MAX = 1024 * 1024
 _KEYS = ("name", "role", "sha256", "expires", "project")
@@ -65,8 +68,9 @@ class Role(enum.StrEnum):
 class Caller:
     """The sender of a request.
 
-    ``role`` is ``None`` for a crawler and for the runner of a task. A crawler may only add tasks to ``run`` and read
-    its stop. The runner of ``task`` (index and attempt) may only upload the files of that task.
+    ``role`` is ``None`` for a crawler and for the runner of a task. A crawler may only add tasks to
+    ``run`` and read its stop. The runner of ``task`` (index and attempt) may only upload the files
+    of that task.
     """
 
     name: str
@@ -98,14 +102,21 @@ class TokenFileError(Exception):
 
 
 def new_token(name: str, role: Role | str, project: str = DEFAULT) -> tuple[str, str]:
-    """Return a new token, and the lines of TOML for the tokens file. The lines do not contain the token itself.
+    """Return a new token, and the lines of TOML for the tokens file.
+
+    The lines do not contain the token itself.
 
     Raises ``ValueError`` for a name, role or project that the file must not contain.
     """
     _check_name(name)
     _check_project(project)
     token = PREFIX + secrets.token_urlsafe(32)
-    lines = ["[[token]]", f'name = "{name}"', f'role = "{_role(str(role)).value}"', f'sha256 = "{digest(token)}"']
+    lines = [
+        "[[token]]",
+        f'name = "{name}"',
+        f'role = "{_role(str(role)).value}"',
+        f'sha256 = "{digest(token)}"',
+    ]
     lines += [] if project == DEFAULT else [f'project = "{project}"']
     return token, "\n".join(lines) + "\n"
 
@@ -118,8 +129,8 @@ def digest(token: str) -> str:
 class TokenFile:
     """The tokens of a file, which is read again after each change.
 
-    If a new version of the file is broken, the former tokens stay valid. The log and ``problem`` then report the error
-    until the file is correct. The constructor raises ``TokenFileError``.
+    If a new version of the file is broken, the former tokens stay valid. The log and ``problem``
+    then report the error until the file is correct. The constructor raises ``TokenFileError``.
 
     It also knows the tokens of the database, after ``keep``. A token of the file always wins.
     """
@@ -142,13 +153,17 @@ class TokenFile:
         self._kept = entries or {}
 
     def find(self, token: str, now: datetime) -> tuple[Caller | None, bool]:
-        """Return the caller of this token, and whether it has expired. All entries are compared in constant time."""
+        """Return the caller of this token, and whether it has expired.
+
+        All entries are compared in constant time.
+        """
         return self.find_hash(digest(token), now)
 
     def find_hash(self, shown: str, now: datetime) -> tuple[Caller | None, bool]:
         """Return the caller of the token with this hash, and whether the token has expired.
 
-        Raises ``Problem`` 503 for a token that is not in the file, when the database was not read for too long.
+        Raises ``Problem`` 503 for a token that is not in the file, when the database was not read
+        for too long.
         """
         self._refresh()
         found: Entry | None = None
@@ -164,13 +179,22 @@ class TokenFile:
         if self._kept_at is None:
             return None
         if self._clock() - self._kept_at >= STALE_S:
-            detail = "The token is not in the tokens file, and the database with all others does not answer"
-            from crawler_lifecycle.web.problems import unavailable  # `gateway token new` needs no FastAPI
+            detail = (
+                "The token is not in the tokens file, and the database with all others does "
+                "not answer"
+            )
+            # `gateway token new` needs no FastAPI.
+            from crawler_lifecycle.web.problems import unavailable
 
             raise unavailable("store_unavailable", detail)
         found = self._kept.get(shown)
-        if found is not None and any(entry.caller.name == found.caller.name for entry in self._entries):
-            logger.warning("token %s of the database is refused: the tokens file has this name", found.caller.name)
+        if found is not None and any(
+            entry.caller.name == found.caller.name for entry in self._entries
+        ):
+            logger.warning(
+                "token %s of the database is refused: the tokens file has this name",
+                found.caller.name,
+            )
             return None
         if found is not None:
             self.used[shown] = now
@@ -187,11 +211,18 @@ class TokenFile:
             entries = read(self._path)
         except TokenFileError as error:
             if self.problem is None:
-                logger.error("the tokens file cannot be used, the former tokens stay valid: %s", error)
-            self.problem = "the tokens file cannot be used; the former tokens stay valid, and the log says why"
+                logger.error(
+                    "the tokens file cannot be used, the former tokens stay valid: %s", error
+                )
+            self.problem = (
+                "the tokens file cannot be used; the former tokens stay valid, and the log says why"
+            )
             return
         if mark != self._mark or self.problem is not None:
-            logger.info("the tokens file was read again: %s", ", ".join(sorted(e.caller.name for e in entries)))
+            logger.info(
+                "the tokens file was read again: %s",
+                ", ".join(sorted(e.caller.name for e in entries)),
+            )
         self._entries = entries
         self._mark = mark
         self.problem = None
@@ -199,7 +230,8 @@ class TokenFile:
 
 @dataclass(eq=False)
 class KeptTokens:
-    """Gives the tokens of the database to the tokens file of this process, and records their last use.
+    """Gives the tokens of the database to the tokens file of this process, and records their last
+    use.
 
     ``share`` is called at each reading, and shares the logins that ended.
     """
@@ -214,33 +246,49 @@ class KeptTokens:
 
     async def run(self) -> None:
         """Read until the task is cancelled."""
-        meanwhile = "other tokens than those of the tokens file are refused after a minute, logins end here alone"
-        loop = Loop("reading the tokens of the database", KEPT_S, meanwhile=meanwhile, first_s=KEPT_S)
+        meanwhile = (
+            "other tokens than those of the tokens file are refused after a minute, logins "
+            "end here alone"
+        )
+        loop = Loop(
+            "reading the tokens of the database", KEPT_S, meanwhile=meanwhile, first_s=KEPT_S
+        )
         await loop.run(self.read)
 
     async def read(self) -> None:
         """Read all tokens and ended logins once. Raises what the store raises."""
         await self.share()
         rows = await run_in_threadpool(self.store.list_tokens, live=True)
-        known = [row for row in rows if row.role in set(Role)]  # somebody could have edited the database
-        callers = {row.sha256: Caller(row.name, Role(row.role), project=row.project) for row in known}
-        self.callers.keep({row.sha256: Entry(callers[row.sha256], row.sha256, row.expires_at) for row in known})
-        used = {sha256: at.replace(second=0, microsecond=0) for sha256, at in self.callers.used.items()}
+        # Somebody could have edited the database.
+        known = [row for row in rows if row.role in set(Role)]
+        callers = {
+            row.sha256: Caller(row.name, Role(row.role), project=row.project) for row in known
+        }
+        self.callers.keep(
+            {row.sha256: Entry(callers[row.sha256], row.sha256, row.expires_at) for row in known}
+        )
+        used = {
+            sha256: at.replace(second=0, microsecond=0) for sha256, at in self.callers.used.items()
+        }
         if new := dict(used.items() - self._told.items()):
             await run_in_threadpool(self.store.tokens_used, new)
         self._told = used
 
 
 def _mark(path: Path) -> tuple[int, int, int]:
-    """Return numbers that change if a file is edited or replaced, or if its link gets another target."""
+    """Return numbers that change if a file is edited or replaced, or if its link gets another
+    target.
+    """
     try:
         found = path.stat()
     except OSError as error:
-        raise TokenFileError(f"{path}: {error.strerror}; set LIFECYCLE_GATEWAY__TOKENS_FILE to a TOML file") from None
+        raise TokenFileError(
+            f"{path}: {error.strerror}; set LIFECYCLE_GATEWAY__TOKENS_FILE to a TOML file"
+        ) from None
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-# --- the file ---------------------------------------------------------------------------------------------------------
+# --- the file -------------------------------------------------------------------------------------
 
 
 def read(path: Path) -> Sequence[Entry]:
@@ -250,10 +298,13 @@ def read(path: Path) -> Sequence[Entry]:
             mode = os.fstat(file.fileno()).st_mode
             raw = file.read(FILE_MAX + 1)
     except OSError as error:
-        raise TokenFileError(f"{path}: {error.strerror}; set LIFECYCLE_GATEWAY__TOKENS_FILE to a TOML file") from None
+        raise TokenFileError(
+            f"{path}: {error.strerror}; set LIFECYCLE_GATEWAY__TOKENS_FILE to a TOML file"
+        ) from None
     if mode & stat.S_IWOTH:
         raise TokenFileError(
-            f"{path}: every user of this machine may write it, and could add a token; chmod o-w {path}"
+            f"{path}: every user of this machine may write it, and could add a token; chmod "
+            f"o-w {path}"
         )
     if len(raw) > FILE_MAX:
         raise TokenFileError(f"{path}: more than {FILE_MAX} bytes; a token takes about 150")
@@ -266,27 +317,40 @@ def read(path: Path) -> Sequence[Entry]:
 
 
 class _Reader:
-    """Converts a TOML document to entries. It knows the lines of the file, so that every error names one."""
+    """Converts a TOML document to entries.
+
+    It knows the lines of the file, so that every error names one.
+    """
 
     def __init__(self, path: Path, text: str) -> None:
         self._path = path
         self._lines = text.splitlines()
-        self._starts = [n for n, line in enumerate(self._lines) if re.match(r"\s*\[\[\s*token\s*\]\]", line)]
+        self._starts = [
+            n for n, line in enumerate(self._lines) if re.match(r"\s*\[\[\s*token\s*\]\]", line)
+        ]
 
     def entries(self, document: dict[str, Any]) -> list[Entry]:
         for key in document:
             if key != "token":
-                raise self._wrong(None, key, f"unknown key {key!r}; the file holds [[token]] tables alone")
+                raise self._wrong(
+                    None, key, f"unknown key {key!r}; the file holds [[token]] tables alone"
+                )
         tables = document.get("token", [])
         if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-            raise self._wrong(None, "token", "token must be a list of tables; write [[token]] above each")
+            raise self._wrong(
+                None, "token", "token must be a list of tables; write [[token]] above each"
+            )
         if not tables:
             raise TokenFileError(f"{self._path}: has no [[token]], so nobody could call; add one")
         found = [self._entry(n, table) for n, table in enumerate(tables)]
         seen: dict[str, int] = {}
         for n, entry in enumerate(found):
             if entry.sha256 in seen:
-                raise self._wrong(n, "sha256", f"the same token as number {seen[entry.sha256] + 1}; remove one of them")
+                raise self._wrong(
+                    n,
+                    "sha256",
+                    f"the same token as number {seen[entry.sha256] + 1}; remove one of them",
+                )
             seen[entry.sha256] = n
         return found
 
@@ -306,25 +370,36 @@ class _Reader:
             raise self._wrong(n, str(error).partition(":")[0], str(error)) from None
         if not re.fullmatch(r"[0-9a-fA-F]{64}", table["sha256"]):
             # The value is not shown: a common mistake is to put the token itself here.
-            raise self._wrong(n, "sha256", "sha256 must be 64 hexadecimal digits: printf %s TOKEN | sha256sum")
+            raise self._wrong(
+                n, "sha256", "sha256 must be 64 hexadecimal digits: printf %s TOKEN | sha256sum"
+            )
         expires = table.get("expires")
         if expires is not None and (not isinstance(expires, datetime) or expires.tzinfo is None):
-            raise self._wrong(n, "expires", "expires must be a time with an offset, such as 2027-01-31T12:00:00Z")
+            raise self._wrong(
+                n, "expires", "expires must be a time with an offset, such as 2027-01-31T12:00:00Z"
+            )
         try:
             expires = expires.astimezone(UTC) if expires is not None else None
         except OverflowError:
-            raise self._wrong(n, "expires", f"expires: {expires} is not in the years 1 to 9999 in UTC") from None
+            raise self._wrong(
+                n, "expires", f"expires: {expires} is not in the years 1 to 9999 in UTC"
+            ) from None
         return Entry(Caller(table["name"], role, project=project), table["sha256"].lower(), expires)
 
     def _wrong(self, n: int | None, key: str, text: str) -> TokenFileError:
         return TokenFileError(f"{self._path}{self._place(n, key)}: {text}")
 
     def _place(self, n: int | None, key: str) -> str:
-        """Return the line of a key, or else of its table. For an inline table, return only its number."""
+        """Return the line of a key, or else of its table.
+
+        For an inline table, return only its number.
+        """
         if n is not None and n >= len(self._starts):
             return f": token {n + 1}"
         first = self._starts[n] if n is not None else 0
-        last = self._starts[n + 1] if n is not None and n + 1 < len(self._starts) else len(self._lines)
+        last = (
+            self._starts[n + 1] if n is not None and n + 1 < len(self._starts) else len(self._lines)
+        )
         pattern = re.compile(rf"""\s*\[*\s*["']?{re.escape(key)}["']?\s*[\].=]""")
         for number in range(first, last):
             if pattern.match(self._lines[number]):
@@ -334,7 +409,9 @@ class _Reader:
 
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
-        raise ValueError(f"name: {name!r} is not allowed; use 1 to 64 of letters, digits and . _ @ -")
+        raise ValueError(
+            f"name: {name!r} is not allowed; use 1 to 64 of letters, digits and . _ @ -"
+        )
 
 
 def _check_project(name: object) -> None:

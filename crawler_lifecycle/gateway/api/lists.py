@@ -1,4 +1,6 @@
-"""Pages of lists that can be searched and put in order, and what people are told about their length."""
+"""Pages of lists that can be searched and put in order, and what people are told about their
+length.
+"""
 
 from __future__ import annotations
 
@@ -22,20 +24,27 @@ class ResultPage(BaseModel):
     fits: int | None = None
     """The number of rows among those that were searched or put in order, if that was asked for."""
     note: str | None = None
-    """A sentence about the rows that were not searched, or not put in order; null if there are none."""
+    """A sentence about the rows that were not searched, or not put in order; null if there are
+    none.
+    """
     total: int | None = None
     """On the first page: the number of rows that fit all filters, on all pages."""
     total_exact: bool | None = None
-    """False if there may be more rows than `total`: at most 10,001 are counted, and a search may not reach all."""
+    """False if there may be more rows than `total`: at most 10,001 are counted, and a search may
+    not reach all.
+    """
 
-    def with_total(self, filters: SearchParameters, count: Callable[[Any, Any], tuple[int, bool]]) -> Self:
+    def with_total(
+        self, filters: SearchParameters, count: Callable[[Any, Any], tuple[int, bool]]
+    ) -> Self:
         """Return the page with the number of all rows, if it is the first one."""
         if filters.page_token is None:
             self.total, self.total_exact = count(filters, self)
         return self
 
 
-#: Searches rows, or puts them in order: the text, the order, the row before, the first place, the number.
+#: Searches rows, or puts them in order: the text, the order, the row before, the first place, the
+#: number.
 Search = Callable[[str | None, str | None, int | None, int, int], tuple[Sequence[Row], Reach]]
 
 
@@ -46,7 +55,9 @@ def page_of(
     search: Search[Row],
     number: Callable[[Row], int],
 ) -> tuple[list[Row], dict[str, Any]]:
-    """Return the rows of a page, and the other fields of its answer. ``number`` gives the place of a row.
+    """Return the rows of a page, and the other fields of its answer.
+
+    ``number`` gives the place of a row.
 
     Raises ``Problem`` 422 for a token of another list.
     """
@@ -72,14 +83,22 @@ def _reach_words(reach: Reach, plural: str, filters: SearchParameters) -> str | 
     if reach.whole:
         return None
     if filters.sort is not None:
-        return f"Only {window} were {'searched and ' if filters.search is not None else ''}put in this order."
+        return (
+            f"Only {window} were {'searched and ' if filters.search is not None else ''}put in "
+            "this order."
+        )
     *most, last = reach.left
     named = f"{', '.join(most)} and {last}" if most else last
     return f"{named.capitalize()} were searched only in {window}."
 
 
-def counted(filters: SearchParameters, page: ResultPage, here: int, count: Callable[[int], int]) -> tuple[int, bool]:
-    """Return the number of rows that fit the filters, and whether it is exact. ``here`` are on this page. Blocks."""
+def counted(
+    filters: SearchParameters, page: ResultPage, here: int, count: Callable[[int], int]
+) -> tuple[int, bool]:
+    """Return the number of rows that fit the filters, and whether it is exact.
+
+    ``here`` are on this page. Blocks.
+    """
     # A later page of a search has counted only from its first row on.
     part = page.note is not None or (filters.page_token is not None and filters.sort is None)
     if filters.search is not None and part:

@@ -1,7 +1,7 @@
 """Conditional answers: validators (RFC 9110, section 8.8.3), status 304, and long polling.
 
-The validator covers the whole answer except ages: they change all the time, and the answer also has the times from
-which they follow. Every other change of the answer changes its validator.
+The validator covers the whole answer except ages: they change all the time, and the answer also has
+the times from which they follow. Every other change of the answer changes its validator.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from crawler_lifecycle.gateway.streams.feed import Feed
 
 
 def documents(kind: type[Any]) -> dict[str, Any]:
-    """Return the parameters for a route that answers with ``conditional`` and a document of this kind."""
+    """Return the parameters for a route that answers with ``conditional`` and a document of this
+    kind.
+    """
     same = {"description": "The answer is still the one that If-None-Match names"}
     return {"response_model": kind, "responses": {304: same}}
 
@@ -39,9 +41,11 @@ _TAG = re.compile(r'(?:W/)?"([^"]*)"')
 
 
 def conditional(request: Request, answer: BaseModel) -> Response:
-    """Return the answer as JSON with its validator, or 304 without a body if the client already has this answer.
+    """Return the answer as JSON with its validator, or 304 without a body if the client already has
+    this answer.
 
-    The validator is weak: two answers with the same validator may differ in the fields of ``RELATIVE``.
+    The validator is weak: two answers with the same validator may differ in the fields of
+    ``RELATIVE``.
     """
     tag = validator(answer)
     headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
@@ -61,21 +65,25 @@ def validator(answer: BaseModel) -> str:
     return f'W/"{hashlib.blake2b(content.encode(), digest_size=16).hexdigest()}"'
 
 
-#: The longest wait that a caller may ask for, in seconds: proxies end silent connections after a minute.
+#: The longest wait that a caller may ask for, in seconds: proxies end silent connections after a
+#: minute.
 WAIT_MAX_S = 60
 Wait = Annotated[int, Query(ge=0, le=WAIT_MAX_S)]
-#: While a caller waits: seconds between two checks of its connection, and between two readings without an event.
+#: While a caller waits: seconds between two checks of its connection, and between two readings
+#: without an event.
 ROUND_S = 0.5
 REREAD_S = 5.0
 
 T = TypeVar("T", bound=BaseModel)
 
 
-async def moments(request: Request, feed: Feed, subject: str, wait_s: float) -> AsyncGenerator[None, None]:
+async def moments(
+    request: Request, feed: Feed, subject: str, wait_s: float
+) -> AsyncGenerator[None, None]:
     """Yield at once, and again each time the subject may have changed, for ``wait_s`` seconds.
 
-    The generator ends earlier if the caller disconnects or the feed closes. The authentication middleware ends it if
-    the token is revoked.
+    The generator ends earlier if the caller disconnects or the feed closes. The authentication
+    middleware ends it if the token is revoked.
     """
     now = asyncio.get_running_loop().time
     until = now() + wait_s
@@ -104,10 +112,11 @@ async def next_answer(
     read: Callable[[], Awaitable[T]],
     ended: Callable[[T], bool],
 ) -> Response:
-    """Return the document as soon as it differs from the caller's version, or after ``wait_s`` seconds.
+    """Return the document as soon as it differs from the caller's version, or after ``wait_s``
+    seconds.
 
-    ``If-None-Match`` names the caller's version. Without that header, it is the present version. But a document about
-    something that has ``ended`` is then returned at once.
+    ``If-None-Match`` names the caller's version. Without that header, it is the present version.
+    But a document about something that has ``ended`` is then returned at once.
     """
     if not wait_s:
         return conditional(request, await read())

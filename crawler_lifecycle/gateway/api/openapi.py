@@ -18,14 +18,15 @@ from crawler_lifecycle.web.tries import too_many
 _ABOUT = """\
 Start, stop, resume and watch crawls.
 
-Every operation except `healthz` and `readyz` needs `Authorization: Bearer TOKEN`. The `security` of an operation names
-the role that it needs (`read` < `operate` < `admin`). An open gateway needs no token; it listens on loopback only.
-Errors are problem documents (RFC 9457) with stable codes.
+Every operation except `healthz` and `readyz` needs `Authorization: Bearer TOKEN`. The `security` of
+an operation names the role that it needs (`read` < `operate` < `admin`). An open gateway needs no
+token; it listens on loopback only. Errors are problem documents (RFC 9457) with stable codes.
 """
 
 _SECURITY = """\
-A token of the gateway's tokens file. A crawler may call `addTasks` and `getStop` for its own run with its own token
-(`CRAWL_TOKEN`). The runner of a task may call `uploadFiles` for its own task with its token (`CRAWL_UPLOAD_TOKEN`).
+A token of the gateway's tokens file. A crawler may call `addTasks` and `getStop` for its own run
+with its own token (`CRAWL_TOKEN`). The runner of a task may call `uploadFiles` for its own task
+with its token (`CRAWL_UPLOAD_TOKEN`).
 """
 
 #: The problems that operations may answer with: when, and an example.
@@ -49,7 +50,9 @@ _PROBLEMS: Mapping[str, tuple[str, Problem]] = {
     "Conflict": (
         "The state of the run, manager or graph does not allow this",
         Problem(
-            409, "not_in_this_state", "run 7 is PROCESSING and its workflow works on it; stop it or wait for its end"
+            409,
+            "not_in_this_state",
+            "run 7 is PROCESSING and its workflow works on it; stop it or wait for its end",
         ),
     ),
     "Invalid": (
@@ -58,40 +61,58 @@ _PROBLEMS: Mapping[str, tuple[str, Problem]] = {
     ),
     "TooMany": (
         "Too many requests with this token",
-        too_many("rate_limited", "More than 20 requests that change something a second with this token; wait 1 s", 1.0),
+        too_many(
+            "rate_limited",
+            "More than 20 requests that change something a second with this token; wait 1 s",
+            1.0,
+        ),
     ),
     "Unavailable": (
         "The database, Temporal or another service does not answer; try again",
         unavailable("store_unavailable", "the database cannot be reached"),
     ),
 }
-#: The key for the schema of a server-sent event. OpenAPI 3.2 calls it ``itemSchema``; 3.1 does not allow that name.
+#: The key for the schema of a server-sent event. OpenAPI 3.2 calls it ``itemSchema``; 3.1 does not
+#: allow that name.
 ITEM_SCHEMA = "x-itemSchema"
 
 
 @cache
 def parts() -> Mapping[str, Any]:
-    """Return parts of the document: examples by operation and name (`crawlctl dev` accepts all), headers, schemas."""
-    found: Mapping[str, Any] = json.loads(Path(__file__).with_name("parts.json").read_text(encoding="utf-8"))
+    """Return parts of the document: examples by operation and name (`crawlctl dev` accepts all),
+    headers, schemas.
+    """
+    found: Mapping[str, Any] = json.loads(
+        Path(__file__).with_name("parts.json").read_text(encoding="utf-8")
+    )
     return found
 
 
 @cache  # read when somebody asks for the document, and not at each start
 def meanings() -> Mapping[str, Mapping[str, str]]:
-    """Return what fields and parameters mean: schema or operation -> name -> text. ``any``: where these say nothing."""
+    """Return what fields and parameters mean: schema or operation -> name -> text.
+
+    ``any``: where these say nothing.
+    """
     tables = tomllib.loads(Path(__file__).with_name("fields.toml").read_text(encoding="utf-8"))
     return {name: said for names, said in tables.items() for name in names.split()}
 
 
 def describe(document: dict[str, Any]) -> None:
-    """Add a tag, security, problems and examples to every operation of the document, and a meaning to each field."""
+    """Add a tag, security, problems and examples to every operation of the document, and a meaning
+    to each field.
+    """
     document["info"]["description"] = _ABOUT
     components = document["components"]
-    components["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer", "description": _SECURITY}}
+    components["securitySchemes"] = {
+        "bearer": {"type": "http", "scheme": "bearer", "description": _SECURITY}
+    }
     components["responses"] = {name: _response(*expected) for name, expected in _PROBLEMS.items()}
     components["schemas"]["ProblemDocument"]["properties"]["code"]["examples"] = sorted(CODES)
     components["schemas"] |= parts()["schemas"]
-    events = document["paths"]["/v1/events"]["get"]["responses"]["200"]["content"]["text/event-stream"]
+    events = document["paths"]["/v1/events"]["get"]["responses"]["200"]["content"][
+        "text/event-stream"
+    ]
     events[ITEM_SCHEMA] = {"$ref": "#/components/schemas/StreamEvent"}
     for path, item in document["paths"].items():
         for operation in item.values():
@@ -102,7 +123,8 @@ def describe(document: dict[str, Any]) -> None:
 
 
 def fields(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield each field and parameter: the name of its schema or operation, its own name, and its description.
+    """Yield each field and parameter: the name of its schema or operation, its own name, and its
+    description.
 
     A schema without a name inside of an operation has the operation's.
     """
@@ -110,9 +132,14 @@ def fields(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]
         yield from ((title, name, field) for name, field in schema.get("properties", {}).items())
     for operation in (one for item in document["paths"].values() for one in item.values()):
         where = operation["operationId"]
-        yield from ((where, one["name"], one) for one in operation.get("parameters", ()) if "name" in one)
+        yield from (
+            (where, one["name"], one) for one in operation.get("parameters", ()) if "name" in one
+        )
         for content in operation.get("requestBody", {}).get("content", {}).values():
-            yield from ((where, name, field) for name, field in content["schema"].get("properties", {}).items())
+            yield from (
+                (where, name, field)
+                for name, field in content["schema"].get("properties", {}).items()
+            )
 
 
 def _describe(operation: dict[str, Any], path: str, access: Access) -> None:
@@ -132,14 +159,18 @@ def _describe(operation: dict[str, Any], path: str, access: Access) -> None:
         for status in ("200", "304"):
             responses[status]["headers"] = {"ETag": parts()["headers"]["ETag"]}
     for name in names:
-        responses.setdefault(str(_PROBLEMS[name][1].status), {"$ref": f"#/components/responses/{name}"})
+        responses.setdefault(
+            str(_PROBLEMS[name][1].status), {"$ref": f"#/components/responses/{name}"}
+        )
     for content in operation.get("requestBody", {}).get("content", {}).values():
         content["examples"] = parts()["examples"][operation["operationId"]]
 
 
 def _response(meaning: str, example: Problem) -> dict[str, Any]:
     schema = {"$ref": "#/components/schemas/ProblemDocument"}
-    content = {MEDIA_TYPE: {"schema": schema, "example": json.loads(bytes(example.response().body))}}
+    content = {
+        MEDIA_TYPE: {"schema": schema, "example": json.loads(bytes(example.response().body))}
+    }
     found = {"description": meaning, "content": content}
     if example.headers:
         found["headers"] = {name: parts()["headers"][name] for name in example.headers}

@@ -7,7 +7,15 @@ from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from typing import Annotated, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    model_validator,
+)
 
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.bounds import ID_MAX, INT_MAX, storable
@@ -29,7 +37,10 @@ FileName = Annotated[str, Field(min_length=1, max_length=NAME_MAX)]
 
 
 def _written(value: object) -> object:
-    """Raise ``ValueError`` for a bare number, which is a mistake here. Pydantic would read it as seconds since 1970."""
+    """Raise ``ValueError`` for a bare number, which is a mistake here.
+
+    Pydantic would read it as seconds since 1970.
+    """
     if isinstance(value, str) and not re.match(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ]", value):
         raise ValueError("give a time with an offset, such as 2026-11-20T12:00:00Z")
     return value
@@ -39,7 +50,10 @@ Moment = Annotated[AwareDatetime, BeforeValidator(_written), AfterValidator(stor
 
 
 class Choice(BaseModel):
-    """Query parameters. Unknown ones are refused, because a misspelt filter would select everything."""
+    """Query parameters.
+
+    Unknown ones are refused, because a misspelt filter would select everything.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -52,8 +66,9 @@ class Paging(Choice):
 
 
 class OfProject(Paging):
-    """Parameters of a list of things that have a project. Only a caller of all projects may name another one than its
-    own."""
+    """Parameters of a list of things that have a project.
+
+    Only a caller of all projects may name another one than its own."""
 
     project: str | None = None
 
@@ -67,7 +82,9 @@ def order(sorts: Collection[str]) -> AfterValidator:
 
     def check(value: str) -> str:
         if value.removeprefix("-") not in sorts:
-            raise ValueError(f"choose from {', '.join(sorts)}; with a - in front, the largest is first")
+            raise ValueError(
+                f"choose from {', '.join(sorts)}; with a - in front, the largest is first"
+            )
         return value
 
     return AfterValidator(check)
@@ -76,7 +93,9 @@ def order(sorts: Collection[str]) -> AfterValidator:
 class SearchParameters(OfProject):
     """Parameters of a list that can be searched and put in order."""
 
-    search: Annotated[Annotated[str, Field(max_length=200)] | None, BeforeValidator(_trimmed)] = None
+    search: Annotated[Annotated[str, Field(max_length=200)] | None, BeforeValidator(_trimmed)] = (
+        None
+    )
     sort: str | None = None
 
     def check(self) -> None:
@@ -84,7 +103,10 @@ class SearchParameters(OfProject):
 
 
 class RunFilters(SearchParameters):
-    """Filters of ``GET /v1/runs``. ``status`` and ``tag`` may be given several times: any of the statuses, all tags."""
+    """Filters of ``GET /v1/runs``.
+
+    ``status`` and ``tag`` may be given several times: any of the statuses, all tags.
+    """
 
     sort: Annotated[str, order(SORTS)] | None = None
     status: Annotated[list[RunStatus], Field(default_factory=list)]
@@ -103,10 +125,17 @@ class RunFilters(SearchParameters):
     attention: bool = False
 
     def check(self) -> None:
-        """Raise ``InvalidRequest`` for an empty span of time, and for filters that no run can fit together."""
-        if self.attention and self.status and not {RunStatus.FAILED, RunStatus.COMPLETED} & set(self.status):
+        """Raise ``InvalidRequest`` for an empty span of time, and for filters that no run can fit
+        together.
+        """
+        if (
+            self.attention
+            and self.status
+            and not {RunStatus.FAILED, RunStatus.COMPLETED} & set(self.status)
+        ):
             raise InvalidRequest(
-                f"attention: only ended runs need it, but status is {', '.join(self.status)}; leave status out"
+                f"attention: only ended runs need it, but status is {', '.join(self.status)}; "
+                "leave status out"
             )
         if self.created_from and self.created_until and self.created_from >= self.created_until:
             raise InvalidRequest(
@@ -151,8 +180,8 @@ class FilesChoice(Choice):
 
 
 class LogChoice(FilesChoice):
-    """Parameters of ``GET /v1/runs/{run_id}/logs``: a task's id (default: the main task), and a number of lines.
-    ``at_error`` chooses other lines, and follows nothing."""
+    """Parameters of ``GET /v1/runs/{run_id}/logs``: a task's id (default: the main task), and a
+    number of lines. ``at_error`` chooses other lines, and follows nothing."""
 
     tail: int = Field(default=1000, ge=0, le=LINES_MAX)
     follow: bool = False
@@ -160,8 +189,10 @@ class LogChoice(FilesChoice):
 
 
 class FileChoice(Choice):
-    """Parameters of ``GET /v1/runs/{run_id}/file``. They are the file's name in the list of files, or its path and a
-    task's id (default: the main task)."""
+    """Parameters of ``GET /v1/runs/{run_id}/file``.
+
+    They are the file's name in the list of files, or its path and a task's id (default: the main
+    task)."""
 
     path: str | None = Field(default=None, min_length=1, max_length=512)
     name: FileName | None = None
@@ -170,8 +201,12 @@ class FileChoice(Choice):
     @model_validator(mode="after")
     def check(self) -> Self:
         """Refuse a request without a file name, or with two."""
-        if (self.path is None) == (self.name is None) or (self.name is not None and self.task is not None):
-            raise ValueError("name: give only name, or path; with path, also task unless it is the main task")
+        if (self.path is None) == (self.name is None) or (
+            self.name is not None and self.task is not None
+        ):
+            raise ValueError(
+                "name: give only name, or path; with path, also task unless it is the main task"
+            )
         return self
 
 
@@ -182,10 +217,11 @@ class NameChoice(Choice):
 
 
 class ItemsChoice(Choice):
-    """Parameters of ``GET /v1/runs/{run_id}/items/stats``: a file's name or a task's id (default: all items).
+    """Parameters of ``GET /v1/runs/{run_id}/items/stats``: a file's name or a task's id (default:
+    all items).
 
-    ``contains`` selects items with this text in ``field`` or in any field; upper and lower case are the same.
-    ``field`` alone selects items that have this field.
+    ``contains`` selects items with this text in ``field`` or in any field; upper and lower case are
+    the same. ``field`` alone selects items that have this field.
     """
 
     name: FileName | None = None
@@ -196,7 +232,10 @@ class ItemsChoice(Choice):
 
     @model_validator(mode="after")
     def check(self) -> Self:
-        """Raise ``ValueError`` for a name together with a task. An empty text, as forms send it, counts as ``None``."""
+        """Raise ``ValueError`` for a name together with a task.
+
+        An empty text, as forms send it, counts as ``None``.
+        """
         if self.name is not None and self.task is not None:
             raise ValueError("name: not allowed with task; give one of them")
         self.field, self.contains = self.field or None, self.contains or None
@@ -204,13 +243,17 @@ class ItemsChoice(Choice):
 
 
 class ItemPage(ItemsChoice):
-    """Parameters of ``GET /v1/runs/{run_id}/items``: a choice of items, and the most items of a page."""
+    """Parameters of ``GET /v1/runs/{run_id}/items``: a choice of items, and the most items of a
+    page.
+    """
 
     limit: int = Field(default=200, ge=1, le=1_000)
 
 
 class FeedChoice(ItemsChoice):
-    """Parameters of ``GET /v1/runs/{run_id}/items/feed``: a choice of items, the format, and field names."""
+    """Parameters of ``GET /v1/runs/{run_id}/items/feed``: a choice of items, the format, and field
+    names.
+    """
 
     format: Literal["jsonl", "csv"] = "jsonl"
     limit: Id | None = None
@@ -218,13 +261,20 @@ class FeedChoice(ItemsChoice):
 
 
 class ArchiveChoice(Choice):
-    """Parameters of ``GET /v1/runs/{run_id}/archive``. Without an attempt, it is the newest archive."""
+    """Parameters of ``GET /v1/runs/{run_id}/archive``.
+
+    Without an attempt, it is the newest archive.
+    """
 
     attempt: int | None = Field(default=None, ge=1, le=INT_MAX)
 
 
-def cut(kind: str, rows: Sequence[Row], size: int, place: Callable[[Row], int]) -> tuple[list[Row], str | None]:
-    """Return a page of ``size`` rows, and the token of the next page, if ``rows`` has more than ``size`` rows."""
+def cut(
+    kind: str, rows: Sequence[Row], size: int, place: Callable[[Row], int]
+) -> tuple[list[Row], str | None]:
+    """Return a page of ``size`` rows, and the token of the next page, if ``rows`` has more than
+    ``size`` rows.
+    """
     page = list(rows[:size])
     return page, encode(kind, place(page[-1])) if len(rows) > size else None
 

@@ -29,16 +29,19 @@ from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.subjects import GRAPH
 from crawler_lifecycle.web.problems import Problem
 
-#: The height of a chart, and the width of one run in it, in units of the SVG; the same of the chart of one crawler.
+#: The height of a chart, and the width of one run in it, in units of the SVG; the same of the chart
+#: of one crawler.
 HEIGHT = 40
 WIDTH = 10
 LARGE = 72
 WIDE = 16
-#: The runs on the page of a crawler, the newest good ones that are compared with those before, and the fewest of these.
+#: The runs on the page of a crawler, the newest good ones that are compared with those before, and
+#: the fewest of these.
 EACH = 50
 NEWEST = 10
 BEFORE_MIN = 5
-#: The most reasons of failures, and schedules or starters, that the page lists; days for which it counts good runs.
+#: The most reasons of failures, and schedules or starters, that the page lists; days for which it
+#: counts good runs.
 REASONS = 8
 LISTED_MAX = 20
 DAYS = (7, 30)
@@ -60,7 +63,11 @@ class Bar:
 
 
 def add_crawlers(
-    app: FastAPI, store: Store, recent: RecentRuns, crawlers: Crawlers, schedules: Callable[[str], list[dict[str, Any]]]
+    app: FastAPI,
+    store: Store,
+    recent: RecentRuns,
+    crawlers: Crawlers,
+    schedules: Callable[[str], list[dict[str, Any]]],
 ) -> None:
     """Add the web pages of the catalogue and of one crawler."""
 
@@ -71,24 +78,43 @@ def add_crawlers(
             found = await recent.read()
             known = await crawlers.all()
         except LifecycleError as error:
-            return answer(request, "crawlers.html", rows=[], left_out=0, away=str(error), now=recent.clock())
-        rows = [(known.get(crawler.crawler), crawler, bars(crawler.runs)) for crawler in found.crawlers]
-        values: dict[str, Any] = {"left_out": found.left_out, "now": found.at, "height": HEIGHT, "width": WIDTH}
+            return answer(
+                request, "crawlers.html", rows=[], left_out=0, away=str(error), now=recent.clock()
+            )
+        rows = [
+            (known.get(crawler.crawler), crawler, bars(crawler.runs)) for crawler in found.crawlers
+        ]
+        values: dict[str, Any] = {
+            "left_out": found.left_out,
+            "now": found.at,
+            "height": HEIGHT,
+            "width": WIDTH,
+        }
         return answer(request, "crawlers.html", rows=rows, away=crawlers.note(), **values)
 
     @app.get("/crawlers/{crawler}")
-    async def show_crawler(crawler: Annotated[str, Path(max_length=200)], request: Request) -> Response:
+    async def show_crawler(
+        crawler: Annotated[str, Path(max_length=200)], request: Request
+    ) -> Response:
         """Show one crawler, also one that left the catalogue: its last runs, and how they ended."""
         known, away = await crawlers.last()
         runs = await run_in_threadpool(store.runs.brief_runs, EACH, crawler=crawler)
         if not runs and crawler not in known:
             near = (f"is {match_} meant?" for match_ in get_close_matches(crawler, known, 1, 0.5))
             cure = next(near, away or "see the list of crawlers")
-            raise Problem(404, "unknown_crawler", f"There is no crawler {crawler[:100]!r}, nor any run of it; {cure}")
+            raise Problem(
+                404,
+                "unknown_crawler",
+                f"There is no crawler {crawler[:100]!r}, nor any run of it; {cure}",
+            )
         return await run_in_threadpool(shown, request, crawler, known.get(crawler), runs, away)
 
     def shown(
-        request: Request, name: str, crawler: CrawlerDefinition | None, runs: list[BriefRun], away: str | None
+        request: Request,
+        name: str,
+        crawler: CrawlerDefinition | None,
+        runs: list[BriefRun],
+        away: str | None,
     ) -> Response:
         now = recent.clock()
         last = store.runs.list_runs(crawler=name, limit=1)
@@ -97,11 +123,30 @@ def add_crawlers(
         for days in DAYS:
             ends = store.runs.ends_of(name, since := hour - timedelta(days=days), REASONS)
             rates.append((days, ends, {"crawler": name, "created_from": since.isoformat()}))
-        values: dict[str, Any] = {"name": name, "crawler": crawler, "runs": runs, "away": away, "now": now}
-        values |= {"bars": bars(runs, LARGE, WIDE), "height": LARGE, "width": WIDE, "each": EACH, "rates": rates}
+        values: dict[str, Any] = {
+            "name": name,
+            "crawler": crawler,
+            "runs": runs,
+            "away": away,
+            "now": now,
+        }
+        values |= {
+            "bars": bars(runs, LARGE, WIDE),
+            "height": LARGE,
+            "width": WIDE,
+            "each": EACH,
+            "rates": rates,
+        }
         good = [run for run in runs if run.status == RunStatus.COMPLETED]
-        values |= {"less": brought_less(runs), "usual": usual(good), "fields": fields(good, crawler)}
-        values |= {"schedules": schedules(name)[:LISTED_MAX], "starters": starters(runs)[:LISTED_MAX]}
+        values |= {
+            "less": brought_less(runs),
+            "usual": usual(good),
+            "fields": fields(good, crawler),
+        }
+        values |= {
+            "schedules": schedules(name)[:LISTED_MAX],
+            "starters": starters(runs)[:LISTED_MAX],
+        }
         values["args"] = mapping_of(last[0].request.get("args")) if last else {}
         return answer(request, "crawler.html", **values)
 
@@ -109,7 +154,9 @@ def add_crawlers(
 def bars(runs: Sequence[RecentRun], height: int = HEIGHT, width: int = WIDTH) -> list[Bar]:
     """Return the bars of a chart. ``runs`` have the newest one first, which is on the right."""
     runs = list(reversed(runs))
-    items, errors = (max((getattr(run, name) or 0 for run in runs), default=0) for name in ("items", "errors"))
+    items, errors = (
+        max((getattr(run, name) or 0 for run in runs), default=0) for name in ("items", "errors")
+    )
     longest = max((_seconds(run) or 0.0 for run in runs), default=0.0)
 
     def part(value: float | None, most: float) -> float:
@@ -121,7 +168,9 @@ def bars(runs: Sequence[RecentRun], height: int = HEIGHT, width: int = WIDTH) ->
         words = [f"run {run.run_id}: {run.status}", run.outcome or "", f"{number(run.items)} items"]
         words += [f"{number(run.errors)} errors", span(took) if took is not None else ""]
         parts = (part(run.items, items), part(run.errors, errors), part(took, longest))
-        made.append(Bar(run, _kind(run), n * width, *parts, ", ".join(word for word in words if word)))
+        made.append(
+            Bar(run, _kind(run), n * width, *parts, ", ".join(word for word in words if word))
+        )
     return made
 
 
@@ -138,8 +187,9 @@ def _seconds(run: RecentRun) -> float | None:
 
 
 def usual(good: Sequence[BriefRun]) -> list[tuple[str, float, float, float | None, float | None]]:
-    """Return for each figure of these good runs, which have the newest one first: its name, the last value, the median,
-    the median of the newest runs, and the part by which this differs from the median of the runs before them.
+    """Return for each figure of these good runs, which have the newest one first: its name, the
+    last value, the median, the median of the newest runs, and the part by which this differs from
+    the median of the runs before them.
 
     The last two are ``None`` when too few runs came before.
     """
@@ -155,8 +205,9 @@ def usual(good: Sequence[BriefRun]) -> list[tuple[str, float, float, float | Non
 
 
 def fields(good: Sequence[BriefRun], crawler: CrawlerDefinition | None) -> list[dict[str, Any]]:
-    """Return for each field of the items of these good runs: the share of items of the last run that fill it,
-    the usual share, the least one that is expected, and a line of all shares in units of the SVG.
+    """Return for each field of the items of these good runs: the share of items of the last run
+    that fill it, the usual share, the least one that is expected, and a line of all shares in units
+    of the SVG.
 
     ``good`` has the newest one first.
     """
@@ -173,17 +224,23 @@ def fields(good: Sequence[BriefRun], crawler: CrawlerDefinition | None) -> list[
         least = expected[name] * middle if name in expected and middle is not None else None
         drawn = [(EACH - n, share) for n, share in enumerate(shares) if share is not None]
         points = " ".join(f"{2 * x},{15 - 14 * share:.3g}" for x, share in reversed(drawn))
-        found.append({"name": name, "share": shares[0], "usual": middle, "least": least, "points": points})
+        found.append(
+            {"name": name, "share": shares[0], "usual": middle, "least": least, "points": points}
+        )
     return found
 
 
 def starters(runs: Sequence[BriefRun]) -> list[tuple[str, str]]:
-    """Return the managers and graphs that started these runs: the name of each, and the address of its page."""
+    """Return the managers and graphs that started these runs: the name of each, and the address of
+    its page.
+    """
     found = {}
     for parent in dict.fromkeys(run.parent for run in runs if run.parent):
         if (manager := names_of_workflow(parent)) is not None:
             name, flow_id = manager
-            found[f"manager {name} of flow {flow_id}"] = "/managers" + query({"name": name, "flow_id": flow_id})
+            found[f"manager {name} of flow {flow_id}"] = "/managers" + query(
+                {"name": name, "flow_id": flow_id}
+            )
         elif (key := graph_key_of(parent)) is not None:
             found[f"graph {key}"] = GRAPH.path(key)
     return list(found.items())

@@ -15,7 +15,15 @@ from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.gateway.api.paging import CorrectionFilters, cut
 from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.ledger import FINDINGS_MAX, WAIT_S, summary_of
-from crawler_lifecycle.gateway.page.parts.forms import KeyedForm, Once, Outcome, form, outcomes_page, query_of, read
+from crawler_lifecycle.gateway.page.parts.forms import (
+    KeyedForm,
+    Once,
+    Outcome,
+    form,
+    outcomes_page,
+    query_of,
+    read,
+)
 from crawler_lifecycle.gateway.page.parts.rendering import answer, next_page, query
 from crawler_lifecycle.gateway.runs.answers import WEEK
 from crawler_lifecycle.gateway.runs.commands import needing_temporal
@@ -32,23 +40,29 @@ class AuditForm(KeyedForm):
     unknown: UnknownDecision = UnknownDecision.LEAVE
 
 
-def add_ledger(app: FastAPI, store: Store, views: RunViews, workflows: Workflows, once: Once) -> None:
+def add_ledger(
+    app: FastAPI, store: Store, views: RunViews, workflows: Workflows, once: Once
+) -> None:
     """Add the web pages of corrections and audits."""
 
     @app.get("/corrections")
     def show_corrections(request: Request) -> Response:
-        """List the corrections of all runs since a time (default: the last week), newest first, and the number of
-        corrections of each kind."""
+        """List the corrections of all runs since a time (default: the last week), newest first, and
+        the number of corrections of each kind."""
         filters = query_of(request, CorrectionFilters)
         now = views.clock()
         since = filters.since or now - WEEK
         before = decode("correction", filters.page_token) or ID_MAX
         size = filters.page_size + 1
-        rows = store.corrections.list_corrections(None, limit=size, kind=filters.kind, before_id=before)
+        rows = store.corrections.list_corrections(
+            None, limit=size, kind=filters.kind, before_id=before
+        )
         rows = [row for row in rows if row.created_at >= since]
         page, token = cut("correction", rows, filters.page_size, lambda row: row.id)
         overdue = store.overdue.overdue_looks(overdue_before(now))
-        summary = summary_of(store.corrections.correction_summary(since), overdue, now, week=filters.since is None)
+        summary = summary_of(
+            store.corrections.correction_summary(since), overdue, now, week=filters.since is None
+        )
         values: dict[str, Any] = {
             "rows": page,
             "summary": summary,
@@ -57,17 +71,30 @@ def add_ledger(app: FastAPI, store: Store, views: RunViews, workflows: Workflows
             "kinds": list(CorrectionKind),
             "sources": SOURCES,
             "task_name": task_name,
-            "indexes": store.tasks.task_indexes({row.task_id for row in page if row.task_id is not None}),
+            "indexes": store.tasks.task_indexes(
+                {row.task_id for row in page if row.task_id is not None}
+            ),
         }
         return answer(request, "corrections.html", since=since, now=now, **values)
 
     @app.get("/audit")
-    async def show_audit(request: Request, audit_id: Annotated[str | None, Query(max_length=200)] = None) -> Response:
+    async def show_audit(
+        request: Request, audit_id: Annotated[str | None, Query(max_length=200)] = None
+    ) -> Response:
         """Show the newest report or the given one, and all open findings."""
         report = await run_in_threadpool(store.findings.last_audit, audit_id)
         findings = await run_in_threadpool(store.findings.audit_findings, "open", FINDINGS_MAX)
-        due = {} if report is None else {finding.detail: finding.due_at for finding in report.findings}
-        values: dict[str, Any] = {"report": report, "findings": findings, "due": due, "unknown": list(UnknownDecision)}
+        due = (
+            {}
+            if report is None
+            else {finding.detail: finding.due_at for finding in report.findings}
+        )
+        values: dict[str, Any] = {
+            "report": report,
+            "findings": findings,
+            "due": due,
+            "unknown": list(UnknownDecision),
+        }
         return answer(request, "audit.html", asked=audit_id, now=views.clock(), **values)
 
     @app.post("/audit")
@@ -80,10 +107,17 @@ def add_ledger(app: FastAPI, store: Store, views: RunViews, workflows: Workflows
                 audit_id, report = await workflows.audit(asked.repair, WAIT_S, asked.unknown)
             href = "/audit" + query({"audit_id": audit_id})
             if report is None:
-                return Outcome(audit_id, href, True, "The audit executes; its report is shown here after its end.")
+                return Outcome(
+                    audit_id,
+                    href,
+                    True,
+                    "The audit executes; its report is shown here after its end.",
+                )
             found = sum(report.found.values())
             repaired = sum(report.repaired.values())
-            return Outcome(audit_id, href, True, f"Found {found}, repaired {repaired}, left {report.left}.")
+            return Outcome(
+                audit_id, href, True, f"Found {found}, repaired {repaired}, left {report.left}."
+            )
 
         word = "Audit and repair" if asked.repair else "Audit"
         return outcomes_page(request, word, [await once(asked.key, act)], views.clock())

@@ -1,9 +1,11 @@
-"""Live screens: each screen is rendered once for all its readers, and only its changed parts are sent.
+"""Live screens: each screen is rendered once for all its readers, and only its changed parts are
+sent.
 
-A screen is a web address together with the role and the project of its readers. The route of that address renders it:
-every few seconds, because a look without changes writes no event, and sooner after an event about its subject. The page
-of a run is not rendered while its row and its events stay the same. Readers have no queues: each keeps the number of
-the last version that it received, and gets only later changes.
+A screen is a web address together with the role and the project of its readers. The route of that
+address renders it: every few seconds, because a look without changes writes no event, and sooner
+after an event about its subject. The page of a run is not rendered while its row and its events
+stay the same. Readers have no queues: each keeps the number of the last version that it received,
+and gets only later changes.
 """
 
 from __future__ import annotations
@@ -42,24 +44,27 @@ from crawler_lifecycle.web.problems import Problem
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two renderings of a screen of runs, and of other screens, which change nearly only with an event.
+#: Seconds between two renderings of a screen of runs, and of other screens, which change nearly
+#: only with an event.
 EVERY_S = 2.0
 OTHERS_S = 5.0
-#: Seconds for which a page of a run is not rendered again if the mark of its row stays. No row tells of some of what it
-#: shows, such as a place in a line. ``CALM_S``: of a run that waits for nothing. Seconds for which marks are reused,
-#: and the most runs of one question for them.
+#: Seconds for which a page of a run is not rendered again if the mark of its row stays. No row
+#: tells of some of what it shows, such as a place in a line. ``CALM_S``: of a run that waits for
+#: nothing. Seconds for which marks are reused, and the most runs of one question for them.
 SAME_S = 10.0
 CALM_S = 30.0
 MARKS_S = 1.0
 MARKS_MAX = 500
-#: Seconds between two messages with the age of a screen. A page that hears nothing for 5 s tells so.
+#: Seconds between two messages with the age of a screen. A page that hears nothing for 5 s tells
+#: so.
 TICK_S = 2.0
-#: Seconds for which a check of database and Temporal is reused, and that a message waits for a new one.
+#: Seconds for which a check of database and Temporal is reused, and that a message waits for a new
+#: one.
 NEEDS_S = 1.0
 NEEDS_WAIT_S = 0.3
-#: The pause after a rendering: a multiple of its duration, and seconds at least and at most. It limits the work for
-#: large screens, and for lists of which something changes all the time. One slow answer of the database must not make a
-#: screen old.
+#: The pause after a rendering: a multiple of its duration, and seconds at least and at most. It
+#: limits the work for large screens, and for lists of which something changes all the time. One
+#: slow answer of the database must not make a screen old.
 REST = 4.0
 REST_MIN_S = 0.25
 REST_MAX_S = 8.0
@@ -70,11 +75,14 @@ Marks = tuple[datetime, Mapping[int, tuple[object, ...]]]
 """The time of the question, and a value for each run that changes with its row."""
 Ask = Callable[[], Coroutine[Any, Any, Mapping[str, str]]]
 
-_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # without the second, nginx buffers the events
+# Without the second, nginx buffers the events.
+_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
 class StreamParameters(BaseModel):
-    """The parameters of a stream: the screen, and the marks of the parts that the reader already has."""
+    """The parameters of a stream: the screen, and the marks of the parts that the reader already
+    has.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -84,20 +92,29 @@ class StreamParameters(BaseModel):
 
 
 class Screen:
-    """One screen for all its readers. ``render`` returns its main part, in which marks enclose the separate parts."""
+    """One screen for all its readers.
 
-    def __init__(self, path: str, render: Render, marks: CachedAnswer[Marks], limit: Places) -> None:
+    ``render`` returns its main part, in which marks enclose the separate parts.
+    """
+
+    def __init__(
+        self, path: str, render: Render, marks: CachedAnswer[Marks], limit: Places
+    ) -> None:
         self.about = path.strip("/") or "runs"
         run = re.fullmatch(r"runs/([1-9]\d{0,17})(/log)?", self.about)
         self.run_id = int(run[1]) if run else None
         self.news = asyncio.Event()
-        """Set when something happened that it may show. Get this object before you read the version."""
+        """Set when something happened that it may show. Get this object before you read the
+        version.
+        """
         self.every_s = EVERY_S if self.about.partition("/")[0] == "runs" else OTHERS_S
         self.readers = 0
         self.version = 0
         self.as_of: datetime | None = None
         self.gone = False
-        """True if the subject of the screen does not exist any more, or if its readers may not see it."""
+        """True if the subject of the screen does not exist any more, or if its readers may not see
+        it.
+        """
         self._render = render
         self._limit = limit
         self._marks = marks
@@ -106,7 +123,8 @@ class Screen:
         self._due_at = self._rests_until = self._same_until = 0.0
         self._rendering: asyncio.Task[None] | None = None
         self._whole = ""
-        #: Version, mark and text of each part, by its name. The frame, which contains the other parts, has the name "".
+        #: Version, mark and text of each part, by its name. The frame, which contains the other
+        #: parts, has the name "".
         self._parts: dict[str, tuple[int, str, str]] = {}
 
     def wake(self) -> None:
@@ -116,7 +134,10 @@ class Screen:
         self.news = asyncio.Event()
 
     async def refresh(self, clock: Clock) -> None:
-        """Render the screen if that is due. Readers at the same moment wait for the same rendering, but not long."""
+        """Render the screen if that is due.
+
+        Readers at the same moment wait for the same rendering, but not long.
+        """
         if self._rendering is None and self.due_in() <= 0:
             self._rendering = asyncio.create_task(self._rendered(clock))
         if self._rendering is not None:
@@ -162,7 +183,9 @@ class Screen:
         self.version += 1
         before = self._parts
         self._parts = {
-            name: before[name] if name in before and before[name][1] == mark else (self.version, mark, part)
+            name: before[name]
+            if name in before and before[name][1] == mark
+            else (self.version, mark, part)
             for name, (mark, part) in parts.items()
         }
 
@@ -171,12 +194,17 @@ class Screen:
         return "".join([mark for _, mark, _ in self._parts.values()][:SEEN_MAX])
 
     def since(self, version: int, seen: set[str], *, fixed: bool) -> str:
-        """Return the parts that changed after a version and whose marks are not in ``seen``. A ``fixed`` screen keeps
-        its frame."""
-        changed = {name for name, (at, mark, _) in self._parts.items() if at > version and mark not in seen}
+        """Return the parts that changed after a version and whose marks are not in ``seen``.
+
+        A ``fixed`` screen keeps its frame."""
+        changed = {
+            name for name, (at, mark, _) in self._parts.items() if at > version and mark not in seen
+        }
         if "" in changed and not fixed:
             return _partial("main", self._whole)
-        return "".join(_partial(name, self._parts[name][2]) for name in self._parts if name in changed - {""})
+        return "".join(
+            _partial(name, self._parts[name][2]) for name in self._parts if name in changed - {""}
+        )
 
 
 def _partial(name: str, text: str) -> str:
@@ -204,13 +232,19 @@ class Live:
         return at, found
 
     async def _follow(self) -> None:
-        """Wake the screens that new events are about, until the feed closes or no screen has a reader."""
+        """Wake the screens that new events are about, until the feed closes or no screen has a
+        reader.
+        """
         position = 0
         while self._screens and not self._feed.closed:
             news = self._feed.news
             position, subjects = self._feed.changed(position)
             # An event about ``runs/7`` is also one about ``runs``.
-            about = None if subjects is None else {*subjects, *(subject.partition("/")[0] for subject in subjects)}
+            about = (
+                None
+                if subjects is None
+                else {*subjects, *(subject.partition("/")[0] for subject in subjects)}
+            )
             for screen in self._screens.values():
                 if about is None or screen.about in about:
                     screen.wake()
@@ -221,14 +255,16 @@ class Live:
     async def stream(
         self, wanted: StreamParameters, render: Render, seen: set[str], *, fixed: bool
     ) -> AsyncGenerator[bytes, None]:
-        """Yield the bytes of the stream: ``hello``, the missing parts, and then each change, until the feed closes.
-        The reader already has the parts with the marks ``seen``.
+        """Yield the bytes of the stream: ``hello``, the missing parts, and then each change, until
+        the feed closes. The reader already has the parts with the marks ``seen``.
 
-        The event ``gone`` says that the subject does not exist any more, for example after its deletion. The reader
-        keeps the last version on the screen.
+        The event ``gone`` says that the subject does not exist any more, for example after its
+        deletion. The reader keeps the last version on the screen.
         """
         key = (wanted.path, wanted.query, caller_role(), only())
-        screen = self._screens.setdefault(key, Screen(wanted.path, render, self._marks, self._limit))
+        screen = self._screens.setdefault(
+            key, Screen(wanted.path, render, self._marks, self._limit)
+        )
         self._feed.enter("page")
         screen.readers += 1
         if self._following is None or self._following.done():
@@ -248,7 +284,9 @@ class Live:
                 text, version = screen.since(version, seen, fixed=fixed), screen.version
                 seen = set() if version else seen  # a slow first rendering may not have ended yet
                 if text:
-                    yield format_sse_event(data_str=text.replace(NO_KEY, uuid.uuid4().hex), id=screen.marks())
+                    yield format_sse_event(
+                        data_str=text.replace(NO_KEY, uuid.uuid4().hex), id=screen.marks()
+                    )
                 if text or now() - sent_at >= TICK_S:
                     yield await self._event("tick", screen)
                     sent_at = now()
@@ -260,11 +298,17 @@ class Live:
                 self._screens.pop(key, None)
 
     async def _event(self, name: str, screen: Screen) -> bytes:
-        """Return an event with the present time, the time of the screen, the build, and what does not answer now."""
+        """Return an event with the present time, the time of the screen, the build, and what does
+        not answer now.
+        """
         answers = await self._needs.read_within(NEEDS_WAIT_S) or {}
-        away = " and ".join(f"{NEEDED[part]} does not answer" for part, answer in answers.items() if answer != "ok")
+        away = " and ".join(
+            f"{NEEDED[part]} does not answer" for part, answer in answers.items() if answer != "ok"
+        )
         data = {"now": self._clock(), "as_of": screen.as_of, "build": release(), "away": away}
-        return format_sse_event(data_str=to_json(data).decode(), event=name, retry=1000 if name == "hello" else None)
+        return format_sse_event(
+            data_str=to_json(data).decode(), event=name, retry=1000 if name == "hello" else None
+        )
 
 
 def add_stream(app: FastAPI, feed: Feed, clock: Clock, needs: Ask, runs: RunReader) -> None:
@@ -281,15 +325,21 @@ def add_stream(app: FastAPI, feed: Feed, clock: Clock, needs: Ask, runs: RunRead
         wanted = query_of(request, StreamParameters)
         operation, _ = operations().of("GET", wanted.path)
         if operation not in MOVES:
-            raise Problem(422, "invalid_request", "path: this page has no live stream; load the page again")
+            raise Problem(
+                422, "invalid_request", "path: this page has no live stream; load the page again"
+            )
         if not may(operation):
             raise Problem(403, "forbidden", f"{operation} needs another role")
-        # A page that connects again has more than at its loading. Without this, what changed back would not be sent.
+        # A page that connects again has more than at its loading. Without this, what changed back
+        # would not be sent.
         seen = set(re.findall("[0-9a-f]{8}", request.headers.get("last-event-id") or wanted.seen))
-        # Runs that begin later do not appear on a list of all chosen ones, and a log has a stream of its own.
+        # Runs that begin later do not appear on a list of all chosen ones, and a log has a stream
+        # of its own.
         fixed = operation == "showLog" or "all=true" in wanted.query.split("&")
         chunks = live.stream(wanted, lambda: _asked(app, request, wanted), seen, fixed=fixed)
-        return StreamedResponse(chunks, "text/event-stream", _HEADERS, dropped=lambda: feed.dropped("page"))
+        return StreamedResponse(
+            chunks, "text/event-stream", _HEADERS, dropped=lambda: feed.dropped("page")
+        )
 
 
 async def _asked(app: FastAPI, request: Request, wanted: StreamParameters) -> str:

@@ -1,7 +1,8 @@
-"""Routes of the login: a person sends a token once, and gets a cookie with a signed reference to the token.
+"""Routes of the login: a person sends a token once, and gets a cookie with a signed reference to
+the token.
 
-Or the person comes from the issuer, by an authorization code with PKCE, which another signed cookie binds to one
-browser.
+Or the person comes from the issuer, by an authorization code with PKCE, which another signed cookie
+binds to one browser.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ from crawler_lifecycle.web.tries import address_of
 
 logger = logging.getLogger(__name__)
 
-#: The cookie of a login that has begun at the issuer, and its seconds. Browsers send it when the issuer leads back.
+#: The cookie of a login that has begun at the issuer, and its seconds. Browsers send it when the
+#: issuer leads back.
 WAY_COOKIE = "crawl_sign_in"
 WAY_S = 600
 _WAY = "sign-in"
@@ -87,7 +89,8 @@ def add_login(app: FastAPI, logins: Logins | None, clock: Clock) -> None:
         cookie = cookie_of(request.headers)
         if logins is not None and cookie is not None:
             logins.end(cookie, clock())
-            with contextlib.suppress(LifecycleError):  # the next reading of the tokens tells the others
+            # The next reading of the tokens tells the others.
+            with contextlib.suppress(LifecycleError):
                 await logins.share()
         done = RedirectResponse("/login", 303)
         done.delete_cookie(**_attributes(request))
@@ -103,11 +106,26 @@ def _add_sign_in(app: FastAPI, logins: Logins, oidc: Oidc, clock: Clock) -> None
         """Lead to the issuer. Raises ``IssuerUnavailable`` if it does not answer."""
         await oidc.read()
         state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
-        challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).decode().rstrip("=")
-        asked = {"response_type": "code", "client_id": oidc.client_id, "redirect_uri": oidc.page + _BACK}
-        asked |= {"state": state, "nonce": nonce, "code_challenge": challenge, "code_challenge_method": "S256"}
+        challenge = (
+            base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest())
+            .decode()
+            .rstrip("=")
+        )
+        asked = {
+            "response_type": "code",
+            "client_id": oidc.client_id,
+            "redirect_uri": oidc.page + _BACK,
+        }
+        asked |= {
+            "state": state,
+            "nonce": nonce,
+            "code_challenge": challenge,
+            "code_challenge_method": "S256",
+        }
         to = oidc.document["authorization_endpoint"]
-        done = RedirectResponse(f"{to}{'&' if '?' in to else '?'}{urlencode(asked | {'scope': oidc.scopes})}", 303)
+        done = RedirectResponse(
+            f"{to}{'&' if '?' in to else '?'}{urlencode(asked | {'scope': oidc.scopes})}", 303
+        )
         kept = logins.seal(_WAY, [state, nonce, verifier, _ours(next), clock().timestamp() + WAY_S])
         done.set_cookie(value=kept, max_age=WAY_S, **_attributes(request, WAY_COOKIE, strict=False))
         return done
@@ -120,26 +138,45 @@ def _add_sign_in(app: FastAPI, logins: Logins, oidc: Oidc, clock: Clock) -> None
         kept = logins.unseal(_WAY, cookie_of(request.headers, WAY_COOKIE) or "")
         known, nonce, verifier, place, ends = kept or ("", "", "", "/", 0)
         try:
-            if ends <= clock().timestamp() or not secrets.compare_digest(known.encode(), state.encode()):
-                raise unauthorised("unauthenticated", f"This browser began no such login; begin again at {oidc.page}")
+            if ends <= clock().timestamp() or not secrets.compare_digest(
+                known.encode(), state.encode()
+            ):
+                raise unauthorised(
+                    "unauthenticated",
+                    f"This browser began no such login; begin again at {oidc.page}",
+                )
             await oidc.read()
-            unnamed = "" if oidc.document.get("authorization_response_iss_parameter_supported") else oidc.issuer
+            unnamed = (
+                ""
+                if oidc.document.get("authorization_response_iss_parameter_supported")
+                else oidc.issuer
+            )
             if said.get("iss", unnamed) != oidc.issuer:
-                raise unauthorised("unauthenticated", f"The answer is not of {oidc.issuer}; begin the login again here")
+                raise unauthorised(
+                    "unauthenticated",
+                    f"The answer is not of {oidc.issuer}; begin the login again here",
+                )
             form = {"code": code, "code_verifier": verifier, "redirect_uri": oidc.page + _BACK}
-            answered: Mapping[str, Any] = said if "error" in said else await oidc.provider.redeem(oidc.document, **form)
+            answered: Mapping[str, Any] = (
+                said if "error" in said else await oidc.provider.redeem(oidc.document, **form)
+            )
             if "error" in answered:
                 words = f"{answered['error']!s:.100}: {answered.get('error_description')!s:.200}"
-                raise unauthorised("unauthenticated", f"{oidc.issuer} says {words}; ask whoever runs it")
+                raise unauthorised(
+                    "unauthenticated", f"{oidc.issuer} says {words}; ask whoever runs it"
+                )
             await oidc.prepare(token := str(answered.get("id_token")))
             caller, held, until = oidc.person(token, nonce)
         except (Problem, LifecycleError) as error:
             problem = of_error(error)
             logger.warning("a login by the issuer was refused: %s", problem.detail)
-            done = _show(request, logins, place, f"You are not logged in: {problem.detail}", problem.status)
+            done = _show(
+                request, logins, place, f"You are not logged in: {problem.detail}", problem.status
+            )
         else:
             cookie, seconds = logins.begin_for(caller, held, clock(), until)
-            # A redirect would be a part of the way from the issuer, on which browsers do not send the login cookie.
+            # A redirect would be a part of the way from the issuer, on which browsers do not send
+            # the login cookie.
             done = Response(html("go_on.html", path=place, target=place), media_type="text/html")
             done.set_cookie(value=cookie, max_age=seconds, **_attributes(request))
             logger.info("%s logged in", caller.name)
@@ -149,11 +186,15 @@ def _add_sign_in(app: FastAPI, logins: Logins, oidc: Oidc, clock: Clock) -> None
         return done
 
 
-def _show(request: Request, logins: Logins | None, next: str, problem: str = "", status: int = 200) -> Response:
+def _show(
+    request: Request, logins: Logins | None, next: str, problem: str = "", status: int = 200
+) -> Response:
     """Return the page of the login, with the reason why there was none."""
     issuer = None if logins is None or logins.oidc is None else urlsplit(logins.oidc.issuer).netloc
     values = {"is_open": logins is None, "problem": problem, "next": _ours(next), "issuer": issuer}
-    return answer(request, "login.html", status=status, **values, **({"caller": None} if problem else {}))
+    return answer(
+        request, "login.html", status=status, **values, **({"caller": None} if problem else {})
+    )
 
 
 def _attributes(request: Request, name: str = COOKIE, *, strict: bool = True) -> dict[str, Any]:
@@ -164,7 +205,9 @@ def _attributes(request: Request, name: str = COOKIE, *, strict: bool = True) ->
 
 
 def _ours(address: str) -> str:
-    """Return the address if it is on this gateway, else the first page. A login never leads to another host.
+    """Return the address if it is on this gateway, else the first page.
+
+    A login never leads to another host.
 
     A longer address finds no room in a cookie.
     """

@@ -1,7 +1,7 @@
 """Middleware for answers to browsers: it adds security headers, and shows problems as HTML pages.
 
-It is the outermost middleware: browsers get an HTML page for every refused request. Programs do not ask for HTML, and
-get problem documents.
+It is the outermost middleware: browsers get an HTML page for every refused request. Programs do not
+ask for HTML, and get problem documents.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from crawler_lifecycle.gateway.page.parts.rendering import html
 from crawler_lifecycle.web.problems import MEDIA_TYPE
 
 POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src "
+    "'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 _HEADERS = {
@@ -35,7 +36,8 @@ class Pages(Converter):
         for name, value in _HEADERS.items():
             headers.setdefault(name, value)  # a crawler's file has a stricter policy
         accepts = Headers(scope=scope).get("accept", "").lower()
-        reads_html = "text/html" in accepts and "text/event-stream" not in accepts  # a stream is not a page
+        # A stream is not a page.
+        reads_html = "text/html" in accepts and "text/event-stream" not in accepts
         return reads_html and headers.get("content-type") == MEDIA_TYPE
 
     def convert(self, scope: Scope, start: Message, problem: dict[str, Any]) -> bytes:
@@ -48,7 +50,8 @@ class Pages(Converter):
             sent = scope["method"] == "POST"
             return html("problem.html", path=scope["path"], problem=problem, sent=sent).encode()
         if Headers(scope=scope).get("sec-fetch-site") in ("cross-site", "same-site"):
-            # After a link on another site, browsers do not send the login cookie. After a link on our page, they do.
+            # After a link on another site, browsers do not send the login cookie. After a link on
+            # our page, they do.
             start["status"] = 200
             del answer["www-authenticate"]
             return html("go_on.html", path=scope["path"], target=path).encode()

@@ -1,4 +1,7 @@
-"""Bodies of answers about runs and the ledger. They use the words of docs/lifecycle.md and of the database columns."""
+"""Bodies of answers about runs and the ledger.
+
+They use the words of docs/lifecycle.md and of the database columns.
+"""
 
 from __future__ import annotations
 
@@ -53,15 +56,22 @@ def standing_of(row: RunRow, now: datetime, **more: Any) -> Standing:
 
 
 def facts_of_tasks(tasks: TaskReader, row: RunRow) -> dict[str, Any]:
-    """Return the facts that the tasks of a live run add: the tasks for which a stop waits, or why a task waits."""
+    """Return the facts that the tasks of a live run add: the tasks for which a stop waits, or why a
+    task waits.
+    """
     if str(row.status) in ("COMPLETED", "FAILED"):
         return {}
     try:
         if row.stop is not None:
-            return {"unproved": [task.index for task in tasks.task_page(row.run_id, ACTIVE, limit=NAMED_MAX)]}
+            return {
+                "unproved": [
+                    task.index for task in tasks.task_page(row.run_id, ACTIVE, limit=NAMED_MAX)
+                ]
+            }
         page = tasks.task_page(row.run_id, [TaskStatus.PENDING], limit=NAMED_MAX)
     except RowUnreadable:
-        return {}  # the sentence then says less; the answer about the task names the error in its row
+        # The sentence then says less; the answer about the task names the error in its row.
+        return {}
     return {"reason": next((task.reason for task in page if task.reason), None)}
 
 
@@ -77,7 +87,9 @@ def facts_of_line(pools: PoolStore, row: RunRow) -> dict[str, Any]:
 def undelivered(
     attempt: int, exports: Sequence[Mapping[str, Any]], deliveries: Sequence[Mapping[str, Any]]
 ) -> list[str]:
-    """Return a sentence for each event and each export of an ended attempt that is not delivered."""
+    """Return a sentence for each event and each export of an ended attempt that is not
+    delivered.
+    """
     words = []
     for delivery in deliveries:
         if delivery.get("attempt") != attempt or delivery.get("status") == "delivered":
@@ -88,7 +100,10 @@ def undelivered(
         words.append(f"{delivery['type']} is not delivered{tried}{f': {error}' if error else ''}")
     for export in exports:
         if export.get("attempt") == attempt and export.get("status") == "failed":
-            words.append(f"the supporting files are not archived yet: {export.get('error') or 'no reason is known'}")
+            words.append(
+                "the supporting files are not archived yet: "
+                f"{export.get('error') or 'no reason is known'}"
+            )
     return words
 
 
@@ -97,7 +112,10 @@ WEEK = timedelta(days=7)
 
 
 class UploadPart(StrictBody):
-    """Body of ``POST …/files``: one part of a task's bundle. With ``part`` null, it is the end of the bundle."""
+    """Body of ``POST …/files``: one part of a task's bundle.
+
+    With ``part`` null, it is the end of the bundle.
+    """
 
     part: int | None = Field(ge=0, le=99_999)
     bytes: int = Field(ge=1, le=INT_MAX)
@@ -105,7 +123,10 @@ class UploadPart(StrictBody):
 
 
 class UploadTicket(OfRow):
-    """The address for these bytes. They must be sent by ``PUT``, with these headers and before ``expires_at``."""
+    """The address for these bytes.
+
+    They must be sent by ``PUT``, with these headers and before ``expires_at``.
+    """
 
     url: str
     headers: dict[str, str]
@@ -124,7 +145,10 @@ class Stop(OfRow):
 
 
 class StopOfRun(BaseModel):
-    """The answer that says if a run must stop. Its crawler may read it, so it names no person and no reason."""
+    """The answer that says if a run must stop.
+
+    Its crawler may read it, so it names no person and no reason.
+    """
 
     run_id: int
     asked: bool
@@ -147,7 +171,9 @@ class Deletion(BaseModel):
     def of(cls, row: RunRow) -> Self | None:
         report = row.deletion or {}
         at = row.deleted_at
-        return None if at is None else cls(requested_at=at, ended_at=row.deletion_ended_at, **report)
+        return (
+            None if at is None else cls(requested_at=at, ended_at=row.deletion_ended_at, **report)
+        )
 
 
 class Run(OfRow):
@@ -155,7 +181,9 @@ class Run(OfRow):
 
     run_id: int
     run_uid: str
-    """The run's identity. After a restore of the database, a number may be used again, but never a uid."""
+    """The run's identity. After a restore of the database, a number may be used again, but never a
+    uid.
+    """
     request_id: str
     project: str
     workflow_id: str
@@ -166,7 +194,9 @@ class Run(OfRow):
     stage: str
     outcome: str | None
     ended_by: str | None
-    """Who ended it: crawler, person, limit, cluster or service; null: it lives, or an older build ended it."""
+    """Who ended it: crawler, person, limit, cluster or service; null: it lives, or an older build
+    ended it.
+    """
     lacks: str | None
     """What it brought less than is expected; null: nothing."""
     cause: str | None
@@ -178,7 +208,9 @@ class Run(OfRow):
     parent: str | None
     stop: Stop | None
     waiting: str | None
-    """A sentence that says why the run waits now, ``blocked`` first; null if it waits only for its next look."""
+    """A sentence that says why the run waits now, ``blocked`` first; null if it waits only for its
+    next look.
+    """
     waiting_for: str | None
     waiting_since: datetime | None
     look_error: str | None
@@ -190,12 +222,16 @@ class Run(OfRow):
     """True if the next look is overdue: the status may be out of date."""
     blocked: str | None = None
     last_progress_at: datetime | None
-    """The time at which a look or the observer last saw the counters change. The counters have this age."""
+    """The time at which a look or the observer last saw the counters change. The counters have this
+    age.
+    """
     pages: int | None
     items: int | None
     errors: int | None
     pages_per_minute: float | None
-    """The average since the start; null if it is not known. It is null for a resumed run; see its tasks instead."""
+    """The average since the start; null if it is not known. It is null for a resumed run; see its
+    tasks instead.
+    """
     created_at: datetime
     started_at: datetime | None
     ended_at: datetime | None
@@ -209,8 +245,13 @@ class Run(OfRow):
         return self._waits
 
     @classmethod
-    def of(cls, row: RunRow, now: datetime, *, known: Mapping[str, Any] | None = None, **more: Any) -> Self:
-        """Build it from a row at ``now``. ``known``: facts of its tasks and deliveries about its waiting."""
+    def of(
+        cls, row: RunRow, now: datetime, *, known: Mapping[str, Any] | None = None, **more: Any
+    ) -> Self:
+        """Build it from a row at ``now``.
+
+        ``known``: facts of its tasks and deliveries about its waiting.
+        """
         overdue = row.next_look_at is not None and row.next_look_at < overdue_before(now)
         requested_by = row.request.get("requested_by")
         tags = row.request.get("tags")
@@ -222,7 +263,9 @@ class Run(OfRow):
             tags=tags if isinstance(tags, list) else [],
             deleted=Deletion.of(row),
             waiting=waiting(standing),
-            verified_ago_s=round(max((now - row.verified_at).total_seconds(), 0.0), 3) if row.verified_at else None,
+            verified_ago_s=round(max((now - row.verified_at).total_seconds(), 0.0), 3)
+            if row.verified_at
+            else None,
             stale=overdue and not row.status.terminal,
             **more,
         )
@@ -258,7 +301,10 @@ class CancellationEntry(BaseModel):
 
 
 class DeliveryEntry(BaseModel):
-    """The delivery of one event to one receiver. ``pending`` without a receiver: it was not tried yet."""
+    """The delivery of one event to one receiver.
+
+    ``pending`` without a receiver: it was not tried yet.
+    """
 
     seq: int
     type: str
@@ -279,19 +325,29 @@ class RunDetail(Run):
     cancellations: list[CancellationEntry]
     deliveries: list[DeliveryEntry]
     fields: Coverage | None
-    """For at most 30 fields, the share of items that fill the field. Known after the verdict; null if not reported."""
+    """For at most 30 fields, the share of items that fill the field. Known after the verdict; null
+    if not reported.
+    """
     resumption: list[Resumption]
     """For a resumed run: how many tasks continued with saved state, and why others could not."""
 
     @classmethod
-    def of(cls, row: RunRow, now: datetime, *, known: Mapping[str, Any] | None = None, **more: Any) -> Self:
+    def of(
+        cls, row: RunRow, now: datetime, *, known: Mapping[str, Any] | None = None, **more: Any
+    ) -> Self:
         """Build it as for a list, with facts of tasks and deliveries about the run's waiting."""
-        facts = {"tasks": more["tasks"], "undelivered": undelivered(row.attempt, more["exports"], more["deliveries"])}
+        facts = {
+            "tasks": more["tasks"],
+            "undelivered": undelivered(row.attempt, more["exports"], more["deliveries"]),
+        }
         return super().of(row, now, known={**facts, **(known or {})}, **more)
 
 
 class Accepted(Run):
-    """The run after a command. ``note`` is for people: what happens next, or why nothing changed."""
+    """The run after a command.
+
+    ``note`` is for people: what happens next, or why nothing changed.
+    """
 
     note: str | None
 
@@ -321,7 +377,10 @@ class Overdue(BaseModel):
 
 
 class RunPage(ResultPage):
-    """A page of runs, newest first. ``overdue`` is about all runs, also those that do not fit the filters."""
+    """A page of runs, newest first.
+
+    ``overdue`` is about all runs, also those that do not fit the filters.
+    """
 
     runs: list[Run]
     overdue: Overdue
@@ -342,10 +401,14 @@ class TaskFilePage(OfRow):
     """True if this gateway can read files of this run."""
     files: list[RunFile]
     left_out: int
-    """The number of files that are not listed: links, pipes, names that are not text, and files above the limits."""
+    """The number of files that are not listed: links, pipes, names that are not text, and files
+    above the limits.
+    """
     note: str | None
     archive: int | None
-    """The attempt in whose archive the files are; null: they are still in the folders of the tasks."""
+    """The attempt in whose archive the files are; null: they are still in the folders of the
+    tasks.
+    """
     items_missing: int
     """The number of counted items whose files cannot be read here."""
 
@@ -365,7 +428,10 @@ class AuditBody(StrictBody):
 
 
 class Audit(OfRow):
-    """The report of one audit: what it checked, found and repaired. ``left`` counts findings that are not repaired."""
+    """The report of one audit: what it checked, found and repaired.
+
+    ``left`` counts findings that are not repaired.
+    """
 
     audit_id: str
     started_at: datetime
@@ -404,14 +470,18 @@ class CorrectionTotals(BaseModel):
 
 
 class LedgerSummary(BaseModel):
-    """The corrections of all runs: how long recorded statuses were untrue. Lag is not included: a change that the next
-    due look finds is no correction. The timeline of a run has the lag of each change."""
+    """The corrections of all runs: how long recorded statuses were untrue.
+
+    Lag is not included: a change that the next due look finds is no correction. The timeline of a
+    run has the lag of each change."""
 
     since: datetime
     until: datetime
     count: int
     worst_s: float | None
-    """The longest time of an untrue status in seconds; null without a correction, or if no time is known."""
+    """The longest time of an untrue status in seconds; null without a correction, or if no time is
+    known.
+    """
     kinds: dict[str, CorrectionTotals]
     overdue: Overdue
     text: str
@@ -419,7 +489,10 @@ class LedgerSummary(BaseModel):
 
 
 class CrawlerList(BaseModel):
-    """The crawlers that can be started, as docs/crawlers.md describes them. Values of ``env`` are left out."""
+    """The crawlers that can be started, as docs/crawlers.md describes them.
+
+    Values of ``env`` are left out.
+    """
 
     crawlers: list[CrawlerDefinition]
     note: str | None = None

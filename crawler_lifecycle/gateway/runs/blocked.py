@@ -1,11 +1,15 @@
-"""Runs, managers and graphs whose workflow is blocked. One query finds all of them; a second call explains one.
+"""Runs, managers and graphs whose workflow is blocked.
 
-Those without a workflow, also firings and webhooks, are reported as ``worker/overdue_looks.py`` found them.
+One query finds all of them; a second call explains one.
 
-Runs with an overdue look are explained too: the server has no list of workflows whose next step no worker takes.
+Those without a workflow, also firings and webhooks, are reported as ``worker/overdue_looks.py``
+found them.
 
-A bug in workflow code does not fail a run. Its next step is tried again until a build is deployed that can execute it.
-Until then the run shows nothing new, and people must see the reason.
+Runs with an overdue look are explained too: the server has no list of workflows whose next step no
+worker takes.
+
+A bug in workflow code does not fail a run. Its next step is tried again until a build is deployed
+that can execute it. Until then the run shows nothing new, and people must see the reason.
 """
 
 from __future__ import annotations
@@ -33,7 +37,8 @@ from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.workflow_problems import WorkflowProblem
 
-#: Seconds for which an explanation is reused, and seconds that a reader waits for one: Temporal may not answer.
+#: Seconds for which an explanation is reused, and seconds that a reader waits for one: Temporal may
+#: not answer.
 FRESH_S = 3.0
 ANSWER_S = 1.0
 #: The most explanations of one background round, and the most that are kept.
@@ -57,7 +62,10 @@ class _BlockedText:
 
 @dataclass(eq=False)
 class BlockedRuns:
-    """The reasons of runs that cannot continue. ``listed`` reads memory only; ``of`` asks Temporal about one run."""
+    """The reasons of runs that cannot continue.
+
+    ``listed`` reads memory only; ``of`` asks Temporal about one run.
+    """
 
     store: Store
     workflows: Workflows
@@ -95,10 +103,15 @@ class BlockedRuns:
         self.metrics.blocked.set(len(self._known))
         try:
             due_before = overdue_before(self.clock())
-            runs = await run_in_threadpool(self.store.overdue.overdue_runs, due_before, limit=EXPLAINED_MAX)
+            runs = await run_in_threadpool(
+                self.store.overdue.overdue_runs, due_before, limit=EXPLAINED_MAX
+            )
         except LifecycleError:  # the database is unavailable, as ``/readyz`` says
             runs = []
-        late = {run.owner_workflow_id or workflow_id(run.crawler, run.request_id): run.run_id for run in runs}
+        late = {
+            run.owner_workflow_id or workflow_id(run.crawler, run.request_id): run.run_id
+            for run in runs
+        }
         self._late = set(late)
         for name in [*list(self._known)[:EXPLAINED_MAX], *sorted(self._late)]:
             await self._explain(name)
@@ -107,10 +120,17 @@ class BlockedRuns:
     async def _report(self, name: str, run_id: int | None) -> None:
         """Record once that this workflow cannot continue."""
         kept = self._kept.get(name)
-        if kept is None or kept.text is None or kept.since is None or self._noted.get(name) == kept.since:
+        if (
+            kept is None
+            or kept.text is None
+            or kept.since is None
+            or self._noted.get(name) == kept.since
+        ):
             return
         try:
-            await run_in_threadpool(self.store.troubles.note_blocked, name, run_id, kept.text, kept.since)
+            await run_in_threadpool(
+                self.store.troubles.note_blocked, name, run_id, kept.text, kept.since
+            )
         except LifecycleError:
             return  # the database is unavailable: the next round tries again
         if len(self._noted) >= KEPT_MAX:
@@ -122,24 +142,31 @@ class BlockedRuns:
         return self._away(row) or self.listed_workflow(*_names(row))
 
     def _away(self, row: RunRow) -> str | None:
-        """Return what waits for Temporal and what does not; ``None``: Temporal answers, or the run has ended."""
+        """Return what waits for Temporal and what does not; ``None``: Temporal answers, or the run
+        has ended.
+        """
         if self._away_since is None or row.status.terminal:
             return None
         since = _clock(self._away_since)
         looked_at = row.verified_at
-        verified = "is not verified yet" if looked_at is None else f"was verified at {_clock(looked_at)}"
+        verified = (
+            "is not verified yet" if looked_at is None else f"was verified at {_clock(looked_at)}"
+        )
         waits = f"Temporal has not answered since {since}: retries, stops and the verdict wait"
         return f"{waits}; its status {verified}, and looks continue"
 
     async def of_workflow(self, *names: str, is_open: bool) -> str | None:
-        """Return the reason why one of these workflows does not continue, of the first one even if not listed yet.
+        """Return the reason why one of these workflows does not continue, of the first one even if
+        not listed yet.
 
         Waits at most a second for the server's answer.
         """
         return (await self._explain(names[0]) if is_open else None) or self.listed_workflow(*names)
 
     def names(self) -> tuple[str, ...]:
-        """Return the ids of all workflows that are missing or do not continue, except those of late runs."""
+        """Return the ids of all workflows that are missing or do not continue, except those of late
+        runs.
+        """
         return (*self._lost, *self._known)
 
     def listed_workflow(self, *names: str) -> str | None:
@@ -159,7 +186,9 @@ class BlockedRuns:
         if (away := self._away(row)) is not None:
             return away
         names = _names(row)
-        return await self.of_workflow(*names, is_open=not row.status.terminal or names[0] in self._known)
+        return await self.of_workflow(
+            *names, is_open=not row.status.terminal or names[0] in self._known
+        )
 
     async def _explain(self, name: str) -> str | None:
         kept = self._kept.get(name)
@@ -176,7 +205,9 @@ class BlockedRuns:
         text = None if found is None else in_words(found)
         if len(self._kept) >= KEPT_MAX:
             self._kept.clear()
-        self._kept[name] = _BlockedText(time.monotonic(), text, None if found is None else found.since)
+        self._kept[name] = _BlockedText(
+            time.monotonic(), text, None if found is None else found.since
+        )
         return text
 
 
@@ -185,7 +216,8 @@ def in_words(problem: WorkflowProblem) -> str:
     since = f"since {problem.since:%Y-%m-%d %H:%M:%S} UTC"
     if problem.what is None:
         return (
-            f"no worker has taken up its next step {since}; start one (crawlctl worker workflows), and if workers have "
+            f"no worker has taken up its next step {since}; start one (crawlctl worker workflows), "
+            "and if workers have "
             "build ids, make one of them current"
         )
     what = " ".join(problem.what.split())[:WORDS_MAX]
@@ -193,31 +225,40 @@ def in_words(problem: WorkflowProblem) -> str:
         why = f"its {problem.paused} is paused in Temporal {since} {what}; unpause it there"
     elif problem.misfit:
         why = (
-            f"its workflow cannot continue {since}: this build cannot continue the work of an earlier build ({what}); "
+            f"its workflow cannot continue {since}: this build cannot continue the work of an "
+            f"earlier build ({what}); "
             "deploy the earlier build again, or one that replays histories"
         )
     elif _TOO_LONG in what:
         why = (
-            f"its workflow cannot continue {since}: its next step takes longer than the allowed two seconds; its "
-            "worker has too much to do, or it gets very many signals (temporal workflow show lists them); give the "
+            f"its workflow cannot continue {since}: its next step takes longer than the allowed "
+            "two seconds; its "
+            "worker has too much to do, or it gets very many signals (temporal workflow show lists "
+            "them); give the "
             "role workflows more processors, and end the signals"
         )
     else:
         why = (
-            f"its workflow cannot continue {since}: {what}; deploy a build that corrects this, and it continues by "
+            f"its workflow cannot continue {since}: {what}; deploy a build that corrects this, and "
+            "it continues by "
             "itself"
         )
-    return f"{why}; its crawl continues, but a stop has to wait: a forced one ends the crawl within a minute"
+    return (
+        f"{why}; its crawl continues, but a stop has to wait: a forced one ends the crawl "
+        "within a minute"
+    )
 
 
 def lost_words(found: Sequence[FindingRow], now: datetime) -> dict[str, str]:
     """Return a sentence for each missing workflow, by its id.
 
-    Nobody closes the finding of a run that a person resumed, so it only counts while the search sees it again.
+    Nobody closes the finding of a run that a person resumed, so it only counts while the search
+    sees it again.
     """
     since = overdue_before(now)
     return {
-        str(one.workflow_id): f"it has no workflow: {one.detail}" + (f"; so far: {one.repair}" if one.tries else _NEW)
+        str(one.workflow_id): f"it has no workflow: {one.detail}"
+        + (f"; so far: {one.repair}" if one.tries else _NEW)
         for one in found
         if one.kind in LOST and (one.run_id is None or one.last_seen >= since)
     }
@@ -234,6 +275,8 @@ def _unexplained(cause: str) -> str:
 
 
 def _names(row: RunRow) -> tuple[str, str]:
-    """Return the ids of the workflows of a run: its own, and the one that repeats its deliveries."""
+    """Return the ids of the workflows of a run: its own, and the one that repeats its
+    deliveries.
+    """
     own = row.owner_workflow_id or workflow_id(row.crawler, row.request_id)
     return own, export_workflow_id(row.ref, row.attempt)

@@ -1,7 +1,7 @@
 """Commands on runs: start, stop, resume, look.
 
-A command always writes to the database first, and calls Temporal after that. A recorded command is carried out even if
-this process dies, because the outbox retry (``sweep.py``) finds it.
+A command always writes to the database first, and calls Temporal after that. A recorded command is
+carried out even if this process dies, because the outbox retry (``sweep.py``) finds it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,22 @@ from typing import Any, Generic, TypeVar
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from crawler_lifecycle.activities.child_runs import begin_request, next_workflow_id, uid_there, workflow_ids
+from crawler_lifecycle.activities.child_runs import (
+    begin_request,
+    next_workflow_id,
+    uid_there,
+    workflow_ids,
+)
 from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain import projects
 from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.crawlers.arguments import check_texts
-from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, check_tasks, completed, with_limits
+from crawler_lifecycle.domain.crawlers.crawler import (
+    CrawlerDefinition,
+    check_tasks,
+    completed,
+    with_limits,
+)
 from crawler_lifecycle.domain.errors import (
     DuplicateRequest,
     NotInThisState,
@@ -31,7 +41,13 @@ from crawler_lifecycle.domain.errors import (
     TemporalUnavailable,
 )
 from crawler_lifecycle.domain.names import attempt_workflow_id
-from crawler_lifecycle.domain.run import INLINE_TASKS_MAX, RunRequest, RunStatus, StopIntent, StopRequest
+from crawler_lifecycle.domain.run import (
+    INLINE_TASKS_MAX,
+    RunRequest,
+    RunStatus,
+    StopIntent,
+    StopRequest,
+)
 from crawler_lifecycle.gateway.access.operations import caller_key, caller_name, check_own
 from crawler_lifecycle.ports.runs import RunRow
 from crawler_lifecycle.store.retention.deletion import DeletionStore
@@ -50,25 +66,35 @@ logger = logging.getLogger(__name__)
 
 Row = TypeVar("Row")
 
-#: The beginnings of the request ids of runs that managers, graphs and schedules begin, and of ids of workflows.
+#: The beginnings of the request ids of runs that managers, graphs and schedules begin, and of ids
+#: of workflows.
 _OURS = ("manager/", "graph/", "schedule/", "crawl/")
-LATER = "The command is recorded, and takes effect as soon as Temporal can be reached, without another request."
+LATER = (
+    "The command is recorded, and takes effect as soon as Temporal can be reached, without "
+    "another request."
+)
 BY_AUDIT = (
-    "The command is recorded. A worker of the role audit carries it out as soon as Temporal can be reached, without "
+    "The command is recorded. A worker of the role audit carries it out as soon as Temporal can be "
+    "reached, without "
     "another request."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class CommandResult(Generic[Row]):
-    """The result of a command: the changed row. ``fresh`` is false for a repeat, or if nothing changed."""
+    """The result of a command: the changed row.
+
+    ``fresh`` is false for a repeat, or if nothing changed.
+    """
 
     row: Row
     fresh: bool = True
     note: str | None = None
 
     def mark(self, response: Response, location: str | None = None) -> None:
-        """Add headers to the answer to a start: the location, and for a repeat ``Idempotency-Replayed``."""
+        """Add headers to the answer to a start: the location, and for a repeat
+        ``Idempotency-Replayed``.
+        """
         if location is not None:
             response.headers["Location"] = location
         if not self.fresh:
@@ -78,8 +104,8 @@ class CommandResult(Generic[Row]):
 def check_foreign(field: str, id: str | None) -> None:
     """Raise ``InvalidRequest`` if a caller of one project gives an id that is like ours.
 
-    The run would count as one that a manager, graph or schedule began, or a workflow would be told of its end. It may
-    be of another project.
+    The run would count as one that a manager, graph or schedule began, or a workflow would be told
+    of its end. It may be of another project.
     """
     if id is not None and projects.only() is not None and id.startswith(_OURS):
         raise refusal(field, id, f"it begins with one of {', '.join(_OURS)}; give another one")
@@ -109,11 +135,16 @@ def needing_temporal(detail: str, run_id: int | None = None) -> Iterator[None]:
     try:
         yield
     except TemporalUnavailable as error:
-        raise unavailable("temporal_unavailable", f"{detail} {error}".lstrip(), run_id=run_id) from error
+        raise unavailable(
+            "temporal_unavailable", f"{detail} {error}".lstrip(), run_id=run_id
+        ) from error
 
 
 async def notify(call: Awaitable[Any], what: str, later: str = LATER) -> str | None:
-    """Notify Temporal of a recorded command. If Temporal is unavailable, return the note for the caller."""
+    """Notify Temporal of a recorded command.
+
+    If Temporal is unavailable, return the note for the caller.
+    """
     try:
         await call
     except TemporalUnavailable as error:
@@ -133,7 +164,10 @@ def found(runs: RunReader, run_id: int) -> RunRow:
 
 
 def undeleted(runs: RunReader, run_id: int) -> RunRow:
-    """Return a run whose data can still be read. Blocks. Raises ``Problem`` 404, and ``RunDeleted``."""
+    """Return a run whose data can still be read.
+
+    Blocks. Raises ``Problem`` 404, and ``RunDeleted``.
+    """
     return check_kept(found(runs, run_id))
 
 
@@ -147,14 +181,20 @@ def check_kept(row: RunRow) -> RunRow:
 
 
 def as_it_stands(runs: RunReader, run_id: int) -> RunRow:
-    """Return the run as a list shows it, even if a manual edit broke its row. Raises ``Problem`` 404."""
+    """Return the run as a list shows it, even if a manual edit broke its row.
+
+    Raises ``Problem`` 404.
+    """
     rows = runs.list_runs(before_run_id=run_id + 1, limit=1)
     return existing("run", run_id, next((row for row in rows if row.run_id == run_id), None))
 
 
 @dataclass(frozen=True)
 class Commands:
-    """The commands start, stop, resume, delete and look. They raise ``Problem`` or an error of the domain."""
+    """The commands start, stop, resume, delete and look.
+
+    They raise ``Problem`` or an error of the domain.
+    """
 
     acceptance: InitiationStore
     additions: AdditionStore
@@ -169,15 +209,20 @@ class Commands:
         """Return the run. Raises ``Problem`` 404."""
         return await run_in_threadpool(found, self.runs, run_id)
 
-    # --- start ------------------------------------------------------------------------------------------------------
+    # --- start ------------------------------------------------------------------------------------
 
     async def start(self, body: StartRun, key: str | None) -> CommandResult[RunRow]:
-        """Write the row of the run, then start its workflow. A repeat with the same key and body finds this run."""
+        """Write the row of the run, then start its workflow.
+
+        A repeat with the same key and body finds this run.
+        """
         request_id = _own_id(same_id(body.request_id, key))
         check_foreign("request_id", request_id)
         check_foreign("parent", body.parent)
         # The inner replace checks the request_id: RunRequest has the rule.
-        request = dataclasses.replace(body.request(), request_id=request_id, project=projects.chosen(body.project))
+        request = dataclasses.replace(
+            body.request(), request_id=request_id, project=projects.chosen(body.project)
+        )
         request = dataclasses.replace(request, request_id=None)
         args = [texts(task.args) for task in body.tasks] if body.tasks is not None else None
         with mismatch("Idempotency-Key"):
@@ -187,29 +232,50 @@ class Commands:
         return CommandResult(row, fresh, self.crawlers.note() if fresh else None)
 
     async def _reserve(
-        self, request: RunRequest, request_id: str, body: StartRun, args: list[dict[str, str]] | None
+        self,
+        request: RunRequest,
+        request_id: str,
+        body: StartRun,
+        args: list[dict[str, str]] | None,
     ) -> tuple[RunRow, bool]:
-        """Return the stored run, and whether this request created it. Raises ``DuplicateRequest``."""
+        """Return the stored run, and whether this request created it.
+
+        Raises ``DuplicateRequest``.
+        """
         while True:
             known = await run_in_threadpool(self.runs.find_run, request_id)
             wanted = await self._completed(request, body, args, known)
             try:
                 # Many tasks take the database long to store.
-                async with turn() if len(args or ()) > INLINE_TASKS_MAX else contextlib.nullcontext():
-                    return await run_in_threadpool(self.acceptance.reserve_run, wanted, request_id, args, caller_key())
+                async with (
+                    turn() if len(args or ()) > INLINE_TASKS_MAX else contextlib.nullcontext()
+                ):
+                    return await run_in_threadpool(
+                        self.acceptance.reserve_run, wanted, request_id, args, caller_key()
+                    )
             except DuplicateRequest:
-                if known is not None or await run_in_threadpool(self.runs.find_run, request_id) is None:
+                if (
+                    known is not None
+                    or await run_in_threadpool(self.runs.find_run, request_id) is None
+                ):
                     raise  # without a run, the id belongs to another project
-            # Meanwhile another gateway stored the same request, perhaps with another catalogue. Try again: this
-            # request is then the repeat.
+            # Meanwhile another gateway stored the same request, perhaps with another catalogue. Try
+            # again: this request is then the repeat.
 
     async def _completed(
-        self, request: RunRequest, body: StartRun, args: list[dict[str, str]] | None, known: RunRow | None
+        self,
+        request: RunRequest,
+        body: StartRun,
+        args: list[dict[str, str]] | None,
+        known: RunRow | None,
     ) -> RunRequest:
-        """Check the request and add the limits of its crawler. For a repeat, add the limits that were stored.
+        """Check the request and add the limits of its crawler.
 
-        The catalogue may have changed since the first request. The token may have changed, too: its name replaces a
-        missing ``requested_by``. A repeat with another token is still the same request.
+        For a repeat, add the limits that were stored.
+
+        The catalogue may have changed since the first request. The token may have changed, too: its
+        name replaces a missing ``requested_by``. A repeat with another token is still the same
+        request.
         """
         if known is None:
             crawler = await self.crawlers.get(body.crawler)
@@ -220,19 +286,25 @@ class Commands:
         if request.pool is None:
             request = dataclasses.replace(request, pool=_text(known.request.get("pool")))
         if request.requested_by is not None and request.requested_by == caller_name():
-            request = dataclasses.replace(request, requested_by=_text(known.request.get("requested_by")))
+            request = dataclasses.replace(
+                request, requested_by=_text(known.request.get("requested_by"))
+            )
         return request
 
     async def _begin(self, row: RunRow) -> None:
         detail = (
-            f"Run {row.run_id} is recorded and starts as soon as Temporal can be reached, without another request; "
+            f"Run {row.run_id} is recorded and starts as soon as Temporal can be reached, without "
+            "another request; "
             "sending this one again (a start: under the same Idempotency-Key) is safe."
         )
         with needing_temporal(detail, row.run_id):
-            # Another gateway may start it too, or the run may end before this start reaches the server.
-            await self.workflows.start(begin_request(row), next_workflow_id(row), row.run_uid, repair=True)
+            # Another gateway may start it too, or the run may end before this start reaches the
+            # server.
+            await self.workflows.start(
+                begin_request(row), next_workflow_id(row), row.run_uid, repair=True
+            )
 
-    # --- stop -------------------------------------------------------------------------------------------------------
+    # --- stop -------------------------------------------------------------------------------------
 
     async def stop(self, run_id: int, body: StopRun) -> CommandResult[RunRow]:
         """Record the stop, then notify the workflow, or start one that carries it out.
@@ -244,19 +316,33 @@ class Commands:
         except RowUnreadable:
             before = None
         if before is not None and before.status.terminal:
-            return CommandResult(before, fresh=False, note="The run had already ended; nothing was stopped.")
+            return CommandResult(
+                before, fresh=False, note="The run had already ended; nothing was stopped."
+            )
         request_id = body.request_id or uuid.uuid4().hex
         stop = StopRequest(request_id, body.requested_by, body.reason, body.force)
         intent = StopIntent(self.clock(), body.force, body.requested_by, body.reason)
         row = await run_in_threadpool(self.stops.record_stop, run_id, intent, request_id)
         if row.status.terminal:
-            return CommandResult(row, fresh=False, note="The run had already ended; nothing was stopped.")
+            return CommandResult(
+                row, fresh=False, note="The run had already ended; nothing was stopped."
+            )
         fresh = before is None or before.stop is None or row.stop != before.stop
-        later = "The stop is recorded and is carried out as soon as Temporal can be reached, without another request."
-        return CommandResult(row, fresh, await notify(self.notify_stop(row, stop), f"the stop of run {run_id}", later))
+        later = (
+            "The stop is recorded and is carried out as soon as Temporal can be reached, "
+            "without another request."
+        )
+        return CommandResult(
+            row,
+            fresh,
+            await notify(self.notify_stop(row, stop), f"the stop of run {run_id}", later),
+        )
 
     async def notify_stop(self, row: RunRow, stop: StopRequest) -> None:
-        """Send a recorded stop to the workflow of the run. If none is open, start one, which reads the stop."""
+        """Send a recorded stop to the workflow of the run.
+
+        If none is open, start one, which reads the stop.
+        """
         for candidate in workflow_ids(row):
             if await self.workflows.stop(candidate, stop, run_uid=uid_there(row, candidate)):
                 return
@@ -265,14 +351,24 @@ class Commands:
     async def take_over(self, row: RunRow) -> None:
         """Start a workflow for a live run without one, unless the run has ended meanwhile."""
         now = await self.find(row.run_id)
-        # If the run ends after this check, the workflow notices it: with ``repair``, it executes nothing again.
-        if not now.status.terminal and now.attempt == row.attempt and now.owner_run_id == row.owner_run_id:
-            await self.workflows.start(begin_request(now), next_workflow_id(now), now.run_uid, repair=True)
+        # If the run ends after this check, the workflow notices it: with ``repair``, it executes
+        # nothing again.
+        if (
+            not now.status.terminal
+            and now.attempt == row.attempt
+            and now.owner_run_id == row.owner_run_id
+        ):
+            await self.workflows.start(
+                begin_request(now), next_workflow_id(now), now.run_uid, repair=True
+            )
 
-    # --- child tasks ------------------------------------------------------------------------------------------------
+    # --- child tasks ------------------------------------------------------------------------------
 
     async def add_tasks(self, run_id: int, body: AddTasksBody, key: str | None) -> AddedTasks:
-        """Add child tasks to a live run. Then let its workflow look now, so that free slots get the tasks at once."""
+        """Add child tasks to a live run.
+
+        Then let its workflow look now, so that free slots get the tasks at once.
+        """
         row = await self.find(run_id)
         check_own(row.ref)
         request_id = _own_id(same_id(body.request_id, key))
@@ -288,38 +384,55 @@ class Commands:
         return AddedTasks(run_id=run_id, tasks=added, note=note)
 
     async def _wake(self, row: RunRow) -> str | None:
-        """Let the run's workflow look now. If that fails, return a sentence that says when the tasks are deployed."""
+        """Let the run's workflow look now.
+
+        If that fails, return a sentence that says when the tasks are deployed.
+        """
         try:
             for candidate in workflow_ids(row):
                 if await self.workflows.look_now(candidate):
                     return None
         except TemporalUnavailable as error:
-            logger.warning("the workflow of run %d is not notified of added tasks yet: %s", row.run_id, error)
+            logger.warning(
+                "the workflow of run %d is not notified of added tasks yet: %s", row.run_id, error
+            )
         return "The tasks are recorded and are deployed after the next look of the run's workflow."
 
-    # --- resume and look --------------------------------------------------------------------------------------------
+    # --- resume and look --------------------------------------------------------------------------
 
-    async def resume(self, run_id: int, body: ResumeRun, attempt: int | None = None) -> CommandResult[RunRow]:
-        """Record the next attempt of a run that has ended or has lost its workflow, then start its workflow.
+    async def resume(
+        self, run_id: int, body: ResumeRun, attempt: int | None = None
+    ) -> CommandResult[RunRow]:
+        """Record the next attempt of a run that has ended or has lost its workflow, then start its
+        workflow.
 
         Raises ``NotInThisState`` if the run is in another ``attempt`` than the caller saw.
         """
         row = await run_in_threadpool(undeleted, self.runs, run_id)
         if attempt not in (None, row.attempt):
-            raise NotInThisState(f"run {run_id} is now in attempt {row.attempt}; read it again first")
+            raise NotInThisState(
+                f"run {run_id} is now in attempt {row.attempt}; read it again first"
+            )
         if row.status is RunStatus.COMPLETED and not body.rerun:
             detail = f"run {run_id} is COMPLETED; send rerun: true to execute all of it again"
             raise Problem(409, "already_completed", detail, run_id=run_id)
-        request = begin_request(row, rerun=body.rerun, requested_by=body.requested_by, poll_minutes=body.poll_minutes)
+        request = begin_request(
+            row, rerun=body.rerun, requested_by=body.requested_by, poll_minutes=body.poll_minutes
+        )
         with needing_temporal(f"run {run_id} was not resumed; send this again later.", run_id):
             workflow_id = await self._resume_id(row)
-        row, fresh = await run_in_threadpool(self.acceptance.resume_run, request, workflow_id, row.attempt)
+        row, fresh = await run_in_threadpool(
+            self.acceptance.resume_run, request, workflow_id, row.attempt
+        )
         if row.owner_run_id is None:
             await self._begin(row)
         return CommandResult(row, fresh)
 
     async def _resume_id(self, row: RunRow) -> str:
-        """Return the id for the workflow of the next attempt. Raises ``Problem`` 409 if the run is live."""
+        """Return the id for the workflow of the next attempt.
+
+        Raises ``Problem`` 409 if the run is live.
+        """
         wanted = next_workflow_id(row)
         if row.owner_run_id is None:
             return wanted
@@ -327,7 +440,12 @@ class Commands:
             for candidate in workflow_ids(row):
                 if await self.workflows.is_open(candidate):
                     what = f"run {row.run_id} is {row.status} and its workflow works on it"
-                    raise Problem(409, "not_in_this_state", f"{what}; stop it or wait for its end", run_id=row.run_id)
+                    raise Problem(
+                        409,
+                        "not_in_this_state",
+                        f"{what}; stop it or wait for its end",
+                        run_id=row.run_id,
+                    )
             return wanted
         former = row.owner_run_id if row.owner_workflow_id == wanted else None
         if former is not None and await self.workflows.is_open(wanted, former):
@@ -336,7 +454,10 @@ class Commands:
         return wanted
 
     async def delete(self, run_id: int, requested_by: str | None) -> CommandResult[RunRow]:
-        """Record the deletion of an ended run's data, then start a workflow for it. A repeat returns its progress."""
+        """Record the deletion of an ended run's data, then start a workflow for it.
+
+        A repeat returns its progress.
+        """
         row, fresh = await run_in_threadpool(self.deletion.ask_deletion, run_id, requested_by)
         note = None
         if row.deletion_ended_at is None:
@@ -347,7 +468,9 @@ class Commands:
         """Let the workflow look at the cluster now."""
         row = await self.find(run_id)
         if row.status.terminal:
-            raise Problem(409, "not_in_this_state", f"run {run_id} has ended as {row.status}", run_id=run_id)
+            raise Problem(
+                409, "not_in_this_state", f"run {run_id} has ended as {row.status}", run_id=run_id
+            )
         with needing_temporal("", run_id):
             for candidate in workflow_ids(row):
                 if await self.workflows.look_now(candidate):
@@ -357,14 +480,19 @@ class Commands:
 
 
 def check_json_types(crawler: CrawlerDefinition, body: StartRun | AddTasksBody) -> None:
-    """Raise ``InvalidRequest`` for a number or boolean in an argument that the crawler declares as a text."""
+    """Raise ``InvalidRequest`` for a number or boolean in an argument that the crawler declares as
+    a text.
+    """
     check_texts(crawler.args, body.args if isinstance(body, StartRun) else {})
     for n, task in enumerate(body.tasks or ()):
         check_texts(crawler.args, task.args, f"tasks[{n}].")
 
 
 def _own_id(given: str | None) -> str:
-    """Return the given id, or a new one for ``None``. An empty id stays empty, and is refused later."""
+    """Return the given id, or a new one for ``None``.
+
+    An empty id stays empty, and is refused later.
+    """
     return uuid.uuid4().hex if given is None else given
 
 

@@ -21,23 +21,34 @@ FAILED_S = 1.0
 
 
 class Crawlers:
-    """A cache of the scheduler service's ``GET /v1/crawlers``. Many callers at once cause only one call.
+    """A cache of the scheduler service's ``GET /v1/crawlers``.
 
-    While the service is unavailable, the last catalogue is used: runs are accepted with it, and deployed later.
+    Many callers at once cause only one call.
+
+    While the service is unavailable, the last catalogue is used: runs are accepted with it, and
+    deployed later.
     """
 
-    def __init__(self, scheduler: SchedulerClient, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, scheduler: SchedulerClient, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._scheduler = scheduler
         self._clock = clock
         self._known: Mapping[str, CrawlerDefinition] = {}
         self._read_at: float | None = None
         self._failure: tuple[float, SchedulerUnavailable] | None = None
-        self._failures = Failures("reading the catalogue", "the last catalogue stays in use", clock=clock)
-        # Callers wait in coroutines: if the scheduler service hangs, it must not use up the threads.
+        self._failures = Failures(
+            "reading the catalogue", "the last catalogue stays in use", clock=clock
+        )
+        # Callers wait in coroutines: if the scheduler service hangs, it must not use up the
+        # threads.
         self._reading = asyncio.Lock()
 
     async def all(self) -> Mapping[str, CrawlerDefinition]:
-        """Return the crawlers by name, as last read. Raises ``SchedulerUnavailable`` if they were never read."""
+        """Return the crawlers by name, as last read.
+
+        Raises ``SchedulerUnavailable`` if they were never read.
+        """
         async with self._reading:
             if self._read_at is None or self._clock() - self._read_at > FRESH_S:
                 await self._read()
@@ -62,8 +73,14 @@ class Crawlers:
 
     @property
     def age_s(self) -> float | None:
-        """Seconds since the last reading, while the scheduler service does not answer; otherwise ``None``."""
-        return None if self._failure is None or self._read_at is None else self._clock() - self._read_at
+        """Seconds since the last reading, while the scheduler service does not answer; otherwise
+        ``None``.
+        """
+        return (
+            None
+            if self._failure is None or self._read_at is None
+            else self._clock() - self._read_at
+        )
 
     def note(self) -> str | None:
         """Return a note for the caller if the catalogue could not be read again."""
@@ -71,12 +88,15 @@ class Crawlers:
         if age is None:
             return self.problem
         return (
-            f"The scheduler service does not answer. This was accepted with its catalogue of {age:.0f} s ago, and is "
+            "The scheduler service does not answer. This was accepted with its catalogue of "
+            f"{age:.0f} s ago, and is "
             "deployed when the service answers again."
         )
 
     async def last(self) -> tuple[Mapping[str, CrawlerDefinition], str | None]:
-        """Return the crawlers by name, none if they were never read, and a note if this is not the newest catalogue."""
+        """Return the crawlers by name, none if they were never read, and a note if this is not the
+        newest catalogue.
+        """
         try:
             return await self.all(), self.note()
         except SchedulerUnavailable as error:
@@ -88,7 +108,9 @@ class Crawlers:
         return self._scheduler.problem
 
     async def keep_reading(self, every_s: float) -> None:
-        """Read the catalogue regularly until this is cancelled, so that the last one is not too old."""
+        """Read the catalogue regularly until this is cancelled, so that the last one is not too
+        old.
+        """
 
         async def read() -> None:
             with contextlib.suppress(SchedulerUnavailable):  # logged where it is read
@@ -97,13 +119,20 @@ class Crawlers:
         await Loop("the regular reading of the catalogue", every_s).run(read)
 
     async def get(self, name: str) -> CrawlerDefinition:
-        """Return the crawler with this name. Raises ``Problem`` 422 with known names, or ``SchedulerUnavailable``."""
+        """Return the crawler with this name.
+
+        Raises ``Problem`` 422 with known names, or ``SchedulerUnavailable``.
+        """
         known = await self.all()
         if name not in known and self._failure is not None:
             # It may have been declared after the last reading.
             raise SchedulerUnavailable(str(self._failure[1]))
         if name not in known:
             words = unknown(known, self.problem)
-            error = FieldError(field="crawler", value=repr(name), message=f"unknown crawler; {words}")
-            raise Problem(422, "unknown_crawler", f"crawler: {name!r} is unknown; {words}", errors=[error])
+            error = FieldError(
+                field="crawler", value=repr(name), message=f"unknown crawler; {words}"
+            )
+            raise Problem(
+                422, "unknown_crawler", f"crawler: {name!r} is unknown; {words}", errors=[error]
+            )
         return known[name]

@@ -35,7 +35,10 @@ def reading(run_id: int) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Deliveries:
-    """Repeats the deliveries of ended runs, and reads their archives. Raises ``Problem`` or an error of the domain."""
+    """Repeats the deliveries of ended runs, and reads their archives.
+
+    Raises ``Problem`` or an error of the domain.
+    """
 
     runs: RunReader
     events: EventStore
@@ -44,25 +47,42 @@ class Deliveries:
     archive: FileArchive | None
 
     async def resend(self, run_id: int, body: ResendExport) -> CommandResult[RunRow]:
-        """Start a workflow that repeats the deliveries of an attempt, with the same ids and keys."""
+        """Start a workflow that repeats the deliveries of an attempt, with the same ids and
+        keys.
+        """
         row, attempt = await run_in_threadpool(self._judged, run_id, body.attempt)
-        # The owner is checked only for the present attempt. The number is enough for an earlier attempt.
+        # The owner is checked only for the present attempt. The number is enough for an earlier
+        # attempt.
         fence = Fence(run_id, attempt, row.owner_run_id or "", row.run_uid)
-        with needing_temporal(f"the deliveries of run {run_id} are not repeated; send this again later.", run_id):
-            workflow_id = await self.workflows.export_again(fence, event=body.event, files=body.files)
-        return CommandResult(row, note=f"The workflow {workflow_id} delivers attempt {attempt} again.")
+        with needing_temporal(
+            f"the deliveries of run {run_id} are not repeated; send this again later.", run_id
+        ):
+            workflow_id = await self.workflows.export_again(
+                fence, event=body.event, files=body.files
+            )
+        return CommandResult(
+            row, note=f"The workflow {workflow_id} delivers attempt {attempt} again."
+        )
 
     def _judged(self, run_id: int, wanted: int | None) -> tuple[RunRow, int]:
-        """Return the run, and the wanted or the present attempt. Raises ``Problem`` 409 if it has no verdict."""
+        """Return the run, and the wanted or the present attempt.
+
+        Raises ``Problem`` 409 if it has no verdict.
+        """
         row = undeleted(self.runs, run_id)
         attempt = wanted or row.attempt
         if self.events.find_event(event_key(row.ref, attempt, EVENT_RUN_ENDED)) is None:
-            detail = f"attempt {attempt} of run {run_id} has no verdict, so there is nothing to deliver"
+            detail = (
+                f"attempt {attempt} of run {run_id} has no verdict, so there is nothing to deliver"
+            )
             raise Problem(409, "not_in_this_state", detail, run_id=run_id)
         return row, attempt
 
     def download(self, run_id: int, wanted: int | None) -> tuple[Iterator[bytes], dict[str, str]]:
-        """Return the archive of an attempt (default: the newest) and its headers. Raises ``Problem`` 404 or 503."""
+        """Return the archive of an attempt (default: the newest) and its headers.
+
+        Raises ``Problem`` 404 or 503.
+        """
         undeleted(self.runs, run_id)
         stored = [e for e in self.exports.list_exports(run_id) if e["status"] == "exported"]
         fitting = [e for e in stored if wanted in (None, e["attempt"])]
@@ -73,7 +93,8 @@ class Deliveries:
         record = max(fitting, key=lambda entry: int(str(entry["attempt"])))
         with reading(run_id):
             chunks = self.archive.open(str(record["url"]))
-            # The first read shows errors. After that, the head of the answer is sent, and an error cannot be answered.
+            # The first read shows errors. After that, the head of the answer is sent, and an error
+            # cannot be answered.
             first = next(chunks, b"")
         digest = str(record["sha256"])
         return itertools.chain([first], chunks), {

@@ -34,7 +34,12 @@ TABLES = (3, 2)
 _TYPES = {"jsonl": "application/jsonl", "csv": "text/csv; charset=utf-8"}
 _CONTENT: dict[str, Any] = {
     "application/jsonl": {"schema": {"type": "string", "description": "One item in each line"}},
-    "text/csv": {"schema": {"type": "string", "description": "A line with names of fields, and one for each item"}},
+    "text/csv": {
+        "schema": {
+            "type": "string",
+            "description": "A line with names of fields, and one for each item",
+        }
+    },
 }
 
 
@@ -44,8 +49,10 @@ class _Late(Exception):
 
 @dataclass(frozen=True)
 class RunItems:
-    """Reads the items of runs. Its methods block, and raise ``Problem``. Call them in a place: ``tables`` for a page
-    or statistics, ``threads`` for each piece of a feed."""
+    """Reads the items of runs.
+
+    Its methods block, and raise ``Problem``. Call them in a place: ``tables`` for a page or
+    statistics, ``threads`` for each piece of a feed."""
 
     files: RunFiles
     runs: RunReader
@@ -58,10 +65,15 @@ class RunItems:
         with reading(run_id):
             read = _Reading(self, run_id, choice)
             table = item_table(read.in_time(decoder=DIGITS), choice.offset, limit)
-        return replace(table, total=None if read.late else table.total, notes=[*table.notes, *read.all_notes()])
+        return replace(
+            table, total=None if read.late else table.total, notes=[*table.notes, *read.all_notes()]
+        )
 
     def stats(self, run_id: int, choice: ItemsChoice) -> ItemStats:
-        """Return the statistics of items. The reading ends when the work is over; a note then says so."""
+        """Return the statistics of items.
+
+        The reading ends when the work is over; a note then says so.
+        """
         with reading(run_id):
             read = _Reading(self, run_id, choice)
             stats = item_stats(read.in_time(), lambda: read.bytes)
@@ -74,11 +86,15 @@ class RunItems:
             if not read.feeds:
                 raise missing(run_id, "; ".join(read.notes))
             fields = choice.fields.split(",") if choice.fields else None
-            items = chosen(read.items(), choice.field, choice.contains, fields, choice.offset, choice.limit)
+            items = chosen(
+                read.items(), choice.field, choice.contains, fields, choice.offset, choice.limit
+            )
             try:
                 yield from as_csv(items, fields) if choice.format == "csv" else as_jsonl(items)
             except _Late as late:
-                raise missing(run_id, f"name: {late}, which gave no item in {places.WORK_S:g} s,") from None
+                raise missing(
+                    run_id, f"name: {late}, which gave no item in {places.WORK_S:g} s,"
+                ) from None
 
 
 class _Reading:
@@ -101,7 +117,10 @@ class _Reading:
         names = [file.name for file in listed.files]
         self.feeds = feeds(names, lambda name: next(self._pieces(name), b""))
         if listed.left_out:
-            self.notes.append(f"{listed.left_out:,} files were not read: links, pipes, or more files than the limit")
+            self.notes.append(
+                f"{listed.left_out:,} files were not read: links, pipes, or more files than "
+                "the limit"
+            )
         if listed.note:
             self.notes.append(listed.note)
         if self._run.fields is not None and task is None:
@@ -110,7 +129,10 @@ class _Reading:
             self.notes.append(no_feeds(names, self._run.items if task is None else None))
 
     def items(self, **decoder: Any) -> Iterator[Any]:
-        """Yield the items of all feeds, one feed after the other. Raises ``NotDelivered``, ``Problem`` or ``_Late``."""
+        """Yield the items of all feeds, one feed after the other.
+
+        Raises ``NotDelivered``, ``Problem`` or ``_Late``.
+        """
         for item in items_of(self.feeds, self._pieces, self._skipped, **decoder):
             _check(self._name)
             yield item
@@ -118,11 +140,14 @@ class _Reading:
     def in_time(self, **decoder: Any) -> Iterator[Any]:
         """Yield the items that fit the filter, until the time for reading is over."""
         try:
-            yield from filter(matching(self._choice.field, self._choice.contains), self.items(**decoder))
+            yield from filter(
+                matching(self._choice.field, self._choice.contains), self.items(**decoder)
+            )
         except _Late:
             self.late = True
             self.notes.append(
-                f"reading ended after {places.WORK_S:g} s, so items are missing; …/items/feed has all items"
+                f"reading ended after {places.WORK_S:g} s, so items are missing; …/items/feed has "
+                "all items"
             )
 
     def all_notes(self) -> list[str]:
@@ -148,28 +173,46 @@ def add_items(app: FastAPI, items: RunItems) -> None:
     """Add ``GET /v1/runs/{run_id}/items``, ``…/feed`` and ``…/stats`` below it."""
 
     @app.get("/v1/runs/{run_id}/items")
-    async def get_items(request: Request, run_id: RunId, choice: Annotated[ItemPage, Query()]) -> ItemTable:
-        """A page of the items of a run (from JSON Lines, JSON or CSV) as a table of texts. Its columns are the fields
-        that most items have. `offset` counts only items that fit the filter."""
+    async def get_items(
+        request: Request, run_id: RunId, choice: Annotated[ItemPage, Query()]
+    ) -> ItemTable:
+        """A page of the items of a run (from JSON Lines, JSON or CSV) as a table of texts.
+
+        Its columns are the fields that most items have. `offset` counts only items that fit the
+        filter."""
         return await items.tables.run(request, items.table, run_id, choice, choice.limit)
 
     @app.get("/v1/runs/{run_id}/items/stats")
-    async def get_item_stats(request: Request, run_id: RunId, choice: Annotated[ItemsChoice, Query()]) -> ItemStats:
-        """For each field of the items of a run: the number of items that have it, the number of different values, and
-        the shortest and longest value."""
+    async def get_item_stats(
+        request: Request, run_id: RunId, choice: Annotated[ItemsChoice, Query()]
+    ) -> ItemStats:
+        """For each field of the items of a run: the number of items that have it, the number of
+        different values, and the shortest and longest value."""
         return await items.tables.run(request, items.stats, run_id, choice)
 
     @app.get(
         "/v1/runs/{run_id}/items/feed",
         response_class=Response,
-        responses={200: {"content": _CONTENT, "description": "All items that fit the filter, in the requested format"}},
+        responses={
+            200: {
+                "content": _CONTENT,
+                "description": "All items that fit the filter, in the requested format",
+            }
+        },
     )
-    async def get_feed(request: Request, run_id: RunId, choice: Annotated[FeedChoice, Query()]) -> StreamedResponse:
-        """All items of a run, or those that fit a filter, as JSON Lines or CSV. If the connection ends early, items are
-        missing."""
+    async def get_feed(
+        request: Request, run_id: RunId, choice: Annotated[FeedChoice, Query()]
+    ) -> StreamedResponse:
+        """All items of a run, or those that fit a filter, as JSON Lines or CSV.
+
+        If the connection ends early, items are missing."""
         pieces = items.feed(run_id, choice)
-        # After the first piece, the head of the answer is sent, and an error can only end the connection.
+        # After the first piece, the head of the answer is sent, and an error can only end the
+        # connection.
         first = await items.threads.run(request, next, pieces)
         chunks = in_threads(chain([first], pieces), items.threads)
-        headers = {**UNTRUSTED, "Content-Disposition": f'attachment; filename="items-{run_id}.{choice.format}"'}
+        headers = {
+            **UNTRUSTED,
+            "Content-Disposition": f'attachment; filename="items-{run_id}.{choice.format}"',
+        }
         return StreamedResponse(chunks, _TYPES[choice.format], headers)

@@ -24,11 +24,16 @@ from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.store.runs.tasks import TaskReader
 from crawler_lifecycle.web.problems import Problem, ProblemDocument
 
-#: The most files that are read at the same moment, for any number of readers, and the most of one project.
+#: The most files that are read at the same moment, for any number of readers, and the most of one
+#: project.
 FILES_AT_ONCE = (6, 4)
 _RANGE = re.compile(r"bytes=([0-9]{1,18})-([0-9]{0,18})", re.ASCII)
 #: We do not trust the files of crawlers: no browser may show one as a page of this gateway.
-UNTRUSTED = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store", "Content-Security-Policy": "sandbox"}
+UNTRUSTED = {
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "sandbox",
+}
 _BYTES: dict[str, Any] = {"application/octet-stream": {}}
 
 
@@ -38,9 +43,12 @@ def add_files(app: FastAPI, files: RunFiles, runs: RunReader, tasks: TaskReader)
     reads_on = OpenedFiles(files)
 
     @app.get("/v1/runs/{run_id}/files")
-    async def list_files(request: Request, run_id: RunId, choice: Annotated[FilesChoice, Query()]) -> TaskFilePage:
-        """The supporting files of a run, from the folders of its tasks, even while they are written. Files of a try are
-        left out if a later try started from the beginning. What is in no folder here comes from the archives."""
+    async def list_files(
+        request: Request, run_id: RunId, choice: Annotated[FilesChoice, Query()]
+    ) -> TaskFilePage:
+        """The supporting files of a run, from the folders of its tasks, even while they are
+        written. Files of a try are left out if a later try started from the beginning. What is in
+        no folder here comes from the archives."""
 
         def read() -> FileList:
             run = undeleted(runs, run_id)
@@ -56,8 +64,14 @@ def add_files(app: FastAPI, files: RunFiles, runs: RunReader, tasks: TaskReader)
         response_class=Response,
         responses={
             200: {"content": _BYTES, "description": "The bytes of the file"},
-            206: {"content": _BYTES, "description": "The part that `Range` asks for; `Content-Range` names it"},
-            416: {"model": ProblemDocument, "description": "`Range` begins after the end of the file"},
+            206: {
+                "content": _BYTES,
+                "description": "The part that `Range` asks for; `Content-Range` names it",
+            },
+            416: {
+                "model": ProblemDocument,
+                "description": "`Range` begins after the end of the file",
+            },
         },
     )
     async def get_file(
@@ -65,13 +79,17 @@ def add_files(app: FastAPI, files: RunFiles, runs: RunReader, tasks: TaskReader)
         run_id: RunId,
         choice: Annotated[FileChoice, Query()],
         range: Annotated[
-            str | None, Header(alias="Range", description="A part of the file: `bytes=a-b` or `bytes=a-`")
+            str | None,
+            Header(alias="Range", description="A part of the file: `bytes=a-b` or `bytes=a-`"),
         ] = None,
         if_range: Annotated[str | None, Header(include_in_schema=False)] = None,
     ) -> StreamedResponse:
-        """The bytes of one supporting file, as far as it is written now. Give its ``name`` in the list, or its path in
-        the folder of a task. ``Range`` gives a part of it, for example to continue an interrupted download."""
-        # Other ranges are not supported, and ``If-Range`` cannot be checked. Then the answer is the whole file.
+        """The bytes of one supporting file, as far as it is written now.
+
+        Give its ``name`` in the list, or its path in the folder of a task. ``Range`` gives a part
+        of it, for example to continue an interrupted download."""
+        # Other ranges are not supported, and ``If-Range`` cannot be checked. Then the answer is the
+        # whole file.
         asked = _RANGE.fullmatch(range or "") if if_range is None else None
         first, end = (int(asked[1]), int(asked[2] or 10**18) + 1) if asked else (0, 10**18)
         if first >= end:
@@ -89,7 +107,8 @@ def add_files(app: FastAPI, files: RunFiles, runs: RunReader, tasks: TaskReader)
                     task = find_task(tasks, run.ref, choice.task).ref
                     opened = files.of_task(run.ref, task, choice.path, first)
                     what = f"path: {choice.path!r} of task {task.task_id}"
-                if opened is not None:  # read now: after the headers are sent, an error cannot be reported
+                # Read now: after the headers are sent, an error cannot be reported.
+                if opened is not None:
                     opened.rest = opened.rest or next(opened.pieces, b"")
             if opened is None:
                 raise missing(run_id, what)
@@ -126,12 +145,19 @@ async def in_threads(pieces: Iterator[bytes], threads: Places) -> AsyncGenerator
 
 def missing(run_id: int, what: str) -> Problem:
     """Return the problem 404 for a file that does not exist here."""
-    detail = f"{what} is not a file that can be read here; GET /v1/runs/{run_id}/files lists the files that can"
+    detail = (
+        f"{what} is not a file that can be read here; GET /v1/runs/{run_id}/files lists the "
+        "files that can"
+    )
     return Problem(404, "file_not_found", detail, run_id=run_id)
 
 
 #: We do not trust the output of crawlers: no browser may show it as a page of this gateway.
-HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+    "X-Accel-Buffering": "no",
+}
 TEXT = "text/plain; charset=utf-8"
 
 
@@ -140,11 +166,13 @@ def add_logs(app: FastAPI, reader: LogReader) -> None:
 
     @app.get("/v1/runs/{run_id}/logs", response_class=PlainTextResponse)
     async def get_log(run_id: RunId, choice: Annotated[LogChoice, Query()]) -> StreamedResponse:
-        """The last lines of a task's output. With ``follow``, new output is added until the task has ended. With
-        ``at_error``, the lines around its last error; the header ``X-Log-Position`` has its place in bytes.
+        """The last lines of a task's output.
 
-        If this gateway cannot read logs from the cluster, only the kept end of the log is available, after the task has
-        ended.
+        With ``follow``, new output is added until the task has ended. With ``at_error``, the lines
+        around its last error; the header ``X-Log-Position`` has its place in bytes.
+
+        If this gateway cannot read logs from the cluster, only the kept end of the log is
+        available, after the task has ended.
         """
         task = await logged_task(reader, run_id, choice.task)
         if choice.at_error:
@@ -155,5 +183,10 @@ def add_logs(app: FastAPI, reader: LogReader) -> None:
 
 
 async def logged_task(reader: LogReader, run_id: int, task_id: int | None) -> LoggedTask:
-    """Return a task of a run whose data is not deleted (default: the main task). Raises ``Problem`` 404."""
-    return await run_in_threadpool(lambda: find_task(reader.tasks, undeleted(reader.runs, run_id).ref, task_id))
+    """Return a task of a run whose data is not deleted (default: the main task).
+
+    Raises ``Problem`` 404.
+    """
+    return await run_in_threadpool(
+        lambda: find_task(reader.tasks, undeleted(reader.runs, run_id).ref, task_id)
+    )

@@ -1,4 +1,6 @@
-"""Comparisons with earlier runs: one run with the last good run of its crawler, and the last runs of each crawler."""
+"""Comparisons with earlier runs: one run with the last good run of its crawler, and the last runs
+of each crawler.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,8 @@ from .crawlers import Crawlers
 #: The number of last runs of each crawler, and seconds for which the answer is reused.
 EACH = 20
 FRESH_S = 5.0
-#: A run has unusually few items if it has fewer than this part of the median of the runs before. With fewer runs before
-#: than the second number, nothing is reported.
+#: A run has unusually few items if it has fewer than this part of the median of the runs before.
+#: With fewer runs before than the second number, nothing is reported.
 LESS = 0.7
 RUNS_MIN = 3
 _COUNTERS = ("pages", "items", "errors")
@@ -41,7 +43,10 @@ class ComparedCounter:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A run compared with the last earlier run of its crawler that completed. ``run_id`` is null without one."""
+    """A run compared with the last earlier run of its crawler that completed.
+
+    ``run_id`` is null without one.
+    """
 
     run_id: int | None
     started_at: datetime | None
@@ -53,7 +58,9 @@ class Comparison:
 
 def compared(runs: RunReader, row: RunRow, now: datetime) -> Comparison:
     """Compare the run with the one before. Blocks."""
-    found = runs.list_runs(crawler=row.crawler, status=[RunStatus.COMPLETED.value], before_run_id=row.run_id, limit=1)
+    found = runs.list_runs(
+        crawler=row.crawler, status=[RunStatus.COMPLETED.value], before_run_id=row.run_id, limit=1
+    )
     before = found[0] if found else None
     mine = _seconds(row, now)
     theirs = None if before is None else _seconds(before, now)
@@ -61,21 +68,28 @@ def compared(runs: RunReader, row: RunRow, now: datetime) -> Comparison:
     for name in _COUNTERS:
         one = getattr(row, name)
         other = getattr(before, name, None)
-        counters.append(ComparedCounter(name, one, other, _per_minute(one, mine), _per_minute(other, theirs)))
+        counters.append(
+            ComparedCounter(name, one, other, _per_minute(one, mine), _per_minute(other, theirs))
+        )
     if before is None:
         return Comparison(None, None, mine, None, counters)
     return Comparison(before.run_id, before.started_at, mine, theirs, counters)
 
 
 def _seconds(row: RunRow | RecentRun, now: datetime) -> float | None:
-    """Return the seconds from the start to the end (or to now). Clocks differ, so a negative value becomes 0."""
+    """Return the seconds from the start to the end (or to now).
+
+    Clocks differ, so a negative value becomes 0.
+    """
     if row.started_at is None:
         return None
     return max(0.0, ((row.ended_at or now) - row.started_at).total_seconds())
 
 
 def _per_minute(count: int | None, seconds: float | None) -> float | None:
-    return None if count is None or seconds is None or seconds < 1 else round(count * 60 / seconds, 1)
+    return (
+        None if count is None or seconds is None or seconds < 1 else round(count * 60 / seconds, 1)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +114,10 @@ class AllCrawlerRuns:
 
 @dataclass(eq=False)
 class RecentRuns:
-    """Reads the last runs of all crawlers with one statement. The answer is reused for ``FRESH_S`` seconds."""
+    """Reads the last runs of all crawlers with one statement.
+
+    The answer is reused for ``FRESH_S`` seconds.
+    """
 
     runs: RunReader
     crawlers: Crawlers
@@ -125,7 +142,10 @@ class RecentRuns:
 
 
 def brought_less(runs: Sequence[RecentRun]) -> str | None:
-    """Return a sentence if the newest completed run brought unusually few items. ``runs`` have the newest one first."""
+    """Return a sentence if the newest completed run brought unusually few items.
+
+    ``runs`` have the newest one first.
+    """
     completed = [run for run in runs if run.status == RunStatus.COMPLETED and run.items is not None]
     before = [run for run in completed[1:] if run.lacks is None]
     if len(before) < RUNS_MIN:
@@ -135,5 +155,6 @@ def brought_less(runs: Sequence[RecentRun]) -> str | None:
     if (newest.items or 0) >= LESS * usual:
         return None
     return (
-        f"run {newest.run_id} brought {newest.items:,} items, the {len(before)} good runs before it {usual:,g} (median)"
+        f"run {newest.run_id} brought {newest.items:,} items, the {len(before)} good runs "
+        f"before it {usual:,g} (median)"
     )

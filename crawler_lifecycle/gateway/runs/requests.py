@@ -23,10 +23,19 @@ from crawler_lifecycle.domain.crawlers.arguments import Scalar, as_text
 from crawler_lifecycle.domain.names import REQUEST_ID_MAX
 from crawler_lifecycle.domain.resources import Resources
 from crawler_lifecycle.domain.retries import Retries
-from crawler_lifecycle.domain.run import POLLS_MAX, TAGS_MAX, AddedTask, Limits, RunRequest, Trigger, in_our_words
+from crawler_lifecycle.domain.run import (
+    POLLS_MAX,
+    TAGS_MAX,
+    AddedTask,
+    Limits,
+    RunRequest,
+    Trigger,
+    in_our_words,
+)
 from crawler_lifecycle.web.problems import Problem
 
-#: The most tasks of one run that the gateway accepts. It stores them itself, so Temporal does not receive them.
+#: The most tasks of one run that the gateway accepts. It stores them itself, so Temporal does not
+#: receive them.
 TASKS_MAX = 10_000
 
 
@@ -39,7 +48,9 @@ def _travels(value: str, info: ValidationInfo) -> str:
 
 
 Travels = AfterValidator(_travels)
-"""The check of a text that is stored in Temporal and in the database. The field itself limits its length."""
+"""The check of a text that is stored in Temporal and in the database. The field itself limits its
+length.
+"""
 Person = Annotated[str, Field(min_length=1, max_length=SAID_MAX), Travels]
 RequestId = Annotated[str, Field(max_length=REQUEST_ID_MAX, pattern=ID_PATTERN), Travels]
 
@@ -48,7 +59,11 @@ IdempotencyKey = Annotated[str | None, Header(alias="Idempotency-Key")]
 
 
 class StrictBody(BaseModel):
-    """A body. Its lists have a ``max_length``, and those of objects end with the first wrong one (``fail_fast``)."""
+    """A body.
+
+    Its lists have a ``max_length``, and those of objects end with the first wrong one
+    (``fail_fast``).
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -56,7 +71,9 @@ class StrictBody(BaseModel):
 def _scalar(value: object) -> Scalar:
     if isinstance(value, str | int | float):  # and bool, which is an int
         return value
-    raise ValueError("give a text; give a number, true or false only if the crawler declares that type")
+    raise ValueError(
+        "give a text; give a number, true or false only if the crawler declares that type"
+    )
 
 
 Args = dict[str, Annotated[Scalar, PlainValidator(_scalar, json_schema_input_type=Scalar)]]
@@ -82,14 +99,18 @@ def _resumed(value: object) -> None:
 
 
 class StartRun(StrictBody):
-    """Body of ``POST /v1/runs``: a ``RunRequest`` without ``run_id`` and ``rerun``, but with more tasks allowed."""
+    """Body of ``POST /v1/runs``: a ``RunRequest`` without ``run_id`` and ``rerun``, but with more
+    tasks allowed.
+    """
 
     crawler: str
     trigger: Trigger = Trigger.MANUAL
     request_id: str | None = None
     args: Args = Field(default_factory=dict)
     settings: dict[str, str] = Field(default_factory=dict)
-    tasks: list[NewTask] | None = Field(default=None, min_length=1, max_length=TASKS_MAX, fail_fast=True)
+    tasks: list[NewTask] | None = Field(
+        default=None, min_length=1, max_length=TASKS_MAX, fail_fast=True
+    )
     max_parallel_tasks: int | None = None
     requested_by: str | None = None
     tags: list[str] = Field(default_factory=list, max_length=TAGS_MAX)
@@ -151,7 +172,10 @@ class ResumeRun(StrictBody):
 
 
 class AddTasksBody(StrictBody):
-    """Body of ``POST /v1/runs/{run_id}/tasks``: child tasks of a live run. A repeated ``request_id`` adds nothing."""
+    """Body of ``POST /v1/runs/{run_id}/tasks``: child tasks of a live run.
+
+    A repeated ``request_id`` adds nothing.
+    """
 
     tasks: list[NewTask] = Field(min_length=1, max_length=TASKS_MAX, fail_fast=True)
     request_id: RequestId | None = None
@@ -167,7 +191,10 @@ class ResendExport(StrictBody):
     @model_validator(mode="after")
     def _something(self) -> Self:
         if not (self.event or self.files):
-            raise ValueError("event: event and files are both false, so nothing would be sent; leave one of them out")
+            raise ValueError(
+                "event: event and files are both false, so nothing would be sent; leave one of "
+                "them out"
+            )
         return self
 
 
@@ -180,12 +207,16 @@ class AddedTasks(BaseModel):
 
 
 def same_id(given: str | None, key: str | None) -> str | None:
-    """Return the id of a request, from its body or from the header ``Idempotency-Key``. If both are given, they must
-    be equal. Raises ``Problem`` 422."""
+    """Return the id of a request, from its body or from the header ``Idempotency-Key``.
+
+    If both are given, they must be equal. Raises ``Problem`` 422."""
     if key is None:
         return given
-    # The draft standard writes the header as a quoted string, but most clients send it without quotes.
+    # The draft standard writes the header as a quoted string, but most clients send it without
+    # quotes.
     key = key[1:-1] if len(key) > 1 and key[0] == key[-1] == '"' else key
     if given not in (None, key):
-        raise Problem(422, "invalid_request", "request_id: differs from the header Idempotency-Key; send one")
+        raise Problem(
+            422, "invalid_request", "request_id: differs from the header Idempotency-Key; send one"
+        )
     return key

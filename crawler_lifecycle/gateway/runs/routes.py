@@ -62,7 +62,15 @@ from crawler_lifecycle.store.runs.tasks import TaskReader
 from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.web.problems import JsonBody, Problem
 
-from .requests import AddedTasks, AddTasksBody, IdempotencyKey, ResendExport, ResumeRun, StartRun, StopRun
+from .requests import (
+    AddedTasks,
+    AddTasksBody,
+    IdempotencyKey,
+    ResendExport,
+    ResumeRun,
+    StartRun,
+    StopRun,
+)
 
 _Start = Annotated[StartRun, Depends(JsonBody(StartRun))]
 _Stop = Annotated[StopRun, Depends(JsonBody(StopRun, optional=True))]
@@ -72,7 +80,8 @@ _Export = Annotated[ResendExport, Depends(JsonBody(ResendExport, optional=True))
 
 _Part = Annotated[UploadPart, Depends(JsonBody(UploadPart))]
 
-#: The media types of an archive. The second is for clients, generated from the OpenAPI document, that know no zip.
+#: The media types of an archive. The second is for clients, generated from the OpenAPI document,
+#: that know no zip.
 _ZIP = "application/zip"
 _BYTES = "application/octet-stream"
 
@@ -86,8 +95,13 @@ def add_commands(app: FastAPI, commands: Commands, clock: Clock) -> None:
         return Accepted.of(outcome.row, clock(), note=outcome.note)
 
     @app.post("/v1/runs", status_code=202)
-    async def start_run(body: _Start, response: Response, idempotency_key: IdempotencyKey = None) -> Accepted:
-        """Start a run. A repeat with the same ``Idempotency-Key`` and body answers with the same run, at any time."""
+    async def start_run(
+        body: _Start, response: Response, idempotency_key: IdempotencyKey = None
+    ) -> Accepted:
+        """Start a run.
+
+        A repeat with the same ``Idempotency-Key`` and body answers with the same run, at any time.
+        """
         outcome = await commands.start(signed(body), idempotency_key)
         outcome.mark(response, f"/v1/runs/{outcome.row.run_id}")
         return answer(outcome)
@@ -95,7 +109,12 @@ def add_commands(app: FastAPI, commands: Commands, clock: Clock) -> None:
     @app.post(
         "/v1/runs/{run_id}/stop",
         status_code=202,
-        responses={200: {"model": Accepted, "description": "The run has ended, or this stop was recorded before"}},
+        responses={
+            200: {
+                "model": Accepted,
+                "description": "The run has ended, or this stop was recorded before",
+            }
+        },
     )
     async def stop_run(run_id: RunId, body: _Stop, response: Response) -> Accepted:
         """Stop a run, gracefully or by force. The answer comes after the stop is recorded."""
@@ -110,11 +129,12 @@ def add_commands(app: FastAPI, commands: Commands, clock: Clock) -> None:
 
     @app.delete("/v1/runs/{run_id}", status_code=202)
     async def delete_run(
-        run_id: RunId, requested_by: Annotated[str | None, Query(min_length=1, max_length=255)] = None
+        run_id: RunId,
+        requested_by: Annotated[str | None, Query(min_length=1, max_length=255)] = None,
     ) -> Accepted:
-        """Delete the data of an ended run: files, archives, logs, arguments, texts of events, and Temporal's histories.
-        A short row stays. Its `deleted` lists the deleted data, and the remaining data with reasons. A repeat answers
-        with the progress."""
+        """Delete the data of an ended run: files, archives, logs, arguments, texts of events, and
+        Temporal's histories. A short row stays. Its `deleted` lists the deleted data, and the
+        remaining data with reasons. A repeat answers with the progress."""
         return answer(await commands.delete(run_id, requested_by or caller_name()))
 
     @app.post("/v1/runs/{run_id}/look", status_code=202)
@@ -123,8 +143,13 @@ def add_commands(app: FastAPI, commands: Commands, clock: Clock) -> None:
         return answer(await commands.look(run_id))
 
     @app.post("/v1/runs/{run_id}/tasks", status_code=202)
-    async def add_tasks(run_id: RunId, body: _Tasks, idempotency_key: IdempotencyKey = None) -> AddedTasks:
-        """Add child tasks to a live run. A crawler may call this for its own run, with its own token."""
+    async def add_tasks(
+        run_id: RunId, body: _Tasks, idempotency_key: IdempotencyKey = None
+    ) -> AddedTasks:
+        """Add child tasks to a live run.
+
+        A crawler may call this for its own run, with its own token.
+        """
         return await commands.add_tasks(run_id, body, idempotency_key)
 
 
@@ -138,7 +163,10 @@ def add_uploads(app: FastAPI, tasks: TaskReader, bundles: TaskBundles | None) ->
         attempt: Annotated[int, Path(ge=1, le=INT_MAX)],
         body: _Part,
     ) -> UploadTicket:
-        """An address in object storage for one part of a task's supporting files. The task's runner calls this."""
+        """An address in object storage for one part of a task's supporting files.
+
+        The task's runner calls this.
+        """
         ticket = await run_in_threadpool(_ticket, tasks, bundles, (run_id, index, attempt), body)
         return UploadTicket.from_row(ticket)
 
@@ -148,7 +176,9 @@ def add_deliveries(app: FastAPI, deliveries: Deliveries, clock: Clock) -> None:
 
     @app.post("/v1/runs/{run_id}/export", status_code=202)
     async def resend_export(run_id: RunId, body: _Export) -> Accepted:
-        """Repeat the deliveries of an ended run: the event ``run.ended``, failed pushes, and the supporting files."""
+        """Repeat the deliveries of an ended run: the event ``run.ended``, failed pushes, and the
+        supporting files.
+        """
         outcome = await deliveries.resend(run_id, body)
         return Accepted.of(outcome.row, clock(), note=outcome.note)
 
@@ -157,7 +187,10 @@ def add_deliveries(app: FastAPI, deliveries: Deliveries, clock: Clock) -> None:
         response_class=StreamingResponse,
         responses={
             200: {
-                "content": {kind: {"schema": {"type": "string", "format": "binary"}} for kind in (_ZIP, _BYTES)},
+                "content": {
+                    kind: {"schema": {"type": "string", "format": "binary"}}
+                    for kind in (_ZIP, _BYTES)
+                },
                 "description": "The zip of the supporting files",
             }
         },
@@ -175,26 +208,38 @@ def add_deliveries(app: FastAPI, deliveries: Deliveries, clock: Clock) -> None:
 _ALIVE = {status.value for status in TaskStatus if not status.terminal}
 
 
-def _ticket(tasks: TaskReader, bundles: TaskBundles | None, key: tuple[int, int, int], body: UploadPart) -> Ticket:
-    """Return an address for one part of the files of a live task. The bytes do not pass through the gateway.
+def _ticket(
+    tasks: TaskReader, bundles: TaskBundles | None, key: tuple[int, int, int], body: UploadPart
+) -> Ticket:
+    """Return an address for one part of the files of a live task.
+
+    The bytes do not pass through the gateway.
 
     Raises ``Problem`` 404, 409 or 503, and ``InvalidRequest``.
     """
     run_id, index, attempt = key
     if bundles is None:
         detail = (
-            "this gateway has no storage for files; set its LIFECYCLE_CLUSTER__FILES_URL to the value that the "
+            "this gateway has no storage for files; set its LIFECYCLE_CLUSTER__FILES_URL to the "
+            "value that the "
             "scheduler service has"
         )
         raise Problem(409, "not_in_this_state", detail, run_id=run_id)
     found = tasks.recorded_tasks([key])
     if not found:
-        detail = f"run {run_id} has no task {index} of attempt {attempt}; GET /v1/runs/{run_id}/tasks lists them"
+        detail = (
+            f"run {run_id} has no task {index} of attempt {attempt}; GET "
+            f"/v1/runs/{run_id}/tasks lists them"
+        )
         raise Problem(404, "task_not_found", detail, run_id=run_id)
     check_own(found[0].run)
     if found[0].status not in _ALIVE:
-        # Earlier addresses expire by themselves. After that, nobody can change the files of an ended task.
-        detail = f"task {index} of attempt {attempt} of run {run_id} is {found[0].status}; it takes no more files"
+        # Earlier addresses expire by themselves. After that, nobody can change the files of an
+        # ended task.
+        detail = (
+            f"task {index} of attempt {attempt} of run {run_id} is {found[0].status}; it "
+            "takes no more files"
+        )
         raise Problem(409, "not_in_this_state", detail, run_id=run_id)
     with reading(run_id):
         return bundles.ticket(found[0].run, index, attempt, body.part, body.bytes, body.md5)
@@ -225,7 +270,9 @@ class RunViews:
     """Facts about the tasks of ended attempts, which do not change any more."""
 
     def listed(self, filters: RunFilters) -> tuple[RunPage, dict[int, RunTasks]]:
-        """Return the runs that fit the filters, newest first, and facts about the tasks of each. Blocks.
+        """Return the runs that fit the filters, newest first, and facts about the tasks of each.
+
+        Blocks.
 
         Raises ``InvalidRequest`` and ``Problem`` 422.
         """
@@ -242,7 +289,9 @@ class RunViews:
         now = self.clock()
         overdue = Overdue.of(self.store.overdue.overdue_looks(overdue_before(now)), now)
         tasks = self.tasks_of(page)
-        return RunPage(runs=[self.of(row, now, tasks[row.run_id]) for row in page], overdue=overdue, **more), tasks
+        return RunPage(
+            runs=[self.of(row, now, tasks[row.run_id]) for row in page], overdue=overdue, **more
+        ), tasks
 
     def counted(self, filters: RunFilters, page: RunPage) -> tuple[int, bool]:
         """Return the number of runs that fit the filters, and whether it is exact. Blocks."""
@@ -251,13 +300,18 @@ class RunViews:
             return counted(filters, page, len(page.runs), count)
 
     def of(self, row: RunRow, now: datetime, tasks: RunTasks | None = None) -> Run:
-        """Return one run as in a list. With ``tasks``, its ``waiting`` also uses facts about its tasks."""
+        """Return one run as in a list.
+
+        With ``tasks``, its ``waiting`` also uses facts about its tasks.
+        """
         known = {} if tasks is None else {"tasks": tasks.counts.positive(), "reason": tasks.reason}
         return Run.of(row, now, blocked=self.blocked.listed(row), known=known)
 
     def tasks_of(self, rows: Sequence[RunRow]) -> dict[int, RunTasks]:
         """Return facts about the tasks of each of these runs. Blocks."""
-        keys = {row.run_id: (row.run_uid, row.attempt) if row.status.terminal else None for row in rows}
+        keys = {
+            row.run_id: (row.run_uid, row.attempt) if row.status.terminal else None for row in rows
+        }
         known = {run_id: self._ended[key] for run_id, key in keys.items() if key in self._ended}
         asked = [run_id for run_id in keys if run_id not in known]
         found = self.store.tasks.tasks_of_runs(asked)
@@ -297,50 +351,61 @@ class RunViews:
 
 def _wanted(filters: RunFilters) -> dict[str, Any]:
     """Return the filters under the names of the store."""
-    return {**filters.model_dump(include=RunFilters.model_fields.keys() - _OWN), "tags": filters.tag}
+    return {
+        **filters.model_dump(include=RunFilters.model_fields.keys() - _OWN),
+        "tags": filters.tag,
+    }
 
 
 def _add_runs(app: FastAPI, store: Store, views: RunViews, feed: Feed) -> None:
     @app.get("/v1/runs", **documents(RunPage))
     def list_runs(filters: Annotated[RunFilters, Query()], request: Request) -> Response:
-        """The runs that fit all given filters, newest first. ``status`` and ``tag`` may be given several times.
+        """The runs that fit all given filters, newest first.
 
-        ``search`` selects runs that contain this text in their number, crawler, tags, flow or arguments; upper and
-        lower case are the same. ``sort`` is another order: crawler, status, outcome, verified_at, pages, items, errors,
-        started_at, took or trigger, with a ``-`` in front for the largest first. Both read the newest 2,000 runs that
-        meet the other filters. A search goes on among older runs by crawler, tag, flow and the beginning of the number;
+        ``status`` and ``tag`` may be given several times.
+
+        ``search`` selects runs that contain this text in their number, crawler, tags, flow or
+        arguments; upper and lower case are the same. ``sort`` is another order: crawler, status,
+        outcome, verified_at, pages, items, errors, started_at, took or trigger, with a ``-`` in
+        front for the largest first. Both read the newest 2,000 runs that meet the other filters. A
+        search goes on among older runs by crawler, tag, flow and the beginning of the number;
         ``note`` says what it left out.
 
-        ``waits`` selects live runs that wait for this: a place in their ``pool``, an answer of the ``cluster``, the
-        ``scheduler`` service, the time of their next try (``retry``), a ``worker``, or the ``start`` of their first
-        task.
+        ``waits`` selects live runs that wait for this: a place in their ``pool``, an answer of the
+        ``cluster``, the ``scheduler`` service, the time of their next try (``retry``), a
+        ``worker``, or the ``start`` of their first task.
 
-        ``attention=true`` selects runs of the last 30 days (or since ``created_from``) that need a person. Such a run
-        failed and was not ended by a person, or it brought less than is expected. And no later good run did the same
-        work (crawler, arguments, settings, tasks) or came from the same schedule.
+        ``attention=true`` selects runs of the last 30 days (or since ``created_from``) that need a
+        person. Such a run failed and was not ended by a person, or it brought less than is
+        expected. And no later good run did the same work (crawler, arguments, settings, tasks) or
+        came from the same schedule.
         """
         return conditional(request, views.listed(filters)[0].with_total(filters, views.counted))
 
     @app.get("/v1/runs/{run_id}", **documents(RunDetail))
     async def get_run(run_id: RunId, request: Request, wait: Wait = 0) -> Response:
-        """One run: its status, the time of its last verification, its tasks by status, stops, exports and deliveries.
+        """One run: its status, the time of its last verification, its tasks by status, stops,
+        exports and deliveries.
 
-        With ``wait``, the answer comes as soon as it differs from the one that ``If-None-Match`` names, or after
-        ``wait`` seconds with status 304. Without that header, the answer comes after the next change, or at once if the
-        run has ended.
+        With ``wait``, the answer comes as soon as it differs from the one that ``If-None-Match``
+        names, or after ``wait`` seconds with status 304. Without that header, the answer comes
+        after the next change, or at once if the run has ended.
         """
         read, ended = partial(views.detail, run_id), lambda run: run.status.terminal
         return await next_answer(request, feed, run_subject(run_id), wait, read, ended)
 
     @app.get("/v1/runs/{run_id}/comparison")
     def compare_run(run_id: RunId) -> Comparison:
-        """The counters and rates of a run, compared with the last earlier run of its crawler that completed."""
+        """The counters and rates of a run, compared with the last earlier run of its crawler that
+        completed.
+        """
         return compared(store.runs, found(store.runs, run_id), views.clock())
 
     @app.get("/v1/runs/{run_id}/stop")
     def get_stop(run_id: RunId) -> StopOfRun:
-        """Return whether a run must stop, and whether by force. A crawler may call this for its own run, with its own
-        token."""
+        """Return whether a run must stop, and whether by force.
+
+        A crawler may call this for its own run, with its own token."""
         wishes: list[Any] = []
         try:
             row = found(store.runs, run_id)
@@ -356,23 +421,38 @@ def _add_runs(app: FastAPI, store: Store, views: RunViews, feed: Feed) -> None:
         return StopOfRun(run_id=run_id, asked=bool(wishes), force=True in wishes)
 
     @app.get("/v1/runs/{run_id}/tasks", **documents(TaskPage))
-    def list_tasks(run_id: RunId, filters: Annotated[TaskFilters, Query()], request: Request) -> Response:
-        """The tasks of a run. Tasks that a later attempt replaced are listed only with ``superseded=true``."""
+    def list_tasks(
+        run_id: RunId, filters: Annotated[TaskFilters, Query()], request: Request
+    ) -> Response:
+        """The tasks of a run.
+
+        Tasks that a later attempt replaced are listed only with ``superseded=true``.
+        """
         after = decode("task", filters.page_token)
         found(store.runs, run_id)
         rows = store.tasks.list_tasks(
-            run_id, after_task_id=after or 0, limit=filters.page_size + 1, superseded=filters.superseded
+            run_id,
+            after_task_id=after or 0,
+            limit=filters.page_size + 1,
+            superseded=filters.superseded,
         )
         page, token = cut("task", rows, filters.page_size, lambda row: row.task_id)
         return conditional(request, TaskPage(tasks=page, next_page_token=token))
 
 
-def _add_histories(app: FastAPI, runs: RunReader, corrections: CorrectionStore, timeline: Timeline) -> None:
+def _add_histories(
+    app: FastAPI, runs: RunReader, corrections: CorrectionStore, timeline: Timeline
+) -> None:
     @app.get("/v1/runs/{run_id}/timeline", **documents(TimelinePage))
-    def get_timeline(run_id: RunId, paging: Annotated[Paging, Query()], request: Request) -> Response:
-        """The timeline of a run: changes of status, corrections, stops, exports and deliveries, each with a sentence
-        for people. Changes of status have the time of the cluster, the time of our record, and the lag between them."""
-        return conditional(request, timeline.page(found(runs, run_id), paging.page_token, paging.page_size))
+    def get_timeline(
+        run_id: RunId, paging: Annotated[Paging, Query()], request: Request
+    ) -> Response:
+        """The timeline of a run: changes of status, corrections, stops, exports and deliveries,
+        each with a sentence for people. Changes of status have the time of the cluster, the time of
+        our record, and the lag between them."""
+        return conditional(
+            request, timeline.page(found(runs, run_id), paging.page_token, paging.page_size)
+        )
 
     @app.get("/v1/runs/{run_id}/corrections", **documents(CorrectionPage))
     def list_corrections_of_run(
@@ -384,7 +464,9 @@ def _add_histories(app: FastAPI, runs: RunReader, corrections: CorrectionStore, 
         return conditional(request, _corrections(corrections, run_id, after or 0, filters))
 
     @app.get("/v1/corrections", **documents(CorrectionPage))
-    def list_corrections(filters: Annotated[CorrectionFilters, Query()], request: Request) -> Response:
+    def list_corrections(
+        filters: Annotated[CorrectionFilters, Query()], request: Request
+    ) -> Response:
         """The corrections of all runs since ``since``, oldest first."""
         after = decode("correction", filters.page_token)
         if after is None:
@@ -393,7 +475,10 @@ def _add_histories(app: FastAPI, runs: RunReader, corrections: CorrectionStore, 
 
 
 def _corrections(
-    corrections: CorrectionStore, run_id: int | None, after: int, filters: CorrectionsOfRunFilters | CorrectionFilters
+    corrections: CorrectionStore,
+    run_id: int | None,
+    after: int,
+    filters: CorrectionsOfRunFilters | CorrectionFilters,
 ) -> CorrectionPage:
     rows = corrections.list_corrections(run_id, after, filters.page_size + 1, kind=filters.kind)
     page, token = cut("correction", rows, filters.page_size, lambda row: row.id)

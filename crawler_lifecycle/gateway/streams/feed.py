@@ -1,9 +1,10 @@
 """The feed: one reader of the outbox for all readers of the event stream.
 
-Readers have no queues. The feed keeps the newest events once, encoded. Each reader keeps only its position: the number
-of the last event that it received. A reader that is too slow for the kept events reads from the database until it has
-caught up. Memory therefore does not grow with more readers or with slow readers. No event is left out silently. Events
-of runs that ended long ago may have been removed (``crawlctl db prune``); a reader that misses one is notified.
+Readers have no queues. The feed keeps the newest events once, encoded. Each reader keeps only its
+position: the number of the last event that it received. A reader that is too slow for the kept
+events reads from the database until it has caught up. Memory therefore does not grow with more
+readers or with slow readers. No event is left out silently. Events of runs that ended long ago may
+have been removed (``crawlctl db prune``); a reader that misses one is notified.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from crawler_lifecycle.ports.runs import Event
 from crawler_lifecycle.store.events import EventStore
 from crawler_lifecycle.store.runs.reads import RunReader
 
-#: Seconds between two readings of the outbox while a reader is connected: after new events, and without new events.
+#: Seconds between two readings of the outbox while a reader is connected: after new events, and
+#: without new events.
 BUSY_S = 0.1
 IDLE_S = 0.25
 #: The longest pause while the database does not answer, in seconds.
@@ -42,10 +44,12 @@ CATCH_UP_PAGE = 100
 #: The most events and bytes that are kept in memory for readers that are a little behind.
 KEPT = 5000
 KEPT_BYTES = 8 * 1024 * 1024
-#: The most bytes of one piece for a reader, and the most pieces that are kept for other readers at the same position.
+#: The most bytes of one piece for a reader, and the most pieces that are kept for other readers at
+#: the same position.
 CHUNK = 32 * 1024
 GIVEN = 64
-#: Seconds without an event after which a comment is sent. It shows proxies and clients that the stream is alive.
+#: Seconds without an event after which a comment is sent. It shows proxies and clients that the
+#: stream is alive.
 PING_S = 15.0
 #: Milliseconds that clients should wait before they connect again.
 RETRY_MS = 2000
@@ -71,7 +75,9 @@ class Frame:
 
 
 def encode(event: Event) -> Frame:
-    """Encode an event as ``text/event-stream``: id is its number, name is its type, and data is the whole event."""
+    """Encode an event as ``text/event-stream``: id is its number, name is its type, and data is the
+    whole event.
+    """
     data = {
         "seq": event.seq,
         "subject": event.subject,
@@ -82,7 +88,8 @@ def encode(event: Event) -> Frame:
         "created_at": event.created_at,
         "body": event.body,
     }
-    # Only ASCII: clients in Python may split lines with ``str.splitlines``, which also splits at U+2028.
+    # Only ASCII: clients in Python may split lines with ``str.splitlines``, which also splits at
+    # U+2028.
     text = to_json(data, inf_nan_mode="null", ensure_ascii=True).decode()
     wire = format_sse_event(data_str=text, event=event.type, id=str(event.seq))
     return Frame(event.seq, event.subject, event.body.get("project"), wire)
@@ -107,21 +114,25 @@ class Feed:
         """The number of clients that read or wait now."""
         self._wanted = asyncio.Event()
         self.news = asyncio.Event()
-        """Set at the next new events. Get this object before you compare positions, or you may miss an event."""
+        """Set at the next new events. Get this object before you compare positions, or you may miss
+        an event.
+        """
         self.closed = False
         """True after ``close``: all streams end."""
         self._pause = IDLE_S
         self._heard_at: float | None = None
-        #: The number of the newest event that was read; ``None`` until the database has answered once.
+        #: The number of the newest event that was read; ``None`` until the database has answered
+        #: once.
         self._head: int | None = None
         #: The newest events: all events after ``_since``, up to and including ``_head``.
         self._ring: list[Frame] = []
         self._since = 0
         self._ring_bytes = 0
-        #: The pieces since the last new events, by position, subject and project. Readers at the same position share
-        #: them.
+        #: The pieces since the last new events, by position, subject and project. Readers at the
+        #: same position share them.
         self._given: dict[tuple[int, str | None, str | None], tuple[bytes, int]] = {}
-        # Own threads: the feed and the readers that catch up must not wait for each other, or for requests.
+        # Own threads: the feed and the readers that catch up must not wait for each other, or for
+        # requests.
         self._thread = Places(1, 1)
         self._catch_up_threads = Places(3, 2)
 
@@ -148,7 +159,10 @@ class Feed:
 
     @property
     def silent_s(self) -> float | None:
-        """Seconds since the last reading of the outbox, or since the first reader came. ``None`` without readers."""
+        """Seconds since the last reading of the outbox, or since the first reader came.
+
+        ``None`` without readers.
+        """
         return None if self._heard_at is None or not self.readers else self._now() - self._heard_at
 
     def close(self) -> None:
@@ -159,13 +173,17 @@ class Feed:
     # --- waiting for events of one subject
 
     async def position(self, within_s: float) -> int:
-        """Return the number of the newest event, or 0 if it is not known in time: then every event counts as new."""
+        """Return the number of the newest event, or 0 if it is not known in time: then every event
+        counts as new.
+        """
         if self._head is None:
             await self.wait_for_news(self.news, within_s)
         return self._head or 0
 
     def news_of(self, subject: str, position: int) -> tuple[int, bool]:
-        """Return the number of the newest event, and whether an event after ``position`` is about the subject."""
+        """Return the number of the newest event, and whether an event after ``position`` is about
+        the subject.
+        """
         if self._head is None or self._head <= position:
             return position, False
         known, subjects = self.changed(position)
@@ -182,11 +200,13 @@ class Feed:
         return self._head, {frame.subject for frame in self._ring[first:]}
 
     async def stream(self, after: int | None, subject: str | None) -> AsyncGenerator[bytes, None]:
-        """Yield the bytes of the stream: ``hello``, then all events after the number ``after`` (default: new events).
+        """Yield the bytes of the stream: ``hello``, then all events after the number ``after``
+        (default: new events).
 
-        If the database is down, the stream sends comments and waits. It ends only when the feed closes. If events
-        after ``after`` were removed, the stream sends ``hello`` with ``reset`` and begins at the newest event. With
-        ``after`` 0, it sends all recorded events, and removed events do not matter.
+        If the database is down, the stream sends comments and waits. It ends only when the feed
+        closes. If events after ``after`` were removed, the stream sends ``hello`` with ``reset``
+        and begins at the newest event. With ``after`` 0, it sends all recorded events, and removed
+        events do not matter.
         """
         position = None
         reset = False
@@ -216,8 +236,13 @@ class Feed:
                 chunk = _WAITING
                 await asyncio.sleep(OUTAGE_S)
             if not chunk and self._now() - sent_at >= self.ping_s:
-                # An id without data moves the client's last id. With a filter, the id would otherwise become too old.
-                chunk = KEEPALIVE_COMMENT if sent == position else format_sse_event(comment="ping", id=str(position))
+                # An id without data moves the client's last id. With a filter, the id would
+                # otherwise become too old.
+                chunk = (
+                    KEEPALIVE_COMMENT
+                    if sent == position
+                    else format_sse_event(comment="ping", id=str(position))
+                )
             if chunk:
                 yield chunk
                 sent = position
@@ -226,24 +251,31 @@ class Feed:
                 await self.wait_for_news(news, sent_at + self.ping_s - self._now())
 
     async def _begin(self, after: int | None, subject: str | None) -> tuple[int, bool]:
-        """Return the position at which a reader begins, and whether it must read everything again. That is necessary
-        if events after ``after`` were removed, or if this database never had an event ``after``."""
+        """Return the position at which a reader begins, and whether it must read everything again.
+
+        That is necessary if events after ``after`` were removed, or if this database never had an
+        event ``after``."""
         assert self._head is not None, "the database has answered"
         if after is None:
             return self._head, False
         if after > self._head:
-            # Another gateway may have sent newer events. If not, this database replaced the one that had the event.
+            # Another gateway may have sent newer events. If not, this database replaced the one
+            # that had the event.
             newest = await self._ask(self.events.last_event_seq, threads=self._catch_up_threads)
             return (after, False) if after <= newest else (self._head, True)
         gone = 0 < after < self._since and await self._is_gone(after, subject)
         return (self._head, True) if gone else (after, False)
 
     async def _is_gone(self, position: int, subject: str | None) -> bool:
-        """Return whether an event of the subject after ``position`` was removed; without a subject, the next event."""
+        """Return whether an event of the subject after ``position`` was removed; without a subject,
+        the next event.
+        """
         threads = self._catch_up_threads
         if subject is None:
             # Numbers have no gaps: a missing event was removed.
-            following = await self._ask(self.events.events_after, position, 1, None, threads=threads)
+            following = await self._ask(
+                self.events.events_after, position, 1, None, threads=threads
+            )
             return not following or following[0].seq != position + 1
         run_id, _ = _filter(subject)
         if run_id is None:  # events of a manager are kept as long as the manager
@@ -253,10 +285,13 @@ class Feed:
 
     def _hello(self, position: int, reset: bool) -> bytes:
         data = {"server_time": self.clock(), "version": release(), "seq": position, "reset": reset}
-        return format_sse_event(data_str=to_json(data).decode(), event="hello", id=str(position), retry=RETRY_MS)
+        return format_sse_event(
+            data_str=to_json(data).decode(), event="hello", id=str(position), retry=RETRY_MS
+        )
 
     async def _next(self, position: int, subject: str | None, whole: bool) -> tuple[bytes, int]:
-        """Return the events after ``position`` as bytes, about ``CHUNK`` at most, and the position after them.
+        """Return the events after ``position`` as bytes, about ``CHUNK`` at most, and the position
+        after them.
 
         Raises ``EventsGone`` if ``whole`` is true and some of these events were removed.
         """
@@ -273,12 +308,18 @@ class Feed:
             known = self._given[position, subject, only()] = _cut(self._ring, first, subject, head)
         return known
 
-    async def _catch_up(self, position: int, head: int, subject: str | None, whole: bool) -> tuple[bytes, int]:
+    async def _catch_up(
+        self, position: int, head: int, subject: str | None, whole: bool
+    ) -> tuple[bytes, int]:
         threads = self._catch_up_threads
-        found = await self._ask(self.events.events_after, position, CATCH_UP_PAGE, *_filter(subject), threads=threads)
+        found = await self._ask(
+            self.events.events_after, position, CATCH_UP_PAGE, *_filter(subject), threads=threads
+        )
         full = len(found) == CATCH_UP_PAGE
         if whole and subject is None:
-            found = [event for number, event in enumerate(found, position + 1) if event.seq == number]
+            found = [
+                event for number, event in enumerate(found, position + 1) if event.seq == number
+            ]
             full = True  # stop before the first gap
             if not found:
                 raise EventsGone
@@ -300,7 +341,9 @@ class Feed:
         if self.readers:
             self._wanted.set()
         self._forget()
-        await Loop("the reading of the outbox", IDLE_S, retry_s=(2 * IDLE_S, RETRY_MAX_S)).run(self._turn)
+        await Loop("the reading of the outbox", IDLE_S, retry_s=(2 * IDLE_S, RETRY_MAX_S)).run(
+            self._turn
+        )
 
     async def _turn(self) -> float:
         """Wait for a reader and read once. Return the seconds until the next reading."""
@@ -317,12 +360,16 @@ class Feed:
     async def _read(self) -> bool:
         """Read one page of new events. Return whether the next page may be read at once."""
         if self._head is None:
-            self._head = self._since = await self._ask(self.events.last_event_seq, threads=self._thread)
+            self._head = self._since = await self._ask(
+                self.events.last_event_seq, threads=self._thread
+            )
             self._heard_at = self._now()
             self._fresh = True
             self._wake()
             return False
-        events = await self._ask(self.events.events_after, self._head, PAGE, None, threads=self._thread)
+        events = await self._ask(
+            self.events.events_after, self._head, PAGE, None, threads=self._thread
+        )
         self._heard_at = self._now()
         self._fresh = bool(events)
         if events:
@@ -336,7 +383,9 @@ class Feed:
             frame = encode(event)
             self._ring.append(frame)
             self._ring_bytes += len(frame.wire)
-            self.metrics.stream_lag.observe(max((now - event.created_at) / timedelta(seconds=1), 0.0))
+            self.metrics.stream_lag.observe(
+                max((now - event.created_at) / timedelta(seconds=1), 0.0)
+            )
         self._head = events[-1].seq
         surplus = 0
         while len(self._ring) - surplus > self.kept or self._ring_bytes > KEPT_BYTES:
@@ -364,7 +413,10 @@ class Feed:
         self.news = asyncio.Event()
 
     async def wait_for_news(self, news: asyncio.Event, within_s: float) -> bool:
-        """Wait for new events or for the end of the feed. Return ``False`` if neither came in time."""
+        """Wait for new events or for the end of the feed.
+
+        Return ``False`` if neither came in time.
+        """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(within_s, 0.0)):
                 await news.wait()
@@ -379,14 +431,17 @@ class Feed:
 
 
 def _filter(subject: str | None) -> tuple[int | None, str | None]:
-    """Return the filter of a subject for the database: the id of a run, or else the subject itself."""
+    """Return the filter of a subject for the database: the id of a run, or else the subject
+    itself.
+    """
     kind, _, rest = (subject or "").partition("/")
     return (int(rest), None) if kind == "runs" else (None, subject)
 
 
 def _cut(frames: list[Frame], first: int, subject: str | None, end: int) -> tuple[bytes, int]:
-    """Join frames of the subject and of the reader's project up to the size of a chunk. Return the bytes and the
-    position after them.
+    """Join frames of the subject and of the reader's project up to the size of a chunk.
+
+    Return the bytes and the position after them.
 
     The position is ``end`` if no frame is left.
     """

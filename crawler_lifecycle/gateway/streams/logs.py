@@ -1,4 +1,6 @@
-"""Logs of tasks: read from the cluster if possible, or else the end of the log that the database kept."""
+"""Logs of tasks: read from the cluster if possible, or else the end of the log that the database
+kept.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +33,12 @@ ERROR_AFTER = 48 * 1024
 BACK_MAX = 4 * 1024 * 1024
 #: More lines than any kept log has.
 WHOLE = 1_000_000
-#: While a log is followed: seconds between two readings of the log, and between two checks of the task's status.
+#: While a log is followed: seconds between two readings of the log, and between two checks of the
+#: task's status.
 FOLLOW_S = 0.3
 STATUS_S = 1.5
-#: The most logs that are read at the same moment, for any number of readers, and the most of one project.
+#: The most logs that are read at the same moment, for any number of readers, and the most of one
+#: project.
 THREADS = (6, 4)
 
 T = TypeVar("T")
@@ -51,7 +55,9 @@ class LoggedTask:
 
 @dataclass(eq=False)
 class LogReader:
-    """Opens logs. Each answer is a generator of bytes: it uses no thread while it waits, and memory for one chunk.
+    """Opens logs.
+
+    Each answer is a generator of bytes: it uses no thread while it waits, and memory for one chunk.
 
     ``source`` is ``None`` if this gateway cannot read the output of tasks.
     """
@@ -73,7 +79,9 @@ class LogReader:
         """Return the answer that sends these bytes of a log. It is counted as a reader of logs."""
         readers = self.metrics.readers.labels("log")
         dropped = self.metrics.dropped.labels("log")
-        return StreamedResponse(chunks, media_type, headers, entered=readers.inc, left=readers.dec, dropped=dropped.inc)
+        return StreamedResponse(
+            chunks, media_type, headers, entered=readers.inc, left=readers.dec, dropped=dropped.inc
+        )
 
     def open(self) -> None:
         """Allow logs to be followed, also after ``close``."""
@@ -83,8 +91,12 @@ class LogReader:
         """End all answers that follow a log, after their present reading."""
         self._closed = True
 
-    async def read(self, task: LoggedTask, lines: int, *, follow: bool) -> AsyncGenerator[bytes, None]:
-        """Return the last ``lines`` of a task's log. With ``follow``, new output is added until the task has ended.
+    async def read(
+        self, task: LoggedTask, lines: int, *, follow: bool
+    ) -> AsyncGenerator[bytes, None]:
+        """Return the last ``lines`` of a task's log.
+
+        With ``follow``, new output is added until the task has ended.
 
         Raises ``Problem`` 404 if no log can be read, and ``ClusterUnavailable``.
         """
@@ -102,17 +114,21 @@ class LogReader:
         return once(_last_lines(kept.encode(), lines))
 
     async def whole(self, task: LoggedTask) -> AsyncGenerator[bytes, None]:
-        """Return the whole log of a task up to now, or else the kept end of it. Raises the errors of ``read``."""
+        """Return the whole log of a task up to now, or else the kept end of it.
+
+        Raises the errors of ``read``.
+        """
         part = await self._part(task, None, CHUNK)
         if part is not None and part.next:
             return self._copy(task, 0, part.next, WHOLE)
         return await self.read(task, WHOLE, follow=False)
 
     async def at_error(self, task: LoggedTask) -> tuple[bytes, int]:
-        """Return the lines around the last error in a task's log, and the position of the error in bytes.
+        """Return the lines around the last error in a task's log, and the position of the error in
+        bytes.
 
-        The kept part of the log is read if the log itself is not here or names no error. Raises ``Problem`` 404 if that
-        names none either, and ``ClusterUnavailable``.
+        The kept part of the log is read if the log itself is not here or names no error. Raises
+        ``Problem`` 404 if that names none either, and ``ClusterUnavailable``.
         """
         kept = await self._kept(task) or b""
         return await self._threads.run(None, self._around_error, task, kept)
@@ -123,12 +139,17 @@ class LogReader:
             return b"" if part is None else part.data
 
         end = self._read(task, None, 1)
-        for read, size in ((live, end.next if end else 0), (lambda at, most: kept[at : at + most], len(kept))):
+        for read, size in (
+            (live, end.next if end else 0),
+            (lambda at, most: kept[at : at + most], len(kept)),
+        ):
             if found := last_error(read, size):
                 begin = max(0, found.at - ERROR_BEFORE)
                 text = read(begin, found.at - begin + ERROR_AFTER)
                 return text[text.find(b"\n") + 1 if begin else 0 :], found.at
-        detail = f"the log of task {task.ref.task_id} names no error; leave at_error out to see its end"
+        detail = (
+            f"the log of task {task.ref.task_id} names no error; leave at_error out to see its end"
+        )
         raise Problem(404, "log_not_found", detail, run_id=task.run.run_id)
 
     def _may_come(self, task: LoggedTask) -> bool:
@@ -138,7 +159,8 @@ class LogReader:
     async def _pruned(self, task: LoggedTask) -> bool:
         """Return whether kept logs of this run were removed after its end."""
         return (
-            task.status.terminal and pruned_through(await self._ask(self.runs.properties, task.run.run_id)) is not None
+            task.status.terminal
+            and pruned_through(await self._ask(self.runs.properties, task.run.run_id)) is not None
         )
 
     def _missing(self, task: LoggedTask, follow: bool, pruned: bool) -> Problem:
@@ -150,13 +172,18 @@ class LogReader:
         elif self._may_come(task):
             why = "it prints nothing before it executes; follow=true waits for the first output"
         elif follow:
-            why = "this gateway cannot read logs of the cluster; the log's end is kept after the task has ended"
+            why = (
+                "this gateway cannot read logs of the cluster; the log's end is kept after the "
+                "task has ended"
+            )
         else:
             why = "the log's end is kept after the task has ended"
         return Problem(404, "log_not_found", state + why, run_id=task.run.run_id)
 
     async def _line(self, task: LoggedTask, part: LogPart, lines: int) -> int:
-        """Return the position at which the last ``lines`` lines before ``part.next`` begin, up to ``BACK_MAX`` back."""
+        """Return the position at which the last ``lines`` lines before ``part.next`` begin, up to
+        ``BACK_MAX`` back.
+        """
         end = part.next
         size = len(part.data)
         while True:
@@ -169,8 +196,13 @@ class LogReader:
                 return end - kept  # the log was shortened meanwhile
             part = found
 
-    async def _copy(self, task: LoggedTask, position: int, end: int, lines: int) -> AsyncGenerator[bytes, None]:
-        """Yield the bytes between two positions. If the log is gone before the first byte, yield its kept end."""
+    async def _copy(
+        self, task: LoggedTask, position: int, end: int, lines: int
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield the bytes between two positions.
+
+        If the log is gone before the first byte, yield its kept end.
+        """
         begin = position
         while position < end:
             part = await self._part(task, position, min(CHUNK, end - position))
@@ -181,10 +213,13 @@ class LogReader:
         if position == begin < end and (kept := await self._kept(task)) is not None:
             yield _last_lines(kept, lines)
 
-    async def _follow(self, task: LoggedTask, position: int, *, seen: bool) -> AsyncGenerator[bytes, None]:
+    async def _follow(
+        self, task: LoggedTask, position: int, *, seen: bool
+    ) -> AsyncGenerator[bytes, None]:
         """Yield the bytes after a position until the task has ended and its whole log was sent.
 
-        ``seen``: the log was found before. If it is never found, yield its kept end after the end of the task.
+        ``seen``: the log was found before. If it is never found, yield its kept end after the end
+            of the task.
         """
         asked = self._now()
         over = task.status.terminal
@@ -249,12 +284,21 @@ def find_task(tasks: TaskReader, run: RunRef, task_id: int | None) -> LoggedTask
         if not main:
             raise Problem(404, "task_not_found", f"run {run_id} has no tasks", run_id=run_id)
         state = main[0]
-        return LoggedTask(run, TaskRef(state.task_id, state.index, state.attempt, state.uid), state.status)
+        return LoggedTask(
+            run, TaskRef(state.task_id, state.index, state.attempt, state.uid), state.status
+        )
     row = _row(tasks, run_id, task_id)
     if row is None:
         cure = f"GET /v1/runs/{run_id}/tasks lists its tasks"
-        raise Problem(404, "task_not_found", f"task {task_id} does not belong to run {run_id}; {cure}", run_id=run_id)
-    return LoggedTask(run, TaskRef(row.task_id, row.task_index, row.attempt, row.cluster_uid), row.status)
+        raise Problem(
+            404,
+            "task_not_found",
+            f"task {task_id} does not belong to run {run_id}; {cure}",
+            run_id=run_id,
+        )
+    return LoggedTask(
+        run, TaskRef(row.task_id, row.task_index, row.attempt, row.cluster_uid), row.status
+    )
 
 
 def _row(tasks: TaskReader, run_id: int, task_id: int) -> TaskRow | None:

@@ -27,9 +27,12 @@ class ClientStalled(Exception):
 
 
 class StreamedResponse(StreamingResponse):
-    """A ``StreamingResponse`` that disconnects a client which stops reading. It always closes its generator.
+    """A ``StreamingResponse`` that disconnects a client which stops reading.
 
-    It calls ``entered`` when the answer begins, ``left`` when it ends, and ``dropped`` if it disconnects the client.
+    It always closes its generator.
+
+    It calls ``entered`` when the answer begins, ``left`` when it ends, and ``dropped`` if it
+    disconnects the client.
     """
 
     def __init__(
@@ -61,7 +64,11 @@ class StreamedResponse(StreamingResponse):
                 await super().__call__(scope, receive, send)
         except* ClientStalled:
             self._dropped()
-            logger.info("%s: the client read nothing for %g s and was disconnected", scope["path"], self._stall_s)
+            logger.info(
+                "%s: the client read nothing for %g s and was disconnected",
+                scope["path"],
+                self._stall_s,
+            )
             if transport is not None:
                 transport.abort()
                 await asyncio.sleep(0)  # the server notices the abort in the next round of the loop
@@ -76,14 +83,18 @@ class StreamedResponse(StreamingResponse):
             except TimeoutError:
                 raise ClientStalled from None
 
-        await within({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await within(
+            {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+        )
         async for chunk in self._chunks:
             await within({"type": "http.response.body", "body": chunk, "more_body": True})
         await within({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def _keep_small(transport: asyncio.Transport) -> None:
-    """Make the buffers of this answer small, so that a client that does not read is noticed early."""
+    """Make the buffers of this answer small, so that a client that does not read is noticed
+    early.
+    """
     transport.set_write_buffer_limits(high=BUFFER)
     connection = transport.get_extra_info("socket")
     if connection is not None:

@@ -1,7 +1,8 @@
 """The timeline of a run: an entry for each change or event, with a sentence for people.
 
-The entries come from five tables. Transitions and corrections may be many, so they are read in pages by their numbers.
-The other tables have only a few rows for each attempt. A page merges all by time; its token has a position in each.
+The entries come from five tables. Transitions and corrections may be many, so they are read in
+pages by their numbers. The other tables have only a few rows for each attempt. A page merges all by
+time; its token has a position in each.
 """
 
 from __future__ import annotations
@@ -35,10 +36,12 @@ Kind = Literal["attempt", "status", "task", "correction", "stop", "export", "del
 
 
 class TimelineEntry(BaseModel):
-    """One entry. ``key`` never changes: also an export or delivery that is tried again keeps its key.
+    """One entry.
 
-    Entries of the kinds ``attempt``, ``status`` and ``task`` are changes of status, with the columns of
-    ``status_transition``. All others have the row of their table in ``record``.
+    ``key`` never changes: also an export or delivery that is tried again keeps its key.
+
+    Entries of the kinds ``attempt``, ``status`` and ``task`` are changes of status, with the
+    columns of ``status_transition``. All others have the row of their table in ``record``.
     """
 
     key: str
@@ -67,7 +70,9 @@ class TimelinePage(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class _Positions:
-    """The last position in each source: numbers of a transition and of a correction, and a rank in the other tables."""
+    """The last position in each source: numbers of a transition and of a correction, and a rank in
+    the other tables.
+    """
 
     seq: int = 0
     correction: int = 0
@@ -93,18 +98,31 @@ class Timeline:
         if len(found) <= size:
             return TimelinePage(timeline=entries, next_page_token=None)
         last = found[size - 1][1]
-        return TimelinePage(timeline=entries, next_page_token=encode(LIST, last.seq, last.correction, *last.rest))
+        return TimelinePage(
+            timeline=entries, next_page_token=encode(LIST, last.seq, last.correction, *last.rest)
+        )
 
-    def _merged(self, run: RunRow, positions: _Positions, count: int) -> Iterator[tuple[TimelineEntry, _Positions]]:
-        """Yield the next entries by time, each with the positions after it. Entries of one source keep their order."""
+    def _merged(
+        self, run: RunRow, positions: _Positions, count: int
+    ) -> Iterator[tuple[TimelineEntry, _Positions]]:
+        """Yield the next entries by time, each with the positions after it.
+
+        Entries of one source keep their order.
+        """
         transitions = self.runs.transitions(run.run_id, positions.seq, count)
         corrections = self.corrections.list_corrections(run.run_id, positions.correction, count)
         rest = [item for item in self._rest(run) if item[0] > positions.rest]
         task_ids = {row.task_id for row in transitions} | {row.task_id for row in corrections}
         indexes = self.tasks.task_indexes([id_ for id_ in task_ids if id_ is not None])
         merged: Iterator[tuple[datetime, str, Any, TimelineEntry]] = heapq.merge(
-            ((row.committed_at, "seq", row.seq, _of_transition(row, indexes)) for row in transitions),
-            ((row.created_at, "correction", row.id, _of_correction(row, indexes)) for row in corrections),
+            (
+                (row.committed_at, "seq", row.seq, _of_transition(row, indexes))
+                for row in transitions
+            ),
+            (
+                (row.created_at, "correction", row.id, _of_correction(row, indexes))
+                for row in corrections
+            ),
             ((entry.at, "rest", rank, entry) for rank, entry in rest),
             key=lambda one: one[0],
         )
@@ -116,18 +134,27 @@ class Timeline:
         entries = [
             *((1, _id(row), _of_stop(row)) for row in self.runs.cancellations(run.run_id)),
             *((2, _id(row), _of_export(row)) for row in self.exports.list_exports(run.run_id)),
-            *((3, n, _of_delivery(row, run)) for n, row in enumerate(self.events.deliveries(run.run_id, keyed=True))),
+            *(
+                (3, n, _of_delivery(row, run))
+                for n, row in enumerate(self.events.deliveries(run.run_id, keyed=True))
+            ),
             *((4, run.attempt, entry) for entry in _of_failing_looks(run)),
         ]
-        ranked = [(((entry.at - _EPOCH) // timedelta(microseconds=1), kind, n), entry) for kind, n, entry in entries]
+        ranked = [
+            (((entry.at - _EPOCH) // timedelta(microseconds=1), kind, n), entry)
+            for kind, n, entry in entries
+        ]
         return sorted(ranked, key=lambda item: item[0])
 
 
-# --- sentences --------------------------------------------------------------------------------------------------------
+# --- sentences ------------------------------------------------------------------------------------
 
 
 def _sentence(text: str) -> str:
-    """Return the text as one line. Control characters, which a crawler may have sent, become spaces."""
+    """Return the text as one line.
+
+    Control characters, which a crawler may have sent, become spaces.
+    """
     line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return line if len(line) <= TEXT_MAX else line[: TEXT_MAX - 1] + "…"
 
@@ -143,7 +170,11 @@ def _span(ms: int) -> str:
 
 def task_name(task_id: int, indexes: Mapping[int, int]) -> str:
     """Return the name of a task for people: its number in the run, and its id."""
-    return f"task {indexes[task_id]} (id {task_id})" if task_id in indexes else f"the task with id {task_id}"
+    return (
+        f"task {indexes[task_id]} (id {task_id})"
+        if task_id in indexes
+        else f"the task with id {task_id}"
+    )
 
 
 def _of_transition(row: TransitionRow, indexes: Mapping[int, int]) -> TimelineEntry:
@@ -158,21 +189,34 @@ def _of_transition(row: TransitionRow, indexes: Mapping[int, int]) -> TimelineEn
         kind = "status"
         sentence = _status_text(row)
     return TimelineEntry(
-        key=f"transition:{row.seq}", at=row.committed_at, kind=kind, text=_sentence(sentence + _late(row)),
+        key=f"transition:{row.seq}",
+        at=row.committed_at,
+        kind=kind,
+        text=_sentence(sentence + _late(row)),
         **{name: value for name, value in asdict(row).items() if name != "run_id"},
-    )  # fmt: skip
+    )
 
 
 def _late(row: TransitionRow) -> str:
     worth = row.lag_ms is not None and row.lag_ms >= 1000
-    return f"; recorded {_span(row.lag_ms)} after it happened" if worth and row.lag_ms is not None else ""
+    return (
+        f"; recorded {_span(row.lag_ms)} after it happened"
+        if worth and row.lag_ms is not None
+        else ""
+    )
 
 
 def _attempt_text(row: TransitionRow) -> str:
     if row.from_status is None:
         tasks = row.evidence.get("tasks")
         trigger = row.evidence.get("trigger")
-        many = "" if not isinstance(tasks, int) else " with 1 task" if tasks == 1 else f" with {tasks} tasks"
+        many = (
+            ""
+            if not isinstance(tasks, int)
+            else " with 1 task"
+            if tasks == 1
+            else f" with {tasks} tasks"
+        )
         return f"Requested{many}{f' ({trigger})' if trigger else ''}"
     return f"Attempt {row.attempt} began; the one before was {row.from_status}"
 
@@ -182,11 +226,16 @@ def _status_text(row: TransitionRow) -> str:
     if row.to_status == RunStatus.PROCESSING:
         return "Started: its main task executes"
     if row.to_status == RunStatus.STOPPING:
-        return f"Being stopped by a limit: {evidence['limit']}" if evidence.get("limit") else "Being stopped"
+        return (
+            f"Being stopped by a limit: {evidence['limit']}"
+            if evidence.get("limit")
+            else "Being stopped"
+        )
     if row.to_status in (RunStatus.COMPLETED, RunStatus.FAILED):
         outcome = evidence.get("outcome")
         cause = evidence.get("cause")
-        return f"Ended {row.to_status}{f', {outcome}' if outcome else ''}{f': {cause}' if cause else ''}"
+        ended = f"Ended {row.to_status}{f', {outcome}' if outcome else ''}"
+        return f"{ended}: {cause}" if cause else ended
     return f"{row.from_status} became {row.to_status}"
 
 
@@ -197,14 +246,19 @@ def _task_text(row: TransitionRow, name: str) -> str:
         number = f"{evidence['retry']} of {evidence.get('of')}"
         when = evidence.get("not_before")
         why = f"the try before ended as {evidence.get('after')}"
-        return f"{name[0].upper()}{name[1:]} is tried again ({number}){more}, not before {when}: {why}"
+        return (
+            f"{name[0].upper()}{name[1:]} is tried again ({number}){more}, not before {when}: {why}"
+        )
     end = evidence.get("end")
     details = _end_words(end) if isinstance(end, Mapping) else []
     if evidence.get("reason"):
         details.append(str(evidence["reason"]))
     if row.to_status == "PENDING" and evidence.get("name"):
         details.insert(0, f"deployed as {evidence['name']}")
-    return f"{name[0].upper()}{name[1:]} became {row.to_status}{': ' + ', '.join(details) if details else ''}"
+    return (
+        f"{name[0].upper()}{name[1:]} became "
+        f"{row.to_status}{': ' + ', '.join(details) if details else ''}"
+    )
 
 
 _END_WORDS = {
@@ -217,7 +271,9 @@ def _end_words(end: Mapping[str, Any]) -> list[str]:
     known = {name: end.get(name) for name in _END_WORDS}
     if known["reason"] in ("Completed", "Error"):
         del known["reason"]
-    said = {name: value for name, value in known.items() if value or (name, value) == ("exit_code", 0)}
+    said = {
+        name: value for name, value in known.items() if value or (name, value) == ("exit_code", 0)
+    }
     return [_END_WORDS[name].format(value) for name, value in said.items()]
 
 
@@ -226,7 +282,9 @@ def _of_correction(row: CorrectionRow, indexes: Mapping[int, int]) -> TimelineEn
     wrong_for = "" if row.lag_ms is None else f", for {_span(row.lag_ms)}"
     kind = _MEANINGS.get(row.kind, f"{row.kind}.")
     found_by = SOURCES.get(row.found_by, row.found_by)
-    text = f"Corrected: {who} was recorded as {row.believed} but was {row.truth}{wrong_for}. {kind} "
+    text = (
+        f"Corrected: {who} was recorded as {row.believed} but was {row.truth}{wrong_for}. {kind} "
+    )
     text += f"It was found by {found_by}."
     return TimelineEntry(
         key=f"correction:{row.id}", at=row.created_at, kind="correction", text=_sentence(text),
@@ -240,9 +298,13 @@ def _of_stop(row: Mapping[str, Any]) -> TimelineEntry:
     reason = row.get("reason")
     acted = "" if row.get("acted_at") else "; not carried out yet"
     return TimelineEntry(
-        key=f"stop:{_id(row)}", at=row["requested_at"], kind="stop", attempt=row["attempt"], record=_record(row),
+        key=f"stop:{_id(row)}",
+        at=row["requested_at"],
+        kind="stop",
+        attempt=row["attempt"],
+        record=_record(row),
         text=_sentence(f"{who} asked for a stop{force}{f': {reason}' if reason else ''}{acted}"),
-    )  # fmt: skip
+    )
 
 
 def _of_export(row: Mapping[str, Any]) -> TimelineEntry:
@@ -256,9 +318,13 @@ def _of_export(row: Mapping[str, Any]) -> TimelineEntry:
     else:
         text = f"Export of the supporting files: {status}{f', {error}' if error else ''}"
     return TimelineEntry(
-        key=f"export:{_id(row)}", at=row["at"], kind="export", attempt=row["attempt"], record=_record(row),
+        key=f"export:{_id(row)}",
+        at=row["at"],
+        kind="export",
+        attempt=row["attempt"],
+        record=_record(row),
         text=_sentence(text),
-    )  # fmt: skip
+    )
 
 
 def _of_delivery(row: Mapping[str, Any], run: RunRow) -> TimelineEntry:
@@ -270,13 +336,20 @@ def _of_delivery(row: Mapping[str, Any], run: RunRow) -> TimelineEntry:
     elif row.get("status") == "pending":
         text = f"{row['type']} waits for its delivery"
     else:
-        text = f"{row['type']} could not be delivered to {sink} ({tries} tries){f': {error}' if error else ''}"
+        text = (
+            f"{row['type']} could not be delivered to {sink} ({tries} "
+            f"tries){f': {error}' if error else ''}"
+        )
     return TimelineEntry(
         key=f"delivery:{row['seq']}:{sink}",
-        # An undelivered event has no time of its own. It stands at the end of the run, or at its last change.
+        # An undelivered event has no time of its own. It stands at the end of the run, or at its
+        # last change.
         at=row.get("delivered_at") or run.ended_at or run.updated_at,
-        kind="delivery", attempt=row["attempt"], record=_record(row), text=_sentence(text),
-    )  # fmt: skip
+        kind="delivery",
+        attempt=row["attempt"],
+        record=_record(row),
+        text=_sentence(text),
+    )
 
 
 def _of_failing_looks(run: RunRow) -> Iterator[TimelineEntry]:

@@ -1,1 +1,3 @@
-"""The crawler ``site``: ``scope`` has its arguments and addresses, ``spider`` the crawl, ``files`` the output."""
+"""The crawler ``site``: ``scope`` has its arguments and addresses, ``spider`` the crawl, ``files``
+the output.
+"""

@@ -15,10 +15,11 @@ NAMES = {"page": "items.jsonl", "skipped": "skipped.jsonl"}
 
 
 class ItemsFile:
-    """Writes ``items.jsonl``, ``skipped.jsonl`` and kept pages into the folder CRAWL_FILES_DIR, if the variable is set.
+    """Writes ``items.jsonl``, ``skipped.jsonl`` and kept pages into the folder CRAWL_FILES_DIR, if
+    the variable is set.
 
-    Each line is written at once, so the files are useful even after the crawl was killed. A skipped address is no item:
-    it is dropped after it is written, so that Scrapy does not count it.
+    Each line is written at once, so the files are useful even after the crawl was killed. A skipped
+    address is no item: it is dropped after it is written, so that Scrapy does not count it.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -48,7 +49,8 @@ class ItemsFile:
             file.parent.mkdir(exist_ok=True)
             file.write_bytes(body)
         if kind in self._open:
-            # Addresses and titles may contain lone surrogates, which UTF-8 cannot encode. JSON escapes keep them.
+            # Addresses and titles may contain lone surrogates, which UTF-8 cannot encode. JSON
+            # escapes keep them.
             self._open[kind].write(json.dumps(item) + "\n")
         if kind == "skipped":
             raise DropItem(f"{item['url']} was skipped: {item['why']}", log_level="INFO")

@@ -1,8 +1,8 @@
 """Size limits of a page, and its text.
 
-A parser may need 40 bytes of memory for each byte of tags. Its time grows with the square of the number of attributes
-in one tag (measured: 9 s for 300 KB). During that time a crawl cannot react to a stop. Therefore tags and attributes
-are counted before a page is parsed.
+A parser may need 40 bytes of memory for each byte of tags. Its time grows with the square of the
+number of attributes in one tag (measured: 9 s for 300 KB). During that time a crawl cannot react to
+a stop. Therefore tags and attributes are counted before a page is parsed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any
 
 from lxml import etree  # type: ignore[import-untyped]
 
-#: Most tags of a page, including closing tags. The largest pages that people write have about ten thousand.
+#: Most tags of a page, including closing tags. The largest pages that people write have about ten
+#: thousand.
 TAGS_MAX = 200_000
 #: Most attributes of one tag, and of all tags together.
 ATTRIBUTES_MAX = 1_000
@@ -23,13 +24,16 @@ _TAG = re.compile(r"<[a-zA-Z][^\s/>]*")
 _ATTRIBUTE = re.compile(r"""[\s/]+[^\s/>][^\s/>=]*(?:\s*=\s*(?:"[^"]*"|'[^']*'|[^\s>]*))?""")
 _WORD = re.compile(r"\S+")
 _TEXTS = etree.XPath(
-    "//body//text()[not(ancestor::script or ancestor::style or ancestor::template or ancestor::noscript)]",
+    "//body//text()[not(ancestor::script or ancestor::style or ancestor::template or "
+    "ancestor::noscript)]",
     smart_strings=False,
 )
 
 
 def too_much(text: str) -> str | None:
-    """Return the reason why a page has too many tags or attributes to be parsed; ``None`` if it may be parsed."""
+    """Return the reason why a page has too many tags or attributes to be parsed; ``None`` if it may
+    be parsed.
+    """
     text = text.replace("\0", "")  # the parser removes them too
     tags = text.count("<")
     if tags > TAGS_MAX:
@@ -57,5 +61,8 @@ def lines_of(root: Any) -> Iterator[str]:
 
 
 def words_of(root: Any) -> int:
-    """Return the number of words that people see. No list is made: it would need more memory than the page."""
+    """Return the number of words that people see.
+
+    No list is made: it would need more memory than the page.
+    """
     return sum(1 for text in _TEXTS(root) for _ in _WORD.finditer(text))

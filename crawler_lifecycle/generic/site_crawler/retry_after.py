@@ -35,8 +35,9 @@ def seconds_of(header: bytes | None, now: float) -> float:
 class RetryAfter:
     """Pauses the whole crawl if a server answers 429 or 503 with a ``Retry-After``.
 
-    The engine pauses, and the request to repeat stays in the queue. So a stop during the pause works as usual, and a
-    resume sends the request. Scrapy's own retry comes after this middleware and counts the attempts.
+    The engine pauses, and the request to repeat stays in the queue. So a stop during the pause
+    works as usual, and a resume sends the request. Scrapy's own retry comes after this middleware
+    and counts the attempts.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -48,12 +49,15 @@ class RetryAfter:
     def from_crawler(cls, crawler: Crawler) -> Self:
         return cls(crawler)
 
-    def process_response(self, request: Request, response: Response, spider: Any = None) -> Response:
+    def process_response(
+        self, request: Request, response: Response, spider: Any = None
+    ) -> Response:
         """Return the response unchanged, after starting a pause if the response requests one."""
         if response.status in (429, 503):
             now = time.monotonic()
             pause = seconds_of(response.headers.get("Retry-After"), time.time())
-            longer = max(now + pause - max(self._until, now), 0.0)  # an earlier response may have started a pause
+            # An earlier response may have started a pause.
+            longer = max(now + pause - max(self._until, now), 0.0)
             if longer > 0 and self._paused + longer <= PAUSES_MAX_S:
                 self._pause(now, pause, longer)
         return response

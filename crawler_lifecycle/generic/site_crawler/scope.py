@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import SplitResult, urldefrag, urljoin, urlsplit
 
-#: Default limit of addresses. It ends a crawl in a trap, such as an endless calendar or a query that grows.
+#: Default limit of addresses. It ends a crawl in a trap, such as an endless calendar or a query
+#: that grows.
 MAX_PAGES = 10_000
 #: Most characters of an address. Longer addresses come from loops, and servers refuse them.
 URL_MAX = 2_000
@@ -59,7 +60,9 @@ class Scope:
         )
 
     def target(self, base: str, link: str) -> str | None:
-        """Return the absolute address of a link without its fragment; ``None`` if it is no web address."""
+        """Return the absolute address of a link without its fragment; ``None`` if it is no web
+        address.
+        """
         try:
             address = urldefrag(urljoin(base, link.strip("\t\n\f\r "))).url
             parts = urlsplit(address)
@@ -80,7 +83,8 @@ class Scope:
         return _port(one) == _port(other) or (one.port is None and other.port is None)
 
     def wanted(self, address: str) -> bool:
-        """Return whether the address is on the site, is not too long, and passes ``allow`` and ``deny``.
+        """Return whether the address is on the site, is not too long, and passes ``allow`` and
+        ``deny``.
 
         The start address is not checked with this.
         """
@@ -102,7 +106,8 @@ class Redirects:
     def add(self, mark: bytes, target: bytes, facts: Facts) -> list[Facts]:
         """Record a redirect from ``mark`` to ``target``.
 
-        Return the addresses that are now known to lead into a loop of redirects. Each is returned only once.
+        Return the addresses that are now known to lead into a loop of redirects. Each is returned
+        only once.
         """
         self._to[mark] = target
         self._into.setdefault(target, []).append((mark, facts))
@@ -128,14 +133,18 @@ def _port(parts: SplitResult) -> int:
 
 def _address(text: str | None) -> str:
     if not text:
-        raise ValueError("start: missing; give the first address of the crawl, such as http://127.0.0.1:8400/")
+        raise ValueError(
+            "start: missing; give the first address of the crawl, such as http://127.0.0.1:8400/"
+        )
     try:
         parts = urlsplit(text)
         good = parts.scheme in _PORTS and bool(parts.hostname) and _port(parts) > 0
     except ValueError:
         good = False
     if not good or any(c.isspace() for c in text):
-        raise ValueError(f"start: {text!r} is no address of a page; give one such as http://127.0.0.1:8400/")
+        raise ValueError(
+            f"start: {text!r} is no address of a page; give one such as http://127.0.0.1:8400/"
+        )
     address = urldefrag(text).url
     return address if parts.path else parts._replace(path="/", fragment="").geturl()
 
@@ -164,7 +173,9 @@ def _seconds(name: str, given: Given) -> float:
 def _one_of(name: str, given: Given, known: tuple[str, ...]) -> str | None:
     text = given.get(name)
     if text and text not in known:
-        raise ValueError(f"{name}: {text!r} is not allowed; give {' or '.join(known)}, or leave it out")
+        raise ValueError(
+            f"{name}: {text!r} is not allowed; give {' or '.join(known)}, or leave it out"
+        )
     return text or None
 
 
@@ -175,4 +186,6 @@ def _pattern(name: str, given: Given) -> re.Pattern[str] | None:
     try:
         return re.compile(text)
     except re.error as error:
-        raise ValueError(f"{name}: {text!r} is no regular expression ({error}); correct it") from None
+        raise ValueError(
+            f"{name}: {text!r} is no regular expression ({error}); correct it"
+        ) from None

@@ -3,12 +3,14 @@
 BOT_NAME = "site_crawler"
 SPIDER_MODULES = ["site_crawler.spider"]
 
-# Be polite: name the crawler, and obey robots.txt. The argument ``delay`` is the pause between requests.
+# Be polite: name the crawler, and obey robots.txt. The argument ``delay`` is the pause between
+# requests.
 USER_AGENT = "crawler-lifecycle-site/1.0 (follows the links of one site; obeys robots.txt)"
 ROBOTSTXT_OBEY = True
 CONCURRENT_REQUESTS_PER_DOMAIN = 8
 
-# A larger response is not a page for people. A server without an answer must not delay other requests for long.
+# A larger response is not a page for people. A server without an answer must not delay other
+# requests for long.
 DOWNLOAD_MAXSIZE = 16 * 1024 * 1024
 DOWNLOAD_WARNSIZE = 0
 DOWNLOAD_TIMEOUT = 30
@@ -16,7 +18,8 @@ RETRY_TIMES = 2
 # Scrapy's own retry has 550. A greater number gets the response first.
 DOWNLOADER_MIDDLEWARES = {"site_crawler.retry_after.RetryAfter": 555}
 
-# The spider gets every response: it records dead links, and checks the target of a redirect like any other link.
+# The spider gets every response: it records dead links, and checks the target of a redirect like
+# any other link.
 HTTPERROR_ALLOW_ALL = True
 REDIRECT_ENABLED = False
 METAREFRESH_ENABLED = False

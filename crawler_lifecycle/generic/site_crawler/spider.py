@@ -28,7 +28,8 @@ NO_START = "start_error"
 
 # ``smart_strings=False`` makes plain strings, which saves memory: a page may have very many links.
 _LINKS = etree.XPath(
-    "//a/@href | //area/@href | //frame/@src | //iframe/@src | //link[@rel='next' or @rel='prev']/@href",
+    "//a/@href | //area/@href | //frame/@src | //iframe/@src | //link[@rel='next' or "
+    "@rel='prev']/@href",
     smart_strings=False,
 )
 
@@ -38,12 +39,11 @@ logger = logging.getLogger(__name__)
 class SiteSpider(Spider):
     """Follows every link on the start's host, and makes an item for each HTML page with any status.
 
-    ``-a start=URL`` the first address (required)
-    ``-a max_pages=10000`` most addresses to request, including dead links and redirects
-    ``-a max_depth=3`` most links from the start to a page
-    ``-a allow=REGEX``, ``-a deny=REGEX`` follow only addresses that match ``allow`` and do not match ``deny``
-    ``-a delay=0.5`` seconds between two requests
-    ``-a save=html`` (or ``text``) also keep each page with status 200, as HTML or only its text
+    ``-a start=URL`` the first address (required) ``-a max_pages=10000`` most addresses to request,
+    including dead links and redirects ``-a max_depth=3`` most links from the start to a page
+    ``-a allow=REGEX``, ``-a deny=REGEX`` follow only addresses that match ``allow`` and do not
+    match ``deny`` ``-a delay=0.5`` seconds between two requests ``-a save=html`` (or ``text``) also
+    keep each page with status 200, as HTML or only its text
     """
 
     name = "site"
@@ -62,13 +62,16 @@ class SiteSpider(Spider):
         super().__init__(**kwargs)
         limits = {"max_pages": max_pages, "max_depth": max_depth, "allow": allow, "deny": deny}
         self.scope = Scope.read(start, **limits, delay=delay, save=save)
-        # With a job folder Scrapy replaces this by the stored state. Then a resumed crawl knows which addresses were
-        # requested, and keeps its limit.
+        # With a job folder Scrapy replaces this by the stored state. Then a resumed crawl knows
+        # which addresses were requested, and keeps its limit.
         self.state: dict[str, Any] = {}
 
     @classmethod
     def check_arguments(cls, **args: str) -> None:
-        """Raise ``ValueError`` if a crawl cannot start with these arguments. The runner calls this before a crawl."""
+        """Raise ``ValueError`` if a crawl cannot start with these arguments.
+
+        The runner calls this before a crawl.
+        """
         Scope.read(**args)
 
     @classmethod
@@ -87,7 +90,9 @@ class SiteSpider(Spider):
     # --- responses
 
     def parse(self, response: Response, **kwargs: Any) -> Iterator[Any]:
-        """Handle a response: follow a redirect within the site, make an item of a page, or record it as skipped."""
+        """Handle a response: follow a redirect within the site, make an item of a page, or record
+        it as skipped.
+        """
         if response.status in REDIRECTS:
             yield from self._redirected(response)
             return
@@ -103,7 +108,9 @@ class SiteSpider(Spider):
         yield from self._follow(response, inner)
 
     def failed(self, failure: Any) -> Iterator[Any]:
-        """Record a request as skipped: it got no usable response, or robots.txt does not allow it."""
+        """Record a request as skipped: it got no usable response, or robots.txt does not allow
+        it.
+        """
         why = f"{type(failure.value).__name__}: {failure.value}"[:TEXT_MAX]
         yield self._skipped(failure.request, why)
         self._must_not_be_start(failure.request, why)
@@ -111,14 +118,21 @@ class SiteSpider(Spider):
     def _read(self, response: Response) -> tuple[dict[str, Any] | None, list[str], str]:
         """Return the item of a page and its links inside the site; without an item, the reason."""
         if not isinstance(response, HtmlResponse):
-            kind = (response.headers.get("Content-Type") or b"no content type").decode("latin-1")[:100]
+            kind = (response.headers.get("Content-Type") or b"no content type").decode("latin-1")[
+                :100
+            ]
             return None, [], f"no HTML page: {response.status}, {kind}"
         try:
             why = too_much(response.text)
             if why is not None:
                 return None, [], why
             inner, outer = self._links(response)
-            item = {"kind": "page", **self._item(response), "links": len(inner), "external_links": len(outer)}
+            item = {
+                "kind": "page",
+                **self._item(response),
+                "links": len(inner),
+                "external_links": len(outer),
+            }
         except Exception as error:  # a parser's error must not hide the page
             logger.exception("the page %s cannot be read", response.url)
             return None, [], f"cannot be read: {type(error).__name__}: {error}"[:TEXT_MAX]
@@ -135,7 +149,10 @@ class SiteSpider(Spider):
             raise CloseSpider(NO_START)
 
     def _redirected(self, response: Response) -> Iterator[Any]:
-        """Follow a redirect, or record it as skipped with the reason. If its target is known already, do nothing."""
+        """Follow a redirect, or record it as skipped with the reason.
+
+        If its target is known already, do nothing.
+        """
         assert response.request is not None
         location = (response.headers.get("Location") or b"").decode("latin-1")
         target = self.scope.target(response.url, location) if location else None
@@ -145,13 +162,17 @@ class SiteSpider(Spider):
             self._must_not_be_start(request, why)
         if not refused and target is not None:
             # A redirect is no link, so the depth stays the same.
-            yield from self._ask(response, [target], response.meta["hops"], response.meta["chain"] + 1)
+            yield from self._ask(
+                response, [target], response.meta["hops"], response.meta["chain"] + 1
+            )
 
-    def _refused(self, response: Response, location: str, target: str | None) -> list[tuple[Request, str]]:
+    def _refused(
+        self, response: Response, location: str, target: str | None
+    ) -> list[tuple[Request, str]]:
         """Return the requests to skip because of this redirect, with reasons.
 
-        This is the request itself, or all requests in the same loop of redirects. Return nothing for a redirect to
-        follow, or to a known target.
+        This is the request itself, or all requests in the same loop of redirects. Return nothing
+        for a redirect to follow, or to a known target.
         """
         request = response.request
         status = response.status
@@ -163,20 +184,36 @@ class SiteSpider(Spider):
         if not self.scope.inside(target):
             return [(request, f"{status} leads out of the site: {shown}")]
         if len(target) > URL_MAX:
-            return [(request, f"{status} leads to an address of more than {URL_MAX} characters: {shown}")]
+            return [
+                (
+                    request,
+                    f"{status} leads to an address of more than {URL_MAX} characters: {shown}",
+                )
+            ]
         if not start and not self.scope.wanted(target):
             return [(request, f"{status} leads to an address that allow or deny excludes: {shown}")]
         mark = self._mark(request)
         other = self._mark(self._request(target, 0, None))
-        caught = Redirects(self.state).add(mark, other, (request.url, request.meta["hops"], request.meta["from"]))
+        caught = Redirects(self.state).add(
+            mark, other, (request.url, request.meta["hops"], request.meta["from"])
+        )
         if caught:
-            return [(self._request(*each), f"{status} leads into a loop of redirects: {shown}") for each in caught]
+            return [
+                (self._request(*each), f"{status} leads into a loop of redirects: {shown}")
+                for each in caught
+            ]
         if other in self._asked():
             return []
         if response.meta["chain"] >= CHAIN_MAX:
             return [(request, f"more than {CHAIN_MAX} redirects in a row, the last to {shown}")]
         if start and len(self._asked()) >= self.scope.max_pages:
-            return [(request, f"max_pages={self.scope.max_pages} is reached by redirects, the last to {shown}")]
+            return [
+                (
+                    request,
+                    f"max_pages={self.scope.max_pages} is reached by redirects, the last to "
+                    f"{shown}",
+                )
+            ]
         return []
 
     def _item(self, response: HtmlResponse) -> dict[str, Any]:
@@ -185,13 +222,15 @@ class SiteSpider(Spider):
             "url": response.url,
             "status": response.status,
             "title": title[:TEXT_MAX],
-            "description": (response.xpath("(//meta[@name='description'])[1]/@content").get() or "")[:TEXT_MAX],
+            "description": (
+                response.xpath("(//meta[@name='description'])[1]/@content").get() or ""
+            )[:TEXT_MAX],
             "language": (response.xpath("/html/@lang").get() or "")[:TEXT_MAX],
             "words": words_of(response.selector.root),
             "bytes": len(response.body),
             "depth": response.meta["hops"],
             "referrer": response.meta["from"],
-            "fetched_at": datetime.now(timezone.utc).isoformat(),  # noqa: UP017 - images may have Python 3.9
+            "fetched_at": datetime.now(timezone.utc).isoformat(),  # noqa: UP017
             **self._kept(response),
         }
 
@@ -204,13 +243,22 @@ class SiteSpider(Spider):
             return {}
         assert response.request is not None
         text = self.scope.save == "text"
-        body = "\n".join(lines_of(response.selector.root)).encode(errors="replace") if text else response.body
-        return {"file": f"pages/{self._mark(response.request).hex()}.{'txt' if text else 'html'}", "body": body}
+        body = (
+            "\n".join(lines_of(response.selector.root)).encode(errors="replace")
+            if text
+            else response.body
+        )
+        return {
+            "file": f"pages/{self._mark(response.request).hex()}.{'txt' if text else 'html'}",
+            "body": body,
+        }
 
     # --- links
 
     def _links(self, response: HtmlResponse) -> tuple[list[str], list[str]]:
-        """Return the addresses of a page's links, without repeats: those of this site, and those of other sites."""
+        """Return the addresses of a page's links, without repeats: those of this site, and those of
+        other sites.
+        """
         base = get_base_url(response)
         found = dict.fromkeys(_LINKS(response.selector.root))
         _, refresh = get_meta_refresh(response, ignore_tags=("script", "noscript"))
@@ -218,14 +266,18 @@ class SiteSpider(Spider):
             found[urljoin(base, refresh)] = None
         targets = dict.fromkeys(filter(None, (self.scope.target(base, link) for link in found)))
         inside = {target: self.scope.inside(target) for target in targets}
-        return [target for target in targets if inside[target]], [target for target in targets if not inside[target]]
+        return [target for target in targets if inside[target]], [
+            target for target in targets if not inside[target]
+        ]
 
     def _follow(self, response: Response, targets: list[str]) -> Iterator[Request]:
         hops = response.meta["hops"] + 1
         if self.scope.max_depth is None or hops <= self.scope.max_depth:
             yield from self._ask(response, filter(self.scope.wanted, targets), hops)
 
-    def _ask(self, response: Response, targets: Iterable[str], hops: int, chain: int = 0) -> Iterator[Request]:
+    def _ask(
+        self, response: Response, targets: Iterable[str], hops: int, chain: int = 0
+    ) -> Iterator[Request]:
         """Yield requests for addresses that were not requested yet, up to the limit."""
         asked = self._asked()
         for target in targets:
@@ -240,9 +292,12 @@ class SiteSpider(Spider):
             yield request
 
     def _request(self, address: str, hops: int, referrer: str | None, chain: int = 0) -> Request:
-        # This spider itself filters repeated addresses, because its limit counts them. Scrapy's filter is not used.
+        # This spider itself filters repeated addresses, because its limit counts them. Scrapy's
+        # filter is not used.
         meta = {"hops": hops, "from": referrer, "chain": chain}
-        return Request(address, callback=self.parse, errback=self.failed, meta=meta, dont_filter=True)
+        return Request(
+            address, callback=self.parse, errback=self.failed, meta=meta, dont_filter=True
+        )
 
     def _mark(self, request: Request) -> bytes:
         assert self.crawler.request_fingerprinter is not None
@@ -262,5 +317,7 @@ class SiteSpider(Spider):
     def on_idle(self) -> None:
         """End the crawl as cut off if it has no more requests because of its limit."""
         if self.state.get("cut_off"):
-            logger.warning("max_pages=%d was reached, and there are more addresses", self.scope.max_pages)
+            logger.warning(
+                "max_pages=%d was reached, and there are more addresses", self.scope.max_pages
+            )
             raise CloseSpider(CUT_OFF)

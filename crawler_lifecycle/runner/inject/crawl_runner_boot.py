@@ -1,8 +1,8 @@
 """Program that runs one spider of a Scrapy project without a change to the project.
 
-The runner starts it in the project's folder: ``crawl_runner_boot.py <spider>``. Arguments and settings come as JSON
-from the environment, so that no value is parsed as an option. The exit code 4 means a configuration that can never
-work.
+The runner starts it in the project's folder: ``crawl_runner_boot.py <spider>``. Arguments and
+settings come as JSON from the environment, so that no value is parsed as an option. The exit code 4
+means a configuration that can never work.
 """
 
 from __future__ import annotations
@@ -20,17 +20,19 @@ from typing import Any
 
 BAD_CONFIGURATION = 4
 _CHECK_SECONDS = 2.0
-#: Seconds that a stop waits for the spider to open. After them the stop goes to Scrapy although it may lose its state.
+#: Seconds that a stop waits for the spider to open. After them the stop goes to Scrapy although it
+#: may lose its state.
 _GATE_SECONDS = 20.0
-#: Our components: the setting, the class, and its order. The files come first, because other extensions read these
-#: settings. Of the spider middlewares, the first one is the last that a start request passes.
+#: Our components: the setting, the class, and its order. The files come first, because other
+#: extensions read these settings. Of the spider middlewares, the first one is the last that a start
+#: request passes.
 _COMPONENTS = (
     ("EXTENSIONS_BASE", "crawl_runner_feeds.KeptFiles", -1_000_000),
     ("EXTENSIONS_BASE", "crawl_runner_stats.StatsFile", 0),
     ("SPIDER_MIDDLEWARES_BASE", "crawl_runner_start.StartOnce", -1_000_000),
 )
-#: Arguments that a spider gets if it takes them: ``retry_num`` of managers (see ``domain/crawlers/crawler.py``), and
-#: the id of the job, as scrapyd gives it.
+#: Arguments that a spider gets if it takes them: ``retry_num`` of managers (see
+#: ``domain/crawlers/crawler.py``), and the id of the job, as scrapyd gives it.
 _GIVEN_TO_ALL = ("retry_num", "_job")
 
 
@@ -44,7 +46,9 @@ def _refuse(text: str) -> None:
 
 
 def _settings() -> Any:
-    """Return the project's settings, overridden by those of the run, and these by what the runner needs."""
+    """Return the project's settings, overridden by those of the run, and these by what the runner
+    needs.
+    """
     from scrapy.utils.project import get_project_settings
 
     settings = get_project_settings()
@@ -57,7 +61,8 @@ def _settings() -> Any:
         ours["MEMUSAGE_CHECK_INTERVAL_SECONDS"] = _CHECK_SECONDS
     settings.setdict(ours, priority="cmdline")
     settings.setdict(json.loads(os.environ.get("CRAWL_SETTINGS") or "{}"), priority="cmdline")
-    # Ours are in the base dictionaries, so that EXTENSIONS of the project or spider do not replace them.
+    # Ours are in the base dictionaries, so that EXTENSIONS of the project or spider do not replace
+    # them.
     for name, component, order in _COMPONENTS:
         settings.set(name, {**settings.getdict(name), component: order}, priority="cmdline")
     # People read the log that the runner keeps, so a file beside it would hide the log.
@@ -76,14 +81,19 @@ def _process(settings: Any) -> Any:
         (asyncio_reactor and not settings.getbool("FORCE_CRAWLER_PROCESS"))
         or not settings.getbool("TWISTED_REACTOR_ENABLED", True)
     )
-    return scrapy.crawler.AsyncCrawlerProcess(settings) if new_style else scrapy.crawler.CrawlerProcess(settings)
+    return (
+        scrapy.crawler.AsyncCrawlerProcess(settings)
+        if new_style
+        else scrapy.crawler.CrawlerProcess(settings)
+    )
 
 
 class StopGate:
     """A signal handler that delays a stop until Scrapy can act on it.
 
-    Measured with Scrapy 2.19: while the spider opens (0.1 s or more), Scrapy has its handlers but no running engine. A
-    signal in that time only stops the reactor: exit code 0, no closing reason, and the state is not saved.
+    Measured with Scrapy 2.19: while the spider opens (0.1 s or more), Scrapy has its handlers but
+    no running engine. A signal in that time only stops the reactor: exit code 0, no closing reason,
+    and the state is not saved.
     """
 
     def __init__(self, process: Any, original: Callable[[int, Any], None]) -> None:
@@ -120,7 +130,8 @@ class StopGate:
     def _engine_runs(self) -> bool:
         for crawler in list(self._process.crawlers):
             known = vars(crawler)
-            engine = known.get("_engine") or known.get("engine")  # older versions of Scrapy: ``engine``
+            # Older versions of Scrapy: ``engine``.
+            engine = known.get("_engine") or known.get("engine")
             if engine is not None and engine.running:
                 return True
         return False
@@ -132,7 +143,9 @@ def _takes(function: Any, name: str) -> bool:
 
 
 def _given(spider: Any, args: dict[str, str]) -> dict[str, str]:
-    """Return the arguments of the run, and of those that are given to every spider the ones that this spider takes."""
+    """Return the arguments of the run, and of those that are given to every spider the ones that
+    this spider takes.
+    """
     known = {"_job": os.environ["SCRAPY_JOB"], **args} if os.environ.get("SCRAPY_JOB") else args
     made_by = (spider.from_crawler, spider.__init__)
     return {
@@ -145,15 +158,17 @@ def _given(spider: Any, args: dict[str, str]) -> dict[str, str]:
 def _check_arguments(spider: Any, args: dict[str, str]) -> str:
     """Return why the spider's constructor does not take these arguments; empty if it does.
 
-    A ``from_crawler`` of the project may complete them, so then only arguments that it does not take itself end the
-    program. A spider may check its arguments in a class method ``check_arguments``.
+    A ``from_crawler`` of the project may complete them, so then only arguments that it does not
+    take itself end the program. A spider may check its arguments in a class method
+    ``check_arguments``.
     """
     why = ""
     completed = not spider.from_crawler.__module__.startswith("scrapy.")
     for function in (spider.from_crawler, spider.__init__):
         try:
             signature = inspect.signature(function)
-            signature.bind_partial(None, **args)  # first, so that an unknown one is named before a missing one
+            # First, so that an unknown one is named before a missing one.
+            signature.bind_partial(None, **args)
             signature.bind(None, **args)
         except TypeError as error:
             why = f"the spider does not take these arguments: {error}"

@@ -1,4 +1,5 @@
-"""Feeds and downloads of Scrapy: relative paths are below ``CRAWL_FILES_DIR``, the folder for the crawl's files.
+"""Feeds and downloads of Scrapy: relative paths are below ``CRAWL_FILES_DIR``, the folder for the
+crawl's files.
 
 Scrapy imports it inside the user's process.
 """
@@ -15,17 +16,21 @@ from scrapy.extensions.feedexport import FileFeedStorage
 from scrapy.utils.misc import load_object
 from scrapy.utils.serialize import ScrapyJSONEncoder
 
-#: A name that tells readers of items its format, and is in no folder that they leave out, or too deep for them
-#: (``item_files.py``).
-_TELLS = re.compile(r"(?!(.*/)?(pages/|skipped\.jsonl$)|(.*/){3}).*\.(jsonl|jsonlines|jl|json|csv|xml)(\.gz)?$")
+#: A name that tells readers of items its format, and is in no folder that they leave out, or too
+#: deep for them (``item_files.py``).
+_TELLS = re.compile(
+    r"(?!(.*/)?(pages/|skipped\.jsonl$)|(.*/){3}).*\.(jsonl|jsonlines|jl|json|csv|xml)(\.gz)?$"
+)
 #: Characters that a name in an archive does not keep.
 _NOT_KEPT = re.compile(r'[\\:*?"<>|]')
 
 
 class KeptFiles:
-    """The settings of files, changed by an extension: Scrapy makes it after add-ons and all others set them.
+    """The settings of files, changed by an extension: Scrapy makes it after add-ons and all others
+    set them.
 
-    Earlier changes would be lost: ``CrawlerProcess.crawl`` merges the process's settings into those of the crawler.
+    Earlier changes would be lost: ``CrawlerProcess.crawl`` merges the process's settings into those
+    of the crawler.
     """
 
     @classmethod
@@ -44,8 +49,8 @@ class KeptFiles:
 def _keep_feeds(settings: Any) -> None:
     """Put feeds with relative paths into the folder for files; absolute paths stay.
 
-    Our storage changes the path, because only the storage knows it with its placeholders filled in. A ``Path`` becomes
-    a text here, because Scrapy makes it absolute earlier.
+    Our storage changes the path, because only the storage knows it with its placeholders filled in.
+    A ``Path`` becomes a text here, because Scrapy makes it absolute earlier.
     """
     base = dict(settings.getdict("FEED_STORAGES_BASE"))
     for scheme in ("", "file"):
@@ -66,14 +71,20 @@ def _keep_feeds(settings: Any) -> None:
             "item_export_kwargs": {"default": _as_text},
         }
     settings.set("FEEDS", feeds, priority="cmdline")
-    known = {load_object(path): name for name, path in settings.getdict("FEED_EXPORTERS_BASE").items()}
+    known = {
+        load_object(path): name for name, path in settings.getdict("FEED_EXPORTERS_BASE").items()
+    }
     for name, path in settings.getdict("FEED_EXPORTERS").items():
         if path:
-            KeptFeed.formats[name] = next((known[base] for base in load_object(path).__mro__ if base in known), name)
+            KeptFeed.formats[name] = next(
+                (known[base] for base in load_object(path).__mro__ if base in known), name
+            )
 
 
 def _as_text(value: Any) -> Any:
-    """Return a value that JSON does not have, such as the bytes of a page, as a text of at most 1,000 characters."""
+    """Return a value that JSON does not have, such as the bytes of a page, as a text of at most
+    1,000 characters.
+    """
     try:
         return ScrapyJSONEncoder().default(value)
     except TypeError:
@@ -81,12 +92,17 @@ def _as_text(value: Any) -> Any:
 
 
 class KeptFeed(FileFeedStorage):
-    """Scrapy's storage for files with another folder for relative paths. An absolute path is not changed."""
+    """Scrapy's storage for files with another folder for relative paths.
+
+    An absolute path is not changed.
+    """
 
     formats: ClassVar[dict[str, str]] = {}
     """Formats of the project, and those of Scrapy whose exporters their own are derived from."""
     _known: ClassVar[list[dict[str, Any]]] = []
-    """Path and format of each feed, for ``item_files.py``, if the name of one does not tell its format."""
+    """Path and format of each feed, for ``item_files.py``, if the name of one does not tell its
+    format.
+    """
 
     def __init__(self, uri: str, **options: Any) -> None:
         super().__init__(uri, **options)
@@ -101,14 +117,20 @@ class KeptFeed(FileFeedStorage):
             path = os.path.relpath(self.path, folder)
             pattern = _NOT_KEPT.sub("*", path.replace("[", "[[]"))
             format = feed_options.get("format", "")
-            self._known.append({"files": pattern, "format": self.formats.get(format, format), **entry})
+            self._known.append(
+                {"files": pattern, "format": self.formats.get(format, format), **entry}
+            )
             if not all(_TELLS.match(known["files"]) for known in self._known):
                 os.makedirs(folder, exist_ok=True)
-                with open(os.path.join(folder, ".crawl_items.jsonl"), "w", encoding="utf-8") as file:
+                with open(
+                    os.path.join(folder, ".crawl_items.jsonl"), "w", encoding="utf-8"
+                ) as file:
                     file.writelines(json.dumps(known) + "\n" for known in self._known)
 
     def open(self, spider: Any) -> Any:
-        """Open the file; for our default feed, open the null device if the project already wrote this file itself."""
+        """Open the file; for our default feed, open the null device if the project already wrote
+        this file itself.
+        """
         if self._given and _version(self.path) != self._before:
             return open(os.devnull, "wb")
         return super().open(spider)

@@ -1,9 +1,11 @@
-"""Spider middleware: a resumed crawl does not send again the start requests of its earlier attempts.
+"""Spider middleware: a resumed crawl does not send again the start requests of its earlier
+attempts.
 
-Scrapy keeps waiting requests in the job folder, and runs the spider's ``start`` again when it resumes. Its filter of
-duplicates does not help, because by default start requests bypass it. So we record each start request that Scrapy's
-scheduler takes, in the job folder too, and drop as many equal ones. The setting ``CRAWL_START_AGAIN`` turns this off: a
-session of cookies ends with the process, and then a spider has to log in again.
+Scrapy keeps waiting requests in the job folder, and runs the spider's ``start`` again when it
+resumes. Its filter of duplicates does not help, because by default start requests bypass it. So we
+record each start request that Scrapy's scheduler takes, in the job folder too, and drop as many
+equal ones. The setting ``CRAWL_START_AGAIN`` turns this off: a session of cookies ends with the
+process, and then a spider has to log in again.
 """
 
 from __future__ import annotations
@@ -28,14 +30,15 @@ class StartOnce:
 
     def __init__(self, crawler: Any, path: str) -> None:
         self._fingerprint = crawler.request_fingerprinter.fingerprint
-        self._record = open(path, "a+b", buffering=0)  # noqa: SIM115 - open as long as the crawl
+        self._record = open(path, "a+b", buffering=0)  # noqa: SIM115
         self._record.seek(0)
         self._earlier = Counter(iter(lambda: self._record.read(_SIZE), b""))
 
     @classmethod
     def from_crawler(cls, crawler: Any) -> StartOnce:
         folder = crawler.settings.get("JOBDIR")
-        # Another scheduler may forget its requests. issubclass() is true for each class with the same methods.
+        # Another scheduler may forget its requests. issubclass() is true for each class with the
+        # same methods.
         ours = Scheduler in load_object(crawler.settings["SCHEDULER"]).__mro__
         if not folder or not ours or crawler.settings.getbool("CRAWL_START_AGAIN"):
             raise NotConfigured

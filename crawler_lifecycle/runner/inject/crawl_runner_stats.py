@@ -1,16 +1,19 @@
-"""Scrapy extension that writes the counters about once a second, and at the end the reason why the spider closed.
+"""Scrapy extension that writes the counters about once a second, and at the end the reason why the
+spider closed.
 
-Scrapy imports it inside the user's process, so it uses only the standard library and Scrapy's public signals. A thread
-writes the file, so that it works with every reactor and without one. The counters are:
+Scrapy imports it inside the user's process, so it uses only the standard library and Scrapy's
+public signals. A thread writes the file, so that it works with every reactor and without one. The
+counters are:
 
 - pages: responses received, without robots.txt
 - items: items scraped
 - errors: log records of level ERROR and above; an exception in a spider's callback makes one
 - bytes: response bytes
 
-A counter that the project's stats collector does not know is left out. If a spider sets the stat ``message``, its text
-is shown to people. When the spider closes, ``scrapystats`` contains all its numbers, the most important ones first, and
-``saved`` whether the job folder holds all that a resume needs.
+A counter that the project's stats collector does not know is left out. If a spider sets the stat
+``message``, its text is shown to people. When the spider closes, ``scrapystats`` contains all its
+numbers, the most important ones first, and ``saved`` whether the job folder holds all that a resume
+needs.
 """
 
 from __future__ import annotations
@@ -50,8 +53,8 @@ _FIRST = (
     "zyte_api_proxy/",
     "scheduler/",
 )
-#: The most statistics, characters of a name, and the largest number. The runner has these limits too, and one for the
-#: bytes of all (``contract.py``).
+#: The most statistics, characters of a name, and the largest number. The runner has these limits
+#: too, and one for the bytes of all (``contract.py``).
 _ALL_MAX = 300
 _NAME_MAX = 120
 _NUMBER_MAX = 2**63 - 1
@@ -101,7 +104,9 @@ class StatsFile:
         self._write()
 
     def _is_saved(self) -> bool | None:
-        """Return whether the job folder holds all that waits; ``None`` when a scheduler of the project keeps it."""
+        """Return whether the job folder holds all that waits; ``None`` when a scheduler of the
+        project keeps it.
+        """
         if getattr(self._scheduler, "dqs", None) is None:
             return None
         try:
@@ -119,14 +124,15 @@ class StatsFile:
     def _write(self) -> None:
         with self._writing:
             record: dict[str, object] = {}
-            if self._get("start_time") is not None:  # else nobody counts, as with DummyStatsCollector
+            # Else nobody counts, as with DummyStatsCollector.
+            if self._get("start_time") is not None:
                 for name, keys in _SOURCES.items():
                     self._count(name, keys)
                 record.update(self._highest)
             message = self._get("message")
             if isinstance(message, str) and message:
                 record["message"] = message[:1000]
-            record["updated_at"] = datetime.now(timezone.utc).isoformat()  # noqa: UP017 - images may have Python 3.9
+            record["updated_at"] = datetime.now(timezone.utc).isoformat()  # noqa: UP017
             if self._reason is not None:
                 record["finish_reason"] = self._reason
                 record["scrapystats"] = self._numbers()
@@ -139,7 +145,9 @@ class StatsFile:
                 os.replace(beside, self._path)
 
     def _get(self, name: str) -> Any:
-        """Return a value of the collector; ``None`` without one, or when a project's own collector raises."""
+        """Return a value of the collector; ``None`` without one, or when a project's own collector
+        raises.
+        """
         try:
             return self._crawler.stats.get_value(name)
         except Exception:  # the close reason must still be written
@@ -148,8 +156,8 @@ class StatsFile:
     def _count(self, name: str, keys: tuple[str, ...]) -> None:
         """Add up the values of a counter, which nobody knows when one of them is no number.
 
-        Scrapy counts a robots.txt as a response a moment before it counts it as a robots.txt. The highest value is
-        kept, because no counter may become smaller.
+        Scrapy counts a robots.txt as a response a moment before it counts it as a robots.txt. The
+        highest value is kept, because no counter may become smaller.
         """
         found = 0
         try:
@@ -162,7 +170,9 @@ class StatsFile:
             self._highest[name] = min(max(found, self._highest.get(name, 0)), _NUMBER_MAX)
 
     def _numbers(self) -> dict[str, float]:
-        """Return the collector's first numbers; none when a project's own collector cannot provide them."""
+        """Return the collector's first numbers; none when a project's own collector cannot provide
+        them.
+        """
         try:
             told = dict(self._crawler.stats.get_stats())
             found = {name: number for name, number in told.items() if _is_number(name, number)}
@@ -175,8 +185,11 @@ class StatsFile:
 def _is_number(name: object, value: object) -> bool:
     if not isinstance(name, str) or not 0 < len(name) <= _NAME_MAX or isinstance(value, bool):
         return False
-    return isinstance(value, (int, float)) and -_NUMBER_MAX <= value <= _NUMBER_MAX  # false for NaN too
+    # False for NaN too.
+    return isinstance(value, (int, float)) and -_NUMBER_MAX <= value <= _NUMBER_MAX
 
 
 def _rank(name: str) -> tuple[int, str]:
-    return next((rank for rank, begin in enumerate(_FIRST) if name.startswith(begin)), len(_FIRST)), name
+    return next(
+        (rank for rank, begin in enumerate(_FIRST) if name.startswith(begin)), len(_FIRST)
+    ), name

@@ -9,7 +9,12 @@ from typing import Any
 from pydantic import TypeAdapter
 from sqlalchemy import Connection, delete, insert, select, true, update
 
-from crawler_lifecycle.domain.audits.audit import AuditFinding, AuditReport, FindingKind, StoredFinding
+from crawler_lifecycle.domain.audits.audit import (
+    AuditFinding,
+    AuditReport,
+    FindingKind,
+    StoredFinding,
+)
 from crawler_lifecycle.ports.looks import FindingRow
 from crawler_lifecycle.store.base.rows import made
 from crawler_lifecycle.store.base.unit import StorePart
@@ -32,25 +37,45 @@ class FindingStore(StorePart):
         A second call only changes the time when the finding was last seen.
         """
         return self._db.inserting(
-            "finding", lambda conn: {finding.subject: self._note(conn, finding) for finding in findings}
+            "finding",
+            lambda conn: {finding.subject: self._note(conn, finding) for finding in findings},
         )
 
     def _note(self, conn: Connection, one: AuditFinding) -> StoredFinding:
         a = audit_finding.c
         now = self._clock()
-        found = conn.execute(select(audit_finding).where(a.subject == one.subject)).mappings().one_or_none()
-        new: dict[str, Any] = {"detail": storable(one.detail, 4000), "evidence": one.evidence, "last_seen": now}
+        found = (
+            conn.execute(select(audit_finding).where(a.subject == one.subject))
+            .mappings()
+            .one_or_none()
+        )
+        new: dict[str, Any] = {
+            "detail": storable(one.detail, 4000),
+            "evidence": one.evidence,
+            "last_seen": now,
+        }
         if found is not None:
             if found["status"] == "repaired" and one.kind is FindingKind.LATE_EVIDENCE:
                 return StoredFinding(found["first_seen"], found["repaired_at"], settled=True)
             if found["status"] != "open":  # the fault was gone or repaired, and is here again
                 new |= {"status": "open", "first_seen": now}
             # The pruner may have removed an old closed finding just now. Then the finding is new.
-            if conn.execute(update(audit_finding).where(a.id == found["id"]).values(**new)).rowcount:
+            if conn.execute(
+                update(audit_finding).where(a.id == found["id"]).values(**new)
+            ).rowcount:
                 return StoredFinding(
-                    new.get("first_seen", found["first_seen"]), found["repaired_at"], tries=found["tries"]
+                    new.get("first_seen", found["first_seen"]),
+                    found["repaired_at"],
+                    tries=found["tries"],
                 )
-        row = {"subject": one.subject, "kind": one.kind.value, "status": "open", "first_seen": now, "tries": 0, **new}
+        row = {
+            "subject": one.subject,
+            "kind": one.kind.value,
+            "status": "open",
+            "first_seen": now,
+            "tries": 0,
+            **new,
+        }
         row |= {"run_id": one.run_id, "task_id": one.task_id, "workflow_id": one.workflow_id}
         conn.execute(insert(audit_finding).values(**row))
         return StoredFinding(now)
@@ -58,16 +83,23 @@ class FindingStore(StorePart):
     def note_repair(self, subject: str, text: str, *, done: bool = True, tries: int = 0) -> None:
         """Record the repair of a finding.
 
-        ``text`` says what was done. ``tries`` is the number of tries in a row. Unless ``done``, the finding stays open.
+        ``text`` says what was done. ``tries`` is the number of tries in a row. Unless ``done``, the
+        finding stays open.
         """
         values = {"repair": storable(text, 4000), "repaired_at": self._clock(), "tries": tries}
         if done:
             values["status"] = "repaired"
         with self._db.writing() as conn:
-            conn.execute(update(audit_finding).where(audit_finding.c.subject == subject).values(**values))
+            conn.execute(
+                update(audit_finding).where(audit_finding.c.subject == subject).values(**values)
+            )
 
-    def forget_findings(self, kinds: Collection[str], seen_before: datetime, about: str | None = None) -> int:
-        """Close open findings of these kinds that no audit has seen since ``seen_before``. Returns their number.
+    def forget_findings(
+        self, kinds: Collection[str], seen_before: datetime, about: str | None = None
+    ) -> int:
+        """Close open findings of these kinds that no audit has seen since ``seen_before``.
+
+        Returns their number.
 
         ``about`` limits them to subjects with this second word, such as ``manager``.
         """
@@ -76,23 +108,46 @@ class FindingStore(StorePart):
         with self._db.writing() as conn:
             gone = (
                 update(audit_finding)
-                .where(a.status == "open", a.last_seen < seen_before, a.kind.in_([str(kind) for kind in kinds]), mine)
+                .where(
+                    a.status == "open",
+                    a.last_seen < seen_before,
+                    a.kind.in_([str(kind) for kind in kinds]),
+                    mine,
+                )
                 .values(status="gone")
             )
             return conn.execute(gone).rowcount
 
     def audit_findings(self, status: str = "open", limit: int = 500) -> list[FindingRow]:
-        """Return findings in this status (open, repaired, gone). The finding that was seen last comes first."""
+        """Return findings in this status (open, repaired, gone).
+
+        The finding that was seen last comes first.
+        """
         a = audit_finding.c
-        query = select(audit_finding).where(a.status == status).order_by(a.last_seen.desc(), a.id.desc()).limit(limit)
+        query = (
+            select(audit_finding)
+            .where(a.status == status)
+            .order_by(a.last_seen.desc(), a.id.desc())
+            .limit(limit)
+        )
         return [made(FindingRow, row) for row in self._rows(query)]
 
     def record_audit(self, report: AuditReport) -> None:
-        """Store a report, and remove reports that are older than 30 days. A second call stores nothing."""
+        """Store a report, and remove reports that are older than 30 days.
+
+        A second call stores nothing.
+        """
         a = audit_report.c
         with self._db.writing() as conn:
-            if conn.execute(select(a.id).where(a.audit_id == report.audit_id)).one_or_none() is None:
-                row = {"audit_id": report.audit_id, "started_at": report.started_at, "ended_at": report.ended_at}
+            if (
+                conn.execute(select(a.id).where(a.audit_id == report.audit_id)).one_or_none()
+                is None
+            ):
+                row = {
+                    "audit_id": report.audit_id,
+                    "started_at": report.started_at,
+                    "ended_at": report.ended_at,
+                }
                 document = _REPORT.dump_python(report, mode="json")
                 conn.execute(insert(audit_report).values(**row, report=document))
             oldest = conn.execute(select(a.id, a.ended_at).order_by(a.id).limit(100)).all()
@@ -101,7 +156,9 @@ class FindingStore(StorePart):
                 conn.execute(delete(audit_report).where(a.id.in_(old)))
 
     def last_audit(self, audit_id: str | None = None) -> AuditReport | None:
-        """Return the newest report, or the report of the audit ``audit_id``; ``None``: there is no such report."""
+        """Return the newest report, or the report of the audit ``audit_id``; ``None``: there is no
+        such report.
+        """
         a = audit_report.c
         query = select(a.report).order_by(a.id.desc()).limit(1)
         if audit_id is not None:

@@ -47,7 +47,13 @@ from crawler_lifecycle.store.base.bulk import chunks, rows_in
 from crawler_lifecycle.store.base.outbox import outbox_delivery, outbox_event
 from crawler_lifecycle.store.base.rows import Row, made, seen
 from crawler_lifecycle.store.base.unit import StorePart, stop_of
-from crawler_lifecycle.store.runs.tables import LIVE_RUNS, OVER_RUNS, export_record, run_history, task_history
+from crawler_lifecycle.store.runs.tables import (
+    LIVE_RUNS,
+    OVER_RUNS,
+    export_record,
+    run_history,
+    task_history,
+)
 from crawler_lifecycle.store.runs.tasks import recorded, recorded_task
 from crawler_lifecycle.store.runs.unit import BY_RUN
 
@@ -78,37 +84,73 @@ class AuditStore(StorePart):
         return [_live_manager(row) for row in self._rows(query)]
 
     def open_graphs(self, after_graph_id: int = 0, limit: int = 500) -> list[LiveParent]:
-        """Return graphs that have not ended, by id, without drafts. An invalid row is reported in ``unreadable``."""
+        """Return graphs that have not ended, by id, without drafts.
+
+        An invalid row is reported in ``unreadable``.
+        """
         g = graph.c
-        query = _open_page(g.graph_id, GRAPH, g.state, [GraphState.EXECUTING.value], after_graph_id, limit)
+        query = _open_page(
+            g.graph_id, GRAPH, g.state, [GraphState.EXECUTING.value], after_graph_id, limit
+        )
         return [_live_graph(row) for row in self._rows(query)]
 
-    def steps_without_runs(self, graph_ids: Collection[int], limit: int = 1000) -> list[StepWithoutRun]:
-        """Return live steps of these graphs whose run or manager does not exist, or belongs to another parent.
+    def steps_without_runs(
+        self, graph_ids: Collection[int], limit: int = 1000
+    ) -> list[StepWithoutRun]:
+        """Return live steps of these graphs whose run or manager does not exist, or belongs to
+        another parent.
 
         A live step executes, or was cancelled and has not ended yet.
         """
         g = graph.c
         s = graph_step.c
         found = list[StepWithoutRun]()
-        under_way = or_(s.state == StepState.EXECUTING, and_(s.state == StepState.CANCELLED, s.ending))
+        under_way = or_(
+            s.state == StepState.EXECUTING, and_(s.state == StepState.CANCELLED, s.ending)
+        )
         with self._db.reading() as conn:
             for kind, runs in RUNS.items():
                 key = runs.key
                 parent = runs.key.table.c.parent
                 for chunk in chunks(sorted(set(graph_ids)), 100):
                     query = (
-                        select(s.graph_id, g.graph_key, s.number, s.path, s.attempt, s.run_id, key, parent)
+                        select(
+                            s.graph_id,
+                            g.graph_key,
+                            s.number,
+                            s.path,
+                            s.attempt,
+                            s.run_id,
+                            key,
+                            parent,
+                        )
                         .join_from(graph_step, graph, g.graph_id == s.graph_id)
                         .join(key.table, key == s.run_id, isouter=True)
-                        .where(s.graph_id.in_(chunk), s.kind == kind, under_way, s.begun_attempt >= s.attempt)
+                        .where(
+                            s.graph_id.in_(chunk),
+                            s.kind == kind,
+                            under_way,
+                            s.begun_attempt >= s.attempt,
+                        )
                         .where(or_(parent.is_(None), parent != literal("graph/") + g.graph_key))
                         .limit(limit)
                         .with_hint(*BY_STATE_OF_STEPS)
                     )
                     found += [
-                        StepWithoutRun(graph_id, name, number, path, attempt, kind, run_id, exists is not None, whose)
-                        for graph_id, name, number, path, attempt, run_id, exists, whose in conn.execute(query)
+                        StepWithoutRun(
+                            graph_id,
+                            name,
+                            number,
+                            path,
+                            attempt,
+                            kind,
+                            run_id,
+                            exists is not None,
+                            whose,
+                        )
+                        for (graph_id, name, number, path, attempt, run_id, exists, whose) in (
+                            conn.execute(query)
+                        )
                     ]
         return found[:limit]
 
@@ -130,13 +172,15 @@ class AuditStore(StorePart):
     def ended_runs(
         self, since: datetime, after: tuple[datetime, int] | None = None, limit: int = 500
     ) -> list[EndedRun]:
-        """Return runs that ended at ``since`` or later, by the time of their end and their id, without deleted runs.
+        """Return runs that ended at ``since`` or later, by the time of their end and their id,
+        without deleted runs.
 
         ``after`` is the end and the id of the last run of the page before.
         """
         r = run_history.c
         begin, last_id = after or (since, -1)
-        over = func.coalesce(r.status, "").in_(OVER_RUNS)  # no index fits, so SQLite uses that of the end
+        # No index fits, so SQLite uses that of the end.
+        over = func.coalesce(r.status, "").in_(OVER_RUNS)
         query = (
             select(run_history)
             .where(r.ended_at >= begin, over, r.deleted_at.is_(None))
@@ -149,7 +193,9 @@ class AuditStore(StorePart):
             return _with_deliveries(conn, list(conn.execute(query).mappings()))
 
     def ended_run(self, run_id: int) -> EndedRun | None:
-        """Return this run as ``ended_runs`` does; ``None`` when it has not ended, was deleted or does not exist."""
+        """Return this run as ``ended_runs`` does; ``None`` when it has not ended, was deleted or
+        does not exist.
+        """
         r = run_history.c
         over = (r.status.in_(OVER_RUNS), r.ended_at.is_not(None), r.deleted_at.is_(None))
         query = select(run_history).where(r.run_id == run_id, *over)
@@ -157,8 +203,12 @@ class AuditStore(StorePart):
             found = _with_deliveries(conn, list(conn.execute(query).mappings()))
             return found[0] if found else None
 
-    def unproved_ends(self, run_ids: Collection[int], since: datetime, limit: int = 500) -> list[RecordedTask]:
-        """Return tasks of these runs that ended at ``since`` or later and have neither an exit code nor a signal."""
+    def unproved_ends(
+        self, run_ids: Collection[int], since: datetime, limit: int = 500
+    ) -> list[RecordedTask]:
+        """Return tasks of these runs that ended at ``since`` or later and have neither an exit code
+        nor a signal.
+        """
         t = task_history.c
         query = (
             recorded()
@@ -168,7 +218,9 @@ class AuditStore(StorePart):
             .with_hint(*BY_RUN)
         )
         with self._db.reading() as conn:
-            return [recorded_task(row) for row in rows_in(conn, query, t.run_id, run_ids, 200)[:limit]]
+            return [
+                recorded_task(row) for row in rows_in(conn, query, t.run_id, run_ids, 200)[:limit]
+            ]
 
     def existing_runs(self, run_ids: Collection[int]) -> dict[int, str]:
         """Return the runs among these that exist, each with its uid."""
@@ -186,26 +238,34 @@ class OverdueStore(StorePart):
     ) -> list[LiveRun]:
         """Return live runs whose next look was due before ``before``, by the due time and the id.
 
-        ``after`` is the due time and the id of the last run of the page before. A run may have no planned look yet: it
-        has no owner, no deployed task, or waits for its start. It is included if its row has not changed since
-        ``before``.
+        ``after`` is the due time and the id of the last run of the page before. A run may have no
+        planned look yet: it has no owner, no deployed task, or waits for its start. It is included
+        if its row has not changed since ``before``.
         """
         r = run_history.c
-        pages = [_due_page(r.next_look_at, r.status.in_(LIVE_RUNS), before, after, limit, "page_planned")]
+        pages = [
+            _due_page(r.next_look_at, r.status.in_(LIVE_RUNS), before, after, limit, "page_planned")
+        ]
         for n, status in enumerate(LIVE_RUNS):
             unplanned = and_(r.next_look_at.is_(None), r.status == status)
-            pages.append(_due_page(r.updated_at, unplanned, before, after, limit, f"page_unplanned_{n}"))
+            pages.append(
+                _due_page(r.updated_at, unplanned, before, after, limit, f"page_unplanned_{n}")
+            )
         ids = union(*(select(page.c.run_id) for page in pages)).subquery("page_of_due")
-        found = [_live_run(row) for row in self._rows(select(run_history).join(ids, ids.c.run_id == r.run_id))]
+        found = [
+            _live_run(row)
+            for row in self._rows(select(run_history).join(ids, ids.c.run_id == r.run_id))
+        ]
         return sorted(found, key=lambda run: (run.due_at or before, run.run_id))[:limit]
 
     def overdue_looks(self, before: datetime) -> OverdueLooks:
-        """Return the number of runs that should have been looked at before ``before`` and were not, with the oldest.
+        """Return the number of runs that should have been looked at before ``before`` and were not,
+        with the oldest.
 
         Looks that their workflows did not order count too (``verification_due``).
 
-        For a caller of all projects, the result also has the number of managers, graphs, due times and webhooks without
-        a workflow, as audits found them, and the oldest of these findings.
+        For a caller of all projects, the result also has the number of managers, graphs, due times
+        and webhooks without a workflow, as audits found them, and the oldest of these findings.
         """
         r = run_history.c
         planned = (r.next_look_at < before, r.status.in_(LIVE_RUNS), *seen(run_history))
@@ -235,21 +295,33 @@ def _open_page(
     """
     table = key.table
     index = f"FORCE INDEX (ix_{table.name}_{state.name}_{key.name})"
-    behind = select(key).where(key > after).order_by(key).limit(limit).with_hint(table, index, "mysql")
+    behind = (
+        select(key).where(key > after).order_by(key).limit(limit).with_hint(table, index, "mysql")
+    )
     pages = [behind.where(state == one).subquery(f"page_{n}") for n, one in enumerate(states)]
     ids = union_all(*(select(page.c[key.name]) for page in pages)).subquery("page_of_all")
     return select(*columns).join(ids, ids.c[key.name] == key).order_by(key).limit(limit)
 
 
 def _due_page(
-    due: Any, condition: Any, before: datetime, after: tuple[datetime, int] | None, limit: int, name: str
+    due: Any,
+    condition: Any,
+    before: datetime,
+    after: tuple[datetime, int] | None,
+    limit: int,
+    name: str,
 ) -> Any:
     r = run_history.c
     query = select(r.run_id).where(condition, due < before)
     if after is not None:
         query = query.where(due >= after[0], or_(due > after[0], r.run_id > after[1]))
     hint = "FORCE INDEX (ix_run_history_overdue)"
-    return query.order_by(due, r.run_id).limit(limit).with_hint(run_history, hint, "mysql").subquery(name)
+    return (
+        query.order_by(due, r.run_id)
+        .limit(limit)
+        .with_hint(run_history, hint, "mysql")
+        .subquery(name)
+    )
 
 
 def _live_run(row: Row) -> LiveRun:
@@ -273,7 +345,9 @@ def _live_manager(row: Row) -> LiveParent:
         what="manager",
         number=row["manager_id"],
         workflow_id=manager_workflow_id(row["name"], row["flow_id"]),
-        progress=progress_mark(*(row[name] for name in _MOVES), row["stop_requested_at"] is None, forced),
+        progress=progress_mark(
+            *(row[name] for name in _MOVES), row["stop_requested_at"] is None, forced
+        ),
         forced=forced,
     )
 
@@ -296,7 +370,9 @@ def _live_graph(row: Row) -> LiveParent:
 
 
 def _unknown_jobs(conn: Connection, rows: Sequence[Row]) -> dict[int, ParentJob]:
-    """Return the runs among these that a manager started but has not recorded, each with the job that it names."""
+    """Return the runs among these that a manager started but has not recorded, each with the job
+    that it names.
+    """
     i = manager_item.c
     found = dict[int, ParentJob]()
     jobs = {}
@@ -310,12 +386,16 @@ def _unknown_jobs(conn: Connection, rows: Sequence[Row]) -> dict[int, ParentJob]
         (manager_id, seq, retry), parent = jobs[run_id]
         query = select(i.state).where(i.manager_id == manager_id, i.seq == seq, i.retry == retry)
         state = conn.execute(query).scalar_one_or_none()
-        found[run_id] = ParentJob(f"manager {manager_id}", "job", parent, state, starting=state == JobState.STARTING)
+        found[run_id] = ParentJob(
+            f"manager {manager_id}", "job", parent, state, starting=state == JobState.STARTING
+        )
     return found
 
 
 def _unknown_steps(conn: Connection, rows: Sequence[Row]) -> dict[int, ParentJob]:
-    """Return the runs among these that a graph started but has not recorded, each with the step that it names."""
+    """Return the runs among these that a graph started but has not recorded, each with the step
+    that it names.
+    """
     g = graph.c
     s = graph_step.c
     found = dict[int, ParentJob]()
@@ -327,23 +407,33 @@ def _unknown_steps(conn: Connection, rows: Sequence[Row]) -> dict[int, ParentJob
             named[key][run["run_id"]] = step
     for key, runs in named.items():
         graph_id = conn.execute(select(g.graph_id).where(g.graph_key == key)).scalar_one_or_none()
-        query = select(s.path_hash, s.state, s.attempt, s.begun_attempt).where(s.graph_id == graph_id)
+        query = select(s.path_hash, s.state, s.attempt, s.begun_attempt).where(
+            s.graph_id == graph_id
+        )
         paths = [path for path, _ in runs.values()] if graph_id is not None else ()
         steps = {step["path_hash"]: step for step in rows_in(conn, query, s.path_hash, paths)}
         for run_id, (path, attempt) in runs.items():
             row = steps.get(path)
             if row is None or row["begun_attempt"] < attempt:
                 state = None if row is None else row["state"]
-                starting = row is not None and (state, row["attempt"]) == (StepState.EXECUTING, attempt)
+                starting = row is not None and (state, row["attempt"]) == (
+                    StepState.EXECUTING,
+                    attempt,
+                )
                 name = f"graph {key!r}" + (" (not in the database)" if graph_id is None else "")
                 found[run_id] = ParentJob(name, "step", graph_workflow_id(key), state, starting)
     return found
 
 
 def _with_deliveries(conn: Connection, rows: Sequence[Row]) -> list[EndedRun]:
-    """Return these runs, each with the state of the deliveries and the export of its present attempt."""
+    """Return these runs, each with the state of the deliveries and the export of its present
+    attempt.
+    """
     keys = {
-        event_key(RunRef(row["run_id"], row["run_uid"]), row["attempt"], kind): (row["run_id"], kind)
+        event_key(RunRef(row["run_id"], row["run_uid"]), row["attempt"], kind): (
+            row["run_id"],
+            kind,
+        )
         for row in rows
         for kind in (EVENT_RUN_STARTED, EVENT_RUN_STOPPED, EVENT_RUN_ENDED)
     }
@@ -353,18 +443,26 @@ def _with_deliveries(conn: Connection, rows: Sequence[Row]) -> list[EndedRun]:
     d = outbox_delivery.c
     x = export_record.c
     ours = and_(d.seq == e.seq, ~d.sink.like(WEBHOOK_SINKS))
-    query = select(e.event_key, d.status).join_from(outbox_event, outbox_delivery, ours, isouter=True)
+    query = select(e.event_key, d.status).join_from(
+        outbox_event, outbox_delivery, ours, isouter=True
+    )
     for sent in rows_in(conn, query, e.event_key, keys):
         (delivered if sent["status"] == "delivered" else waiting).add(keys[sent["event_key"]])
     attempts = select(x.run_id, x.attempt).where(x.status.in_(("exported", "empty")))
-    exported = {tuple(found.values()) for found in rows_in(conn, attempts, x.run_id, (row["run_id"] for row in rows))}
+    exported = {
+        tuple(found.values())
+        for found in rows_in(conn, attempts, x.run_id, (row["run_id"] for row in rows))
+    }
     return [
         made(
             EndedRun,
             row,
             stop=stop_of(row),
             event_delivered=(row["run_id"], EVENT_RUN_ENDED) in delivered,
-            pushes_delivered=not {(row["run_id"], kind) for kind in (EVENT_RUN_STARTED, EVENT_RUN_STOPPED)} & waiting,
+            pushes_delivered=not {
+                (row["run_id"], kind) for kind in (EVENT_RUN_STARTED, EVENT_RUN_STOPPED)
+            }
+            & waiting,
             exported=(row["run_id"], row["attempt"]) in exported,
         )
         for row in rows

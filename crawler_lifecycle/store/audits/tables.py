@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Column, Index, Integer, String, UniqueConstraint
 
-from crawler_lifecycle.store.columns import Json, Long, UtcTime, Words, counted_key, given_key, new_table, required
+from crawler_lifecycle.store.columns import (
+    Json,
+    Long,
+    UtcTime,
+    Words,
+    counted_key,
+    given_key,
+    new_table,
+    required,
+)
 
 audit_finding = new_table(
     "audit_finding",
@@ -42,9 +51,11 @@ audit_report = new_table(
 
 schema_compatibility = new_table(
     "schema_compatibility",
-    # The only row. ``works_from`` is the oldest schema version whose builds still work on this database.
+    # The only row. ``works_from`` is the oldest schema version whose builds still work on this
+    # database.
     given_key("id", Integer),
     required("works_from", String(32)),
-    # The fingerprint of the tables, by the build that made them (the FINGERPRINT of its newest migration).
+    # The fingerprint of the tables, by the build that made them (the FINGERPRINT of its newest
+    # migration).
     Column("fingerprint", String(16)),
 )

@@ -1,8 +1,9 @@
 """Bulk inserts and deletes: many rows in one statement, with little work in Python.
 
-SQLAlchemy prepares every value separately, and PyMySQL escapes each value character by character. For 10,000 rows this
-takes several times as long as the insert in the database. This module prepares the values of a column together and
-writes many rows into one statement. On SQLite the driver gets the prepared rows as parameters.
+SQLAlchemy prepares every value separately, and PyMySQL escapes each value character by character.
+For 10,000 rows this takes several times as long as the insert in the database. This module prepares
+the values of a column together and writes many rows into one statement. On SQLite the driver gets
+the prepared rows as parameters.
 """
 
 from __future__ import annotations
@@ -36,11 +37,18 @@ CHUNK = 500
 T = TypeVar("T")
 
 STATEMENT_CHARACTERS = 1024 * 1024
-"""The most characters of one statement. A server accepts at least 16 MiB, and a character has at most four bytes."""
+"""The most characters of one statement. A server accepts at least 16 MiB, and a character has at
+most four bytes.
+"""
 
 
-def insert_mappings(conn: Connection, table: Table, rows: Sequence[Mapping[str, Any]], **same: Any) -> None:
-    """Insert rows. All rows must have the same columns, in any order. ``same`` are columns with one value for all rows.
+def insert_mappings(
+    conn: Connection, table: Table, rows: Sequence[Mapping[str, Any]], **same: Any
+) -> None:
+    """Insert rows.
+
+    All rows must have the same columns, in any order. ``same`` are columns with one value for all
+    rows.
 
     Raises ``ValueError`` or ``KeyError`` for a row that has other columns than the first row.
     """
@@ -48,13 +56,20 @@ def insert_mappings(conn: Connection, table: Table, rows: Sequence[Mapping[str, 
         return
     names = tuple(rows[0])
     if odd := next((row for row in rows if len(row) != len(names)), None):
-        raise ValueError(f"a row has the columns {', '.join(odd)}; give it the columns {', '.join(names)}")
+        raise ValueError(
+            f"a row has the columns {', '.join(odd)}; give it the columns {', '.join(names)}"
+        )
     values = [(*same.values(), *(row[name] for name in names)) for row in rows]
     insert_rows(conn, table, (*same, *names), values)
 
 
-def insert_rows(conn: Connection, table: Table, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Insert rows, each with values in the order of ``names``. A column that is ``None`` in every row is left out."""
+def insert_rows(
+    conn: Connection, table: Table, names: Sequence[str], rows: Sequence[Sequence[Any]]
+) -> None:
+    """Insert rows, each with values in the order of ``names``.
+
+    A column that is ``None`` in every row is left out.
+    """
     if not rows:
         return
     columns: list[Column[Any]] = []
@@ -64,7 +79,10 @@ def insert_rows(conn: Connection, table: Table, names: Sequence[str], rows: Sequ
             columns.append(table.c[name])
             values.append(_prepared(table.c[name], found))
     quote = conn.dialect.identifier_preparer.quote
-    insert = f"INSERT INTO {quote(table.name)} ({', '.join(quote(column.name) for column in columns)}) VALUES "  # noqa: S608
+    insert = (
+        f"INSERT INTO {quote(table.name)} "  # noqa: S608
+        f"({', '.join(quote(column.name) for column in columns)}) VALUES "
+    )
     if conn.dialect.name == "sqlite":
         places = ", ".join("?" * len(columns))
         conn.exec_driver_sql(f"{insert}({places})", list(zip(*values, strict=True)))
@@ -85,7 +103,10 @@ def _prepared(column: Column[Any], values: Sequence[Any]) -> Sequence[Any]:
 
 
 def _mapped(values: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
-    """Return the result of ``function`` for every value. Repeated values (statuses, causes) are converted once."""
+    """Return the result of ``function`` for every value.
+
+    Repeated values (statuses, causes) are converted once.
+    """
     distinct = set(values)
     if len(distinct) > len(values) // 2:
         return [function(value) for value in values]
@@ -94,7 +115,9 @@ def _mapped(values: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
 
 
 def _preparation(column: Column[Any]) -> Callable[[Any], Any] | None:
-    """Return the conversion that SQLAlchemy would apply to values of this column; ``None``: it needs none."""
+    """Return the conversion that SQLAlchemy would apply to values of this column; ``None``: it
+    needs none.
+    """
     kind = column.type
     if isinstance(kind, UtcTime):
         return _time
@@ -124,8 +147,8 @@ def _written(column: Column[Any], values: Sequence[Any]) -> list[str]:
 def _quoted(text: str | bytes | None) -> str:
     """Return the value as a literal.
 
-    The escaping is safe: our sql_mode allows backslash escapes, and no character of utf8mb4 contains the byte of a
-    quote.
+    The escaping is safe: our sql_mode allows backslash escapes, and no character of utf8mb4
+    contains the byte of a quote.
     """
     if isinstance(text, bytes):
         return f"x'{text.hex()}'"
@@ -152,40 +175,60 @@ def chunks(items: Sequence[T], size: int = CHUNK) -> Iterator[Sequence[T]]:
 
 
 def rows_in(
-    conn: Connection, query: Select[Any], column: Column[Any], values: Iterable[Any], size: int = CHUNK
+    conn: Connection,
+    query: Select[Any],
+    column: Column[Any],
+    values: Iterable[Any],
+    size: int = CHUNK,
 ) -> list[Row]:
     """Return the rows of the query whose ``column`` has one of these values."""
-    parts = (conn.execute(query.where(column.in_(chunk))).mappings() for chunk in chunks(sorted(set(values)), size))
+    parts = (
+        conn.execute(query.where(column.in_(chunk))).mappings()
+        for chunk in chunks(sorted(set(values)), size)
+    )
     return [row for part in parts for row in part]
 
 
-def change_in(conn: Connection, statement: Update | Delete, column: Column[Any], values: Iterable[Any]) -> None:
+def change_in(
+    conn: Connection, statement: Update | Delete, column: Column[Any], values: Iterable[Any]
+) -> None:
     """Execute the statement for the rows whose ``column`` has one of these values."""
     for chunk in chunks(sorted(set(values))):
         conn.execute(statement.where(column.in_(chunk)))
 
 
 def delete_rows(
-    conn: Connection, column: Column[int], index: str, values: Sequence[int], *, of: Mapping[str, int] | None = None
+    conn: Connection,
+    column: Column[int],
+    index: str,
+    values: Sequence[int],
+    *,
+    of: Mapping[str, int] | None = None,
 ) -> int:
     """Delete the rows whose ``column`` has one of these values. Returns their number.
 
-    ``column`` is the first column of ``index``. With ``of`` (a column and its value) only rows with this value are
-    deleted, and ``column`` is the next column of ``index``.
+    ``column`` is the first column of ``index``. With ``of`` (a column and its value) only rows with
+    this value are deleted, and ``column`` is the next column of ``index``.
     """
     table = column.table.name
     name = column.name
     gone = 0
     only = "".join(f"x.{one} = :{one} AND " for one in of or ())
     for chunk in chunks(values):
-        hint = f"x FROM {table} AS x FORCE INDEX ({index})" if conn.dialect.name == "mysql" else f"FROM {table} AS x"
+        hint = (
+            f"x FROM {table} AS x FORCE INDEX ({index})"
+            if conn.dialect.name == "mysql"
+            else f"FROM {table} AS x"
+        )
         statement = text(f"DELETE {hint} WHERE {only}x.{name} IN :chosen")
         statement = statement.bindparams(bindparam("chosen", expanding=True))
         gone += conn.execute(statement, {"chosen": list(chunk), **(of or {})}).rowcount
     return gone
 
 
-def put_row(conn: Connection, table: Table, key: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+def put_row(
+    conn: Connection, table: Table, key: Mapping[str, Any], values: Mapping[str, Any]
+) -> None:
     """Update the row with this key, or insert it.
 
     The caller must hold a lock that prevents a concurrent insert of the same key.

@@ -1,7 +1,10 @@
-"""CHECK constraints. They refuse impossible values, also of manual edits, so readers need no such checks.
+"""CHECK constraints.
 
-The constraints follow from the types of the columns and from the mappings below. SQLite accepts values of any type in
-any column, so its constraints also check the types. Only the migration creates them.
+They refuse impossible values, also of manual edits, so readers need no such checks.
+
+The constraints follow from the types of the columns and from the mappings below. SQLite accepts
+values of any type in any column, so its constraints also check the types. Only the migration
+creates them.
 """
 
 from __future__ import annotations
@@ -37,8 +40,11 @@ from crawler_lifecycle.features.schedules.domain.decision import Decision
 from crawler_lifecycle.features.schedules.domain.definition import TargetKind
 from crawler_lifecycle.store.columns import UtcTime
 
-#: Tables without constraints: worktables, whose rows are only copied into other rows, and a counter that begins at 0.
-_UNCHECKED = frozenset({"task_change", "task_finding", "graph_change", "outbox_counter", "pool_gate"})
+#: Tables without constraints: worktables, whose rows are only copied into other rows, and a counter
+#: that begins at 0.
+_UNCHECKED = frozenset(
+    {"task_change", "task_finding", "graph_change", "outbox_counter", "pool_gate"}
+)
 _WORDS: Mapping[tuple[str, str], type[StrEnum]] = {
     ("run_history", "status"): RunStatus,
     ("run_history", "stage"): Stage,
@@ -66,7 +72,9 @@ _LISTS = frozenset(
 )
 #: The final states of each table. A row in a final state must have ``ended_at``.
 _OVER: Mapping[str, list[str]] = {
-    **dict.fromkeys(("run_history", "manager"), sorted(status.value for status in RunStatus if status.terminal)),
+    **dict.fromkeys(
+        ("run_history", "manager"), sorted(status.value for status in RunStatus if status.terminal)
+    ),
     "task_history": sorted(status.value for status in TaskStatus if status.terminal),
     "graph": sorted(one.value for one in GraphState if one.final),
 }
@@ -99,7 +107,8 @@ def _words(table: Table) -> Iterator[ColumnElement[bool]]:
 
 def _numbers(table: Table) -> Iterator[ColumnElement[bool]]:
     for column in table.c:
-        # MySQL allows no constraint on an autoincrement column. ``errors`` is a number in a task and a list in a step.
+        # MySQL allows no constraint on an autoincrement column. ``errors`` is a number in a task
+        # and a list in a step.
         counts = isinstance(column.type, Integer) and not column.primary_key
         if counts and (least := _LEAST.get(column.name)) is not None:
             # A step that has not begun has attempt 0.
@@ -121,7 +130,9 @@ def _end(table: Table) -> Iterator[ColumnElement[bool]]:
         state = table.c["state" if table.name == "graph" else "status"]
         yield or_(state.not_in(over), table.c.ended_at.is_not(None))
     if table.name in ("run_history", "manager"):  # STOPPING needs a recorded stop intent
-        yield or_(table.c.status != RunStatus.STOPPING.value, table.c.stop_requested_at.is_not(None))
+        yield or_(
+            table.c.status != RunStatus.STOPPING.value, table.c.stop_requested_at.is_not(None)
+        )
 
 
 def _documents(table: Table, spelled: Any) -> Iterator[ColumnElement[bool]]:
@@ -136,7 +147,10 @@ def _types(table: Table) -> Iterator[ColumnElement[bool]]:
         if isinstance(column.type, UtcTime):
             yield _or_null(
                 column,
-                and_(type_coerce(column, String).like("____-__-__ __:__:__%"), func.datetime(column).is_not(None)),
+                and_(
+                    type_coerce(column, String).like("____-__-__ __:__:__%"),
+                    func.datetime(column).is_not(None),
+                ),
             )
         elif not isinstance(column.type, JSON | LargeBinary):
             kind = "integer" if isinstance(column.type, Integer | Boolean) else "text"

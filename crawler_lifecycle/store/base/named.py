@@ -1,5 +1,5 @@
-"""The common part of the stores of schedules and webhooks: people name and define them, and their rows stay after a
-deletion."""
+"""The common part of the stores of schedules and webhooks: people name and define them, and their
+rows stay after a deletion."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ Change = tuple[dict[str, Any], Sequence[Row]]
 
 
 class NamedPart(StorePart, Generic[R]):
-    """The base class of the stores of definitions with a name. ``R`` is the class of the rows for readers."""
+    """The base class of the stores of definitions with a name.
+
+    ``R`` is the class of the rows for readers.
+    """
 
     table: Table
     kind: type[R]
@@ -37,9 +40,12 @@ class NamedPart(StorePart, Generic[R]):
     """The project of a new row, if a caller of all projects names none."""
 
     @abstractmethod
-    def _defined(self, conn: Connection, found: dict[Any, Any] | None, now: datetime, *, anew: bool) -> Change:
-        """Return what a definition changes. ``found``: the row with the former one. ``anew``: it was deleted, or there
-        is none."""
+    def _defined(
+        self, conn: Connection, found: dict[Any, Any] | None, now: datetime, *, anew: bool
+    ) -> Change:
+        """Return what a definition changes.
+
+        ``found``: the row with the former one. ``anew``: it was deleted, or there is none."""
 
     @abstractmethod
     def _deleted(self, conn: Connection, row: dict[Any, Any], now: datetime) -> Change:
@@ -50,18 +56,30 @@ class NamedPart(StorePart, Generic[R]):
         """Pause it for this reason. ``None`` as the reason resumes it. Raises ``RunNotFound``."""
 
     def put(
-        self, name: str, definition: Mapping[str, Any], requested_by: str | None, project: str | None = None
+        self,
+        name: str,
+        definition: Mapping[str, Any],
+        requested_by: str | None,
+        project: str | None = None,
     ) -> tuple[R, bool]:
-        """Make the row of this name, or change its definition. Returns the row, and whether it changed.
+        """Make the row of this name, or change its definition.
 
-        A deleted one is made again. Without ``project``, an existing one keeps its own. Raises ``TooManyOpen`` when
-        there are too many, and ``DuplicateRequest`` for a name of another project.
+        Returns the row, and whether it changed.
+
+        A deleted one is made again. Without ``project``, an existing one keeps its own. Raises
+        ``TooManyOpen`` when there are too many, and ``DuplicateRequest`` for a name of another
+        project.
         """
         write = partial(self._put, name, definition, requested_by, project)
         return self._db.inserting(f"{self.table.name} {name!r}", write)
 
     def _put(
-        self, name: str, definition: Mapping[str, Any], by: str | None, project: str | None, conn: Connection
+        self,
+        name: str,
+        definition: Mapping[str, Any],
+        by: str | None,
+        project: str | None,
+        conn: Connection,
     ) -> tuple[R, bool]:
         with projects.limited(None):
             found = self._locked(conn, name, deleted=True)
@@ -75,7 +93,13 @@ class NamedPart(StorePart, Generic[R]):
         if anew:
             self._check_most(conn, self.table, self.table.c.deleted_at.is_(None), owner)
         more, events = self._defined(conn, found, now, anew=anew)
-        new = {"definition": dict(definition), "requested_by": by, "updated_at": now, "deleted_at": None, **more}
+        new = {
+            "definition": dict(definition),
+            "requested_by": by,
+            "updated_at": now,
+            "deleted_at": None,
+            **more,
+        }
         if found is None:
             first = {"name": name, "project": owner, "revision": 1, "created_at": now}
             conn.execute(insert(self.table).values(**first | new))
@@ -104,21 +128,33 @@ class NamedPart(StorePart, Generic[R]):
         return made(self.kind, rows[0]) if rows and rows[0]["name"] == name else None
 
     def page(self, after_id: int = 0, limit: int = 100, *, deleted: bool = False) -> list[R]:
-        """Return rows with a number above ``after_id``, in the order in which they were made. ``deleted``: include
-        deleted ones.
+        """Return rows with a number above ``after_id``, in the order in which they were made.
+
+        ``deleted``: include deleted ones.
         """
         [key] = self.table.primary_key
-        query = select(self.table).where(key > after_id, *seen(self.table, leads=True)).order_by(key).limit(limit)
+        query = (
+            select(self.table)
+            .where(key > after_id, *seen(self.table, leads=True))
+            .order_by(key)
+            .limit(limit)
+        )
         if not deleted:
             query = query.where(self.table.c.deleted_at.is_(None))
         return [made(self.kind, row) for row in self._rows(query)]
 
-    def _locked(self, conn: Connection, name: str, *, deleted: bool = False) -> dict[Any, Any] | None:
-        """Return the row with this name, locked; ``None``: there is none. ``deleted``: also return a deleted row.
+    def _locked(
+        self, conn: Connection, name: str, *, deleted: bool = False
+    ) -> dict[Any, Any] | None:
+        """Return the row with this name, locked; ``None``: there is none.
+
+        ``deleted``: also return a deleted row.
 
         Raises ``InvalidRequest`` when ``name`` has spaces at its end, which MySQL ignores.
         """
-        query = select(self.table).where(self.table.c.name == name, *seen(self.table)).with_for_update()
+        query = (
+            select(self.table).where(self.table.c.name == name, *seen(self.table)).with_for_update()
+        )
         row = conn.execute(query).mappings().one_or_none()
         if row is None or (row["deleted_at"] is not None and not deleted):
             return None
@@ -127,7 +163,10 @@ class NamedPart(StorePart, Generic[R]):
         return dict(row)
 
     def _needed(self, conn: Connection, name: str) -> dict[Any, Any]:
-        """Return the row with this name, locked. Raises ``RunNotFound`` when it does not exist or was deleted."""
+        """Return the row with this name, locked.
+
+        Raises ``RunNotFound`` when it does not exist or was deleted.
+        """
         row = self._locked(conn, name)
         if row is None:
             noun = self.table.name

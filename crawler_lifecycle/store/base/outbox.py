@@ -21,7 +21,16 @@ from sqlalchemy import (
 )
 
 from crawler_lifecycle.ports.runs import Event
-from crawler_lifecycle.store.columns import Json, Key, Long, UtcTime, counted_key, given_key, new_table, required
+from crawler_lifecycle.store.columns import (
+    Json,
+    Key,
+    Long,
+    UtcTime,
+    counted_key,
+    given_key,
+    new_table,
+    required,
+)
 
 from .rows import Row, change_row, made
 
@@ -37,14 +46,16 @@ outbox_counter = new_table(
 outbox_event = new_table(
     "outbox_event",
     given_key("seq", Key),
-    # The subject: runs/7, managers/3, graphs/nightly. A number or key may be used again later; the uid is unique.
+    # The subject: runs/7, managers/3, graphs/nightly. A number or key may be used again later; the
+    # uid is unique.
     required("subject", String(220)),
     required("subject_uid", String(32)),
     # Null when the event is about no run.
     Column("run_id", Key, ForeignKey("run_history.run_id")),
     required("attempt", Integer),
     required("type", String(50)),
-    # An event that must exist only once has a key, made of subject, attempt and type. Other events have null.
+    # An event that must exist only once has a key, made of subject, attempt and type. Other events
+    # have null.
     Column("event_key", String(200)),
     required("body", Json),
     required("created_at", UtcTime),
@@ -68,25 +79,41 @@ outbox_delivery = new_table(
 
 
 def insert_event(
-    conn: Connection, at: datetime, type: str, subject: str, uid: str, body: Mapping[str, Any], **more: Any
+    conn: Connection,
+    at: datetime,
+    type: str,
+    subject: str,
+    uid: str,
+    body: Mapping[str, Any],
+    **more: Any,
 ) -> Event:
     """Append an event. It must be the last statement of the transaction. ``more``: further columns.
 
-    The number of the event comes from a counter row, which stays locked until the commit. Events therefore become
-    visible in the order of their numbers: after a reader has seen event N, no event with a smaller number appears. An
-    autoincrement column does not guarantee this. All writers share the counter row, so it is locked as late as
-    possible.
+    The number of the event comes from a counter row, which stays locked until the commit. Events
+    therefore become visible in the order of their numbers: after a reader has seen event N, no
+    event with a smaller number appears. An autoincrement column does not guarantee this. All
+    writers share the counter row, so it is locked as late as possible.
     """
     conn.execute(update(outbox_counter).values(seq=outbox_counter.c.seq + 1))
     seq = conn.execute(select(outbox_counter.c.seq)).scalar_one()
-    about = {"subject": subject, "subject_uid": uid, "run_id": None, "attempt": 1, "event_key": None, **more}
+    about = {
+        "subject": subject,
+        "subject_uid": uid,
+        "run_id": None,
+        "attempt": 1,
+        "event_key": None,
+        **more,
+    }
     whole = {"seq": seq, "type": type, "body": body, "created_at": at, **about}
     conn.execute(insert(outbox_event).values(**whole))
     return made(Event, whole)
 
 
 def append_events(conn: Connection, events: Sequence[Row]) -> None:
-    """Append these events, without empty ones. They must be the last statements of the transaction."""
+    """Append these events, without empty ones.
+
+    They must be the last statements of the transaction.
+    """
     for event in events:
         if event:
             insert_event(conn, **event)
@@ -97,16 +124,24 @@ def facts(row: Row, *names: str) -> dict[str, Any]:
     return {name: at.isoformat() if isinstance(at := row[name], datetime) else at for name in names}
 
 
-def record_tries(conn: Connection, sink: str, tried: Said, now: datetime, answers: Said | None = None) -> bool:
-    """Record one try to deliver each of these events to ``sink``: its number, and its error, or ``None``: it succeeded.
+def record_tries(
+    conn: Connection, sink: str, tried: Said, now: datetime, answers: Said | None = None
+) -> bool:
+    """Record one try to deliver each of these events to ``sink``: its number, and its error, or
+    ``None``: it succeeded.
 
-    A delivered event stays delivered. Removed events are left out. ``answers``: words of receivers that are kept with
-    delivered events. Returns whether all events exist.
+    A delivered event stays delivered. Removed events are left out. ``answers``: words of receivers
+    that are kept with delivered events. Returns whether all events exist.
     """
     d = outbox_delivery.c
     new = []
-    # The events are locked, so that the pruner removes them either before this transaction or after it.
-    locked = select(outbox_event.c.seq).where(outbox_event.c.seq.in_(sorted(tried))).order_by(outbox_event.c.seq)
+    # The events are locked, so that the pruner removes them either before this transaction or after
+    # it.
+    locked = (
+        select(outbox_event.c.seq)
+        .where(outbox_event.c.seq.in_(sorted(tried)))
+        .order_by(outbox_event.c.seq)
+    )
     there = conn.execute(locked.with_for_update()).scalars().all()
     known = select(outbox_delivery).where(d.seq.in_(there), d.sink == sink)
     before = {row["seq"]: row for row in conn.execute(known).mappings()}
@@ -115,7 +150,11 @@ def record_tries(conn: Connection, sink: str, tried: Said, now: datetime, answer
         values: dict[str, object] = {"status": "failed", "error": tried[seq], "delivered_at": None}
         delivered_at = row["delivered_at"] if row is not None else None
         if tried[seq] is None or delivered_at is not None:
-            values = {"status": "delivered", "error": (answers or {}).get(seq), "delivered_at": delivered_at or now}
+            values = {
+                "status": "delivered",
+                "error": (answers or {}).get(seq),
+                "delivered_at": delivered_at or now,
+            }
         if row is None:
             new.append({"seq": seq, "sink": sink, "tries": 1, **values})
         else:

@@ -1,4 +1,6 @@
-"""The common part of the stores of managers and graphs: lists, one row, the unit of work, the output of users' code."""
+"""The common part of the stores of managers and graphs: lists, one row, the unit of work, the
+output of users' code.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,10 @@ U = TypeVar("U", bound=RowUnit)
 
 
 class OwnedPart(StorePart, Generic[U, R]):
-    """The base class of the parts for managers and for graphs. ``R`` is the class of the rows for readers."""
+    """The base class of the parts for managers and for graphs.
+
+    ``R`` is the class of the rows for readers.
+    """
 
     kind: type[U]
     log: Table
@@ -40,7 +45,10 @@ class OwnedPart(StorePart, Generic[U, R]):
 
     @abstractmethod
     def _read(self, conn: Connection, query: Select[Any], *, strict: bool = False) -> list[R]:
-        """Return the rows of a query of ``columns``. ``strict``: raise ``RowUnreadable`` for an invalid one."""
+        """Return the rows of a query of ``columns``.
+
+        ``strict``: raise ``RowUnreadable`` for an invalid one.
+        """
 
     def _one(self, *which: ColumnElement[bool]) -> R | None:
         """Return the oldest row that meets these conditions."""
@@ -54,14 +62,21 @@ class OwnedPart(StorePart, Generic[U, R]):
         return Listing(self.listed, name, kinds, before_id)
 
     def newest(
-        self, before_id: int | None = None, limit: int = 50, *, states: Collection[str] = (), name: str | None = None
+        self,
+        before_id: int | None = None,
+        limit: int = 50,
+        *,
+        states: Collection[str] = (),
+        name: str | None = None,
     ) -> list[R]:
         """Return rows in one of these states and with this name, the newest first.
 
         Drafts of graphs are included only when ``states`` names them.
         """
         with self._db.reading() as conn:
-            return self._read(conn, self._listing(before_id, states, name).rows(limit, *self.columns))
+            return self._read(
+                conn, self._listing(before_id, states, name).rows(limit, *self.columns)
+            )
 
     def search(
         self,
@@ -74,8 +89,9 @@ class OwnedPart(StorePart, Generic[U, R]):
         states: Collection[str] = (),
         name: str | None = None,
     ) -> tuple[list[R], Reach]:
-        """Return the same rows, but only those that contain a text, or in the order of ``sort`` (``SORTS``; with a
-        ``-``, the largest first) from ``offset`` on. The second value says how far the search reached."""
+        """Return the same rows, but only those that contain a text, or in the order of ``sort``
+        (``SORTS``; with a ``-``, the largest first) from ``offset`` on. The second value says how
+        far the search reached."""
         listing = self._listing(before_id, states, name)
         key = self.listed.key
         with self._db.reading() as conn:
@@ -84,14 +100,18 @@ class OwnedPart(StorePart, Generic[U, R]):
         found = {getattr(row, key.name): row for row in rows}
         return [found[id] for id in ids if id in found], reach
 
-    def count_listed(self, most: int, *, states: Collection[str] = (), name: str | None = None) -> int:
+    def count_listed(
+        self, most: int, *, states: Collection[str] = (), name: str | None = None
+    ) -> int:
         """Return the number of rows that ``newest`` lists with these filters, at most ``most``."""
         with self._db.reading() as conn:
             return counted(conn, self._listing(None, states, name).page(most), most)
 
     @contextmanager
     def _unit(self, id: int, fence: ManagerFence | GraphFence | None = None) -> Iterator[U]:
-        """Lock the row and check the fence. At the end, write the row, and append an event if the row changed.
+        """Lock the row and check the fence.
+
+        At the end, write the row, and append an event if the row changed.
 
         Every transaction locks this row first, so that two transactions never wait for each other.
         """
@@ -112,11 +132,19 @@ class OwnedPart(StorePart, Generic[U, R]):
         return str(rows[0]["log_tail"]) if rows else ""
 
     def keep_output(self, id: int, text: str) -> None:
-        """Append to the log of the manager or graph. Only its last ``OUTPUT_BYTES`` bytes are kept."""
+        """Append to the log of the manager or graph.
+
+        Only its last ``OUTPUT_BYTES`` bytes are kept.
+        """
         [key] = self.log.primary_key
 
         def write(conn: Connection) -> None:
-            before = conn.execute(select(self.log.c.log_tail).where(key == id)).scalar_one_or_none() or ""
-            put_row(conn, self.log, {key.name: id}, {"log_tail": tail(f"{before}{text}", OUTPUT_BYTES)})
+            before = (
+                conn.execute(select(self.log.c.log_tail).where(key == id)).scalar_one_or_none()
+                or ""
+            )
+            put_row(
+                conn, self.log, {key.name: id}, {"log_tail": tail(f"{before}{text}", OUTPUT_BYTES)}
+            )
 
         self._db.inserting("log", write)

@@ -1,7 +1,7 @@
 """Conversion of rows to values, and the error for an unreadable row.
 
-The database refuses impossible values (``checks.py``). Other faults are found when a row is read. They are reported
-with a cure, and the row is not overwritten.
+The database refuses impossible values (``checks.py``). Other faults are found when a row is read.
+They are reported with a cure, and the row is not overwritten.
 """
 
 from __future__ import annotations
@@ -29,20 +29,28 @@ _SHOWN_MAX = 80
 
 
 def made(kind: type[T], row: Row, /, **given: Any) -> T:
-    """Return a value of this class. Columns of the row set the fields of the same names, unless ``given`` sets them."""
+    """Return a value of this class.
+
+    Columns of the row set the fields of the same names, unless ``given`` sets them.
+    """
     columns = (name for name in kind.__dataclass_fields__ if name in row and name not in given)
     return kind(**{name: row[name] for name in columns}, **given)
 
 
 def wanted(*pairs: tuple[ColumnElement[Any], Any]) -> list[ColumnElement[bool]]:
-    """Return one condition for each column and its value. A pair whose value is ``None`` gives no condition."""
+    """Return one condition for each column and its value.
+
+    A pair whose value is ``None`` gives no condition.
+    """
     return [column == value for column, value in pairs if value is not None]
 
 
 def seen(table: FromClause, *, leads: bool = False) -> list[ColumnElement[bool]]:
-    """Return the condition that a row belongs to the project of the caller; none for a caller of all projects.
+    """Return the condition that a row belongs to the project of the caller; none for a caller of
+    all projects.
 
-    ``leads``: an index that begins with the project serves the query. Without it, the other conditions have a better
+    ``leads``: an index that begins with the project serves the query. Without it, the other
+        conditions have a better
     index, and no database may take one of the project, which may have all rows.
     """
     project = projects.only()
@@ -51,9 +59,11 @@ def seen(table: FromClause, *, leads: bool = False) -> list[ColumnElement[bool]]
 
 
 def check_free(there: str, wanted: str | None, what: str) -> None:
-    """Raise ``DuplicateRequest`` if a name belongs to a row of another project, of which the text shows nothing.
+    """Raise ``DuplicateRequest`` if a name belongs to a row of another project, of which the text
+    shows nothing.
 
-    ``there`` is the project of the row. ``wanted`` is the one that the caller wants; ``None``: its own, or any.
+    ``there`` is the project of the row. ``wanted`` is the one that the caller wants; ``None``: its
+    own, or any.
     """
     if there != projects.chosen(wanted, there):
         where = "" if projects.only() is not None else f" in project {there!r}"
@@ -74,8 +84,8 @@ class Fault:
     value: object
     cure: str
     document: bool = False
-    """True when the value is JSON. The text then shows only its length, because it may contain arguments of
-    crawlers."""
+    """True when the value is JSON. The text then shows only its length, because it may contain
+    arguments of crawlers."""
 
     def __str__(self) -> str:
         shown = "NULL" if self.value is None else repr(self.value)
@@ -97,10 +107,13 @@ def where(table: Table, row: Row) -> str:
     return f"{table.name} {', '.join(f'{name} {row[name]}' for name in names if name in row)}"
 
 
-def validated(read: Callable[[Any], R], table: Table, row: Row, column: str, what: str, cure: str) -> R:
+def validated(
+    read: Callable[[Any], R], table: Table, row: Row, column: str, what: str, cure: str
+) -> R:
     """Return the JSON value of a row after its conversion by ``read``.
 
-    ``what`` names the value in the error text. Raises ``RowUnreadable``, which names the first fault and the cure.
+    ``what`` names the value in the error text. Raises ``RowUnreadable``, which names the first
+    fault and the cure.
     """
     try:
         return read(row[column])
@@ -119,7 +132,7 @@ def validated(read: Callable[[Any], R], table: Table, row: Row, column: str, wha
         ) from None
 
 
-# --- schedules and webhooks: people name and define them, and their rows stay after a deletion ---------------------
+# --- schedules and webhooks: people name and define them, and their rows stay after a deletion ----
 
 
 def definition_of(table: Table, row: Row, read: Callable[[Mapping[str, Any]], R]) -> R:
@@ -133,7 +146,8 @@ def definition_of(table: Table, row: Row, read: Callable[[Mapping[str, Any]], R]
             Fault(
                 "definition",
                 json.dumps(row["definition"]),
-                f"{error}; set the definition of the {table.name} again (crawlctl {table.name} update)",
+                f"{error}; set the definition of the {table.name} again (crawlctl {table.name} "
+                "update)",
                 True,
             ),
         ) from None

@@ -1,10 +1,13 @@
-"""Lists by a part of a text, and in another order than that of the number: of runs, managers and graphs.
+"""Lists by a part of a text, and in another order than that of the number: of runs, managers and
+graphs.
 
-No index finds a part of a text, and few columns have an index that gives their order. So both read a window: the newest
-rows that meet the other filters, and no more of them than ``WINDOW``. Upper and lower case are the same.
+No index finds a part of a text, and few columns have an index that gives their order. So both read
+a window: the newest rows that meet the other filters, and no more of them than ``WINDOW``. Upper
+and lower case are the same.
 
-A search that finds too few there goes on among all older rows, but only by what has an index. Columns with few
-different values are compared first, and then the rows of each fitting value are read.
+A search that finds too few there goes on among all older rows, but only by what has an index.
+Columns with few different values are compared first, and then the rows of each fitting value are
+read.
 """
 
 from __future__ import annotations
@@ -16,7 +19,18 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Connection, Select, Subquery, Text, case, func, select, type_coerce
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    Select,
+    Subquery,
+    Text,
+    case,
+    func,
+    select,
+    type_coerce,
+)
 from sqlalchemy import union_all as joined
 
 from crawler_lifecycle.domain import projects
@@ -25,10 +39,12 @@ from crawler_lifecycle.store.columns import json_text
 
 from .rows import Row, seen, wanted
 
-#: The most rows whose texts are read, and the most characters of a JSON document that are read for it.
+#: The most rows whose texts are read, and the most characters of a JSON document that are read for
+#: it.
 WINDOW = 2_000
 DOCUMENT_MAX = 8_000
-#: The most different values of a column that are compared, and the most of them whose older rows are listed.
+#: The most different values of a column that are compared, and the most of them whose older rows
+#: are listed.
 VALUES_MAX = 1_000
 FITTING_MAX = 20
 
@@ -54,8 +70,12 @@ def united(queries: Sequence[Select[Any]]) -> Subquery:
     return joined(*(select(part) for part in parts)).subquery("page")
 
 
-def newest(key: Column[int], queries: Sequence[Select[Any]], limit: int, *columns: Any) -> Select[Any]:
-    """Return a query of the rows with the ids of these queries, the newest first: these columns of them, or all."""
+def newest(
+    key: Column[int], queries: Sequence[Select[Any]], limit: int, *columns: Any
+) -> Select[Any]:
+    """Return a query of the rows with the ids of these queries, the newest first: these columns of
+    them, or all.
+    """
     page = united(queries)
     query = select(*(columns or [key.table])).join(page, page.c[key.name] == key)
     return query.order_by(key.desc()).limit(limit)
@@ -66,12 +86,16 @@ def counted(conn: Connection, queries: Sequence[Select[Any]], most: int) -> int:
     return min(conn.execute(select(func.count()).select_from(united(queries))).scalar_one(), most)
 
 
-def ids_among(conn: Connection, key: Column[int], queries: Sequence[Select[Any]], limit: int) -> Sequence[int]:
+def ids_among(
+    conn: Connection, key: Column[int], queries: Sequence[Select[Any]], limit: int
+) -> Sequence[int]:
     """Return the ids that these queries find, each once, the largest first."""
     if not queries:
         return ()
     among = united(queries).c[key.name]
-    return conn.execute(select(among).distinct().order_by(among.desc()).limit(limit)).scalars().all()
+    return (
+        conn.execute(select(among).distinct().order_by(among.desc()).limit(limit)).scalars().all()
+    )
 
 
 def document(column: ColumnElement[Any]) -> ColumnElement[Any]:
@@ -79,15 +103,25 @@ def document(column: ColumnElement[Any]) -> ColumnElement[Any]:
     return type_coerce(case((func.length(column) <= DOCUMENT_MAX, column)), Text).label(column.key)
 
 
-def has(row: Row, text: str, names: Iterable[str], documents: Mapping[str, Callable[[Any], Iterable[Any]]]) -> bool:
-    """Return whether a row contains a text: in a column of ``names``, or in what a document's function returns.
+def has(
+    row: Row,
+    text: str,
+    names: Iterable[str],
+    documents: Mapping[str, Callable[[Any], Iterable[Any]]],
+) -> bool:
+    """Return whether a row contains a text: in a column of ``names``, or in what a document's
+    function returns.
 
-    A document is decoded only if its written form contains the text. One that somebody edited may have none.
+    A document is decoded only if its written form contains the text. One that somebody edited may
+    have none.
     """
     if any(text in str(row[name]).casefold() for name in names if row[name]):
         return True
     written = json_text(text)[1:-1]
-    return any(written in (row[name] or "").casefold() and _said(row[name], text, of) for name, of in documents.items())
+    return any(
+        written in (row[name] or "").casefold() and _said(row[name], text, of)
+        for name, of in documents.items()
+    )
 
 
 def _said(stored: str, text: str, of: Callable[[Any], Iterable[Any]]) -> bool:
@@ -108,10 +142,12 @@ def found(
     older: Callable[[int, str, int, list[str]], Sequence[int]],
     left: Sequence[str],
 ) -> tuple[list[int], Reach]:
-    """Return the ids of the rows that contain the text, in this order. ``page``: the first place and the number.
+    """Return the ids of the rows that contain the text, in this order.
 
-    ``older`` returns ids below one that contain the text, and adds to the list what it did not search. ``left`` is what
-    it never searches.
+    ``page``: the first place and the number.
+
+    ``older`` returns ids below one that contain the text, and adds to the list what it did not
+    search. ``left`` is what it never searches.
     """
     offset, limit = page
     rows = window if search is None else [row for row in window if fits(row, search.casefold())]
@@ -127,11 +163,18 @@ def found(
 
 
 def _in_order(rows: Sequence[Row], sort: str, now: datetime) -> list[Row]:
-    """Return the rows in this order. Those without a value are last, and among equal ones the newest is first."""
+    """Return the rows in this order.
+
+    Those without a value are last, and among equal ones the newest is first.
+    """
     by = sort.removeprefix("-")
 
     def value(row: Row) -> Any:
-        return row["started_at"] and (row["ended_at"] or now) - row["started_at"] if by == "took" else row[by]
+        return (
+            row["started_at"] and (row["ended_at"] or now) - row["started_at"]
+            if by == "took"
+            else row[by]
+        )
 
     known = [row for row in rows if value(row) is not None]
     known.sort(key=value, reverse=sort.startswith("-"))
@@ -150,7 +193,8 @@ def numbers(search: str, below: int) -> Iterator[tuple[int, int]]:
 def distinct(conn: Connection, column: Column[Any], most: int) -> list[str]:
     """Return different values of a column, at most ``most``."""
     own = seen(column.table, leads=True)
-    # With the project among the columns, MariaDB and MySQL jump in its index from one value to the next.
+    # With the project among the columns, MariaDB and MySQL jump in its index from one value to the
+    # next.
     columns = [column.table.c.project, column] if own else [column]
     values = select(*columns).distinct().where(column.is_not(None), *own).limit(most)
     return [row[-1] for row in conn.execute(values)]
@@ -171,7 +215,9 @@ class ListColumns:
     key: Column[int]
     name: Column[Any]
     texts: Sequence[str]
-    """Columns that are searched. If the key is among them, older rows are also found by the beginning of it."""
+    """Columns that are searched. If the key is among them, older rows are also found by the
+    beginning of it.
+    """
     documents: Mapping[str, Callable[[Any], Iterable[Any]]]
     """JSON columns that are searched: what each says."""
     sorts: Mapping[str, Sequence[ColumnElement[Any]]]
@@ -182,8 +228,9 @@ class ListColumns:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A list of managers or graphs, the newest first. Each of ``kinds`` has its own query, so that an index gives the
-    order."""
+    """A list of managers or graphs, the newest first.
+
+    Each of ``kinds`` has its own query, so that an index gives the order."""
 
     of: ListColumns
     given: str | None
@@ -195,7 +242,10 @@ class Listing:
         """Return queries of the ids of the page: one, or one for each kind."""
         key = self.of.key
         conditions = [*more, *([] if self.before is None else [key < self.before])]
-        conditions += [*wanted((self.of.name, self.given)), *seen(key.table, leads=self.given is None)]
+        conditions += [
+            *wanted((self.of.name, self.given)),
+            *seen(key.table, leads=self.given is None),
+        ]
         query = select(key).where(*conditions).order_by(key.desc()).limit(limit)
         return [query.where(kind) for kind in self.kinds] or [query]
 
@@ -204,22 +254,36 @@ class Listing:
         return newest(self.of.key, self.page(limit), limit, *columns)
 
     def search(
-        self, conn: Connection, search: str | None, sort: str | None, page: tuple[int, int], now: datetime
+        self,
+        conn: Connection,
+        search: str | None,
+        sort: str | None,
+        page: tuple[int, int],
+        now: datetime,
     ) -> tuple[list[int], Reach]:
-        """Return the ids of the rows that contain the text, in this order. ``page``: the first place and the number."""
+        """Return the ids of the rows that contain the text, in this order.
+
+        ``page``: the first place and the number.
+        """
         of = self.of
         table = self.of.key.table.c
         columns: dict[str, Any] = {of.key.name: of.key}
         if search is not None:
-            columns |= {name: table[name] for name in of.texts} | {name: document(table[name]) for name in of.documents}
+            columns |= {name: table[name] for name in of.texts} | {
+                name: document(table[name]) for name in of.documents
+            }
         columns |= {one.name: one for one in of.sorts.get((sort or "").removeprefix("-"), ())}
         window = conn.execute(self.rows(WINDOW, *columns.values())).mappings().all()
         fits = partial(has, names=of.texts, documents=of.documents)
         older = partial(self._older, conn)
         return found(window, of.key.name, search, sort, page, now, fits, older, of.left)
 
-    def _older(self, conn: Connection, before: int, search: str, limit: int, left: list[str]) -> Sequence[int]:
-        """Return the ids of rows that have the text in their name, or that begin with this number."""
+    def _older(
+        self, conn: Connection, before: int, search: str, limit: int, left: list[str]
+    ) -> Sequence[int]:
+        """Return the ids of rows that have the text in their name, or that begin with this
+        number.
+        """
         older = replace(self, before=before)
         queries = list[Select[Any]]()
         of = self.of

@@ -15,7 +15,13 @@ from sqlalchemy import Column, ColumnElement, Connection, Select, Table, func, s
 
 from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain.bounds import ID_MAX, MOST
-from crawler_lifecycle.domain.errors import Fenced, QuotaReached, RunIsLive, RunNotFound, TooManyOpen
+from crawler_lifecycle.domain.errors import (
+    Fenced,
+    QuotaReached,
+    RunIsLive,
+    RunNotFound,
+    TooManyOpen,
+)
 from crawler_lifecycle.domain.names import ended_key
 from crawler_lifecycle.domain.pools import NO_POOLS, Pools
 from crawler_lifecycle.domain.projects import only
@@ -32,7 +38,8 @@ from .rows import Row, change_row, seen
 
 log = logging.getLogger(__name__)
 
-#: A function that is called after a commit, with the transitions and corrections that the transaction added.
+#: A function that is called after a commit, with the transitions and corrections that the
+#: transaction added.
 Told = Callable[[CommittedChanges], None]
 
 
@@ -43,7 +50,10 @@ _FORMER_MAX = 20
 
 _STOP = ("requested_at", "force", "requested_by", "reason", "limit", "escalated")
 #: The values of the stop columns of a row without a stop.
-NO_STOP: Mapping[str, Any] = {f"stop_{name}": None for name in _STOP} | {"stop_force": False, "stop_escalated": False}
+NO_STOP: Mapping[str, Any] = {f"stop_{name}": None for name in _STOP} | {
+    "stop_force": False,
+    "stop_escalated": False,
+}
 
 
 def stop_values(stop: StopIntent) -> dict[str, Any]:
@@ -52,12 +62,17 @@ def stop_values(stop: StopIntent) -> dict[str, Any]:
 
 
 def read_row(
-    conn: Connection, table: Table, id: int, columns: Sequence[Column[Any]] | None = None, *, lock: str | None = None
+    conn: Connection,
+    table: Table,
+    id: int,
+    columns: Sequence[Column[Any]] | None = None,
+    *,
+    lock: str | None = None,
 ) -> dict[Any, Any]:
     """Return the row of ``table`` with this number. Raises ``RunNotFound``.
 
-    ``lock`` keeps it locked until the end of the transaction: ``write`` against all other locks, ``share`` only against
-    ``write`` locks.
+    ``lock`` keeps it locked until the end of the transaction: ``write`` against all other locks,
+    ``share`` only against ``write`` locks.
     """
     [key] = table.primary_key
     query = select(*(columns or table.c)).where(key == id, *seen(table))
@@ -75,7 +90,9 @@ def check_owner(row: Row, fence: ManagerFence | GraphFence) -> None:
     wanted = {name: value for name, value in asdict(fence).items() if value is not None}
     found = {name: row[name] for name in wanted}
     if found != wanted:
-        now, late = (", ".join(f"{name} {value}" for name, value in one.items()) for one in (found, wanted))
+        now, late = (
+            ", ".join(f"{name} {value}" for name, value in one.items()) for one in (found, wanted)
+        )
         log.warning("refused a late write: %s may no longer write; the row has %s", late, now)
         raise Fenced(f"{late} may no longer write; the row has {now}")
 
@@ -84,7 +101,8 @@ def check_owner(row: Row, fence: ManagerFence | GraphFence) -> None:
 class RowUnit(ABC):
     """A write transaction on a locked row. Other writers of this program wait for its end.
 
-    ``row`` is the row that will be committed. Changes are collected in it, and written at the end of the transaction.
+    ``row`` is the row that will be committed. Changes are collected in it, and written at the end
+    of the transaction.
     """
 
     table: ClassVar[Table]
@@ -113,7 +131,9 @@ class RowUnit(ABC):
 
     def set(self, **values: Any) -> None:
         """Change columns. An event will report it if one of the values differs."""
-        self.changed = self.changed or any(self.row[name] != value for name, value in values.items())
+        self.changed = self.changed or any(
+            self.row[name] != value for name, value in values.items()
+        )
         self.row.update(values)
 
     def write(self) -> None:
@@ -127,23 +147,28 @@ class RowUnit(ABC):
     def take(self, owner: Owner, *, over: bool) -> bool:
         """Make ``owner`` the owner of the row. A second call changes nothing.
 
-        Returns true when the row had another owner, so that its next attempt begins. ``over``: the manager or graph has
-        ended. Raises ``RunIsLive`` when the other owner may still work, and ``Fenced`` when ``owner`` has lost the row
-        before.
+        Returns true when the row had another owner, so that its next attempt begins. ``over``: the
+        manager or graph has ended. Raises ``RunIsLive`` when the other owner may still work, and
+        ``Fenced`` when ``owner`` has lost the row before.
         """
-        # Temporal has at most one open execution of a workflow id, so a former owner with the same id is closed.
+        # Temporal has at most one open execution of a workflow id, so a former owner with the same
+        # id is closed.
         row = self.row
         mine = {"owner_workflow_id": owner.workflow_id, "owner_run_id": owner.first_run_id}
         what = f"{self.table.name.capitalize()} {self.id}"
         if row["owner_run_id"] == owner.first_run_id:
             return False
         if owner.first_run_id in row["former_owners"]:
-            raise Fenced(f"{what} was taken from owner {owner.first_run_id}, which may not claim it again")
+            raise Fenced(
+                f"{what} was taken from owner {owner.first_run_id}, which may not claim it again"
+            )
         if row["owner_run_id"] is None:
             self.set(**mine)
             return False
         if not over and row["owner_workflow_id"] != owner.workflow_id:
-            raise RunIsLive(f"{what} is owned by workflow {row['owner_workflow_id']!r}; stop it first")
+            raise RunIsLive(
+                f"{what} is owned by workflow {row['owner_workflow_id']!r}; stop it first"
+            )
         former = [*row["former_owners"], row["owner_run_id"]][-_FORMER_MAX:]
         self.set(**mine, former_owners=former, attempt=row["attempt"] + 1)
         return True
@@ -163,7 +188,10 @@ class RowUnit(ABC):
         """Return the counts that events contain in addition to the columns."""
 
     def announce(self, type: str, key: str | None = None) -> None:
-        """Append an event with the present state. It must be the last statement of the transaction."""
+        """Append an event with the present state.
+
+        It must be the last statement of the transaction.
+        """
         body = facts(self.row, *self.told, "project", "started_at", "ended_at")
         body |= {"waiting": self.row["waiting_for"], **self.figures()}
         uid = self.row[f"{self.table.name}_uid"]
@@ -171,7 +199,10 @@ class RowUnit(ABC):
         insert_event(self.conn, self.now, type, self.subject, uid, body, **more)
 
     def end(self, type: str, **values: Any) -> None:
-        """Record the end, and append an event of this type. It must be the last statement of the transaction."""
+        """Record the end, and append an event of this type.
+
+        It must be the last statement of the transaction.
+        """
         self.set(**values, ended_at=self.now, waiting_for=None)
         self.write()
         self.changed = False
@@ -179,7 +210,8 @@ class RowUnit(ABC):
         row = self.row
         key = ended_key(name, self.id, row[f"{name}_uid"], row["attempt"])
         there = select(outbox_event.c.seq).where(outbox_event.c.event_key == key)
-        # The event may exist already: this attempt ended before, and a command or a manual edit opened it again.
+        # The event may exist already: this attempt ended before, and a command or a manual edit
+        # opened it again.
         self.announce(type, None if self.conn.execute(there).one_or_none() is not None else key)
 
 
@@ -224,12 +256,16 @@ class StorePart:
         """The pools of the settings that the present caller may use."""
         return self._pools.of_project(only())
 
-    def _check_most(self, conn: Connection, table: Table, is_open: ColumnElement[bool], project: str) -> None:
-        """Raise ``TooManyOpen`` or ``QuotaReached`` unless this project may have one more open row of this table.
+    def _check_most(
+        self, conn: Connection, table: Table, is_open: ColumnElement[bool], project: str
+    ) -> None:
+        """Raise ``TooManyOpen`` or ``QuotaReached`` unless this project may have one more open row
+        of this table.
 
-        The projects share the limit of the installation. One that has less than an equal share is never refused because
-        of the others, so that together they may have some more than the limit. Other transactions that open a row wait
-        for this one, so that together they cannot exceed it.
+        The projects share the limit of the installation. One that has less than an equal share is
+        never refused because of the others, so that together they may have some more than the
+        limit. Other transactions that open a row wait for this one, so that together they cannot
+        exceed it.
         """
         conn.execute(select(outbox_counter.c.seq).with_for_update())
         kind = f"{table.name}s"
@@ -238,7 +274,9 @@ class StorePart:
         quota = quota_of(self._quotas, project, kind)
         if quota is not None and (used := _count(conn, table, is_open, mine)) >= quota:
             text = f"quota {kind} of project {project}: {used} of {quota} in use"
-            raise QuotaReached(f"{text}; end or delete one, or ask the operator to raise it (LIFECYCLE_QUOTAS)")
+            raise QuotaReached(
+                f"{text}; end or delete one, or ask the operator to raise it (LIFECYCLE_QUOTAS)"
+            )
         if _count(conn, table, is_open) < most:
             return
         there = Counter(conn.execute(select(table.c.project).where(is_open)).scalars())
@@ -246,7 +284,9 @@ class StorePart:
         if there[project] >= max(share, min(most, 1)):
             limit = f"at most {most} {kind} may be open (LIFECYCLE_LIMITS__{kind.upper()})"
             own = f" ({there[project]} of project {project})" if share < most else ""
-            raise TooManyOpen(f"{limit}, and as many are{own}; end or delete one, or raise the limit")
+            raise TooManyOpen(
+                f"{limit}, and as many are{own}; end or delete one, or raise the limit"
+            )
 
     def _rows(self, query: Select[Any]) -> Sequence[Row]:
         with self._db.reading() as conn:

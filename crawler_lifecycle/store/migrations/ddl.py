@@ -1,4 +1,6 @@
-"""Statements for migrations: the frozen first schema, and changes of large tables while services use them."""
+"""Statements for migrations: the frozen first schema, and changes of large tables while services
+use them.
+"""
 
 from __future__ import annotations
 
@@ -16,26 +18,35 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.schema import CreateColumn
 
 _FOLDER = Path(__file__).parent / "versions"
-_CREATES = re.compile(r"CREATE (?:TABLE IF NOT EXISTS|INDEX|UNIQUE INDEX) [`\"]?(\w+)[`\"]?(?: ON [`\"]?(\w+))?")
-#: Seconds for which an ALTER waits for transactions that use its table. All later statements on the table wait behind
-#: it, so it gives up soon and tries again.
+_CREATES = re.compile(
+    r"CREATE (?:TABLE IF NOT EXISTS|INDEX|UNIQUE INDEX) [`\"]?(\w+)[`\"]?(?: ON [`\"]?(\w+))?"
+)
+#: Seconds for which an ALTER waits for transactions that use its table. All later statements on the
+#: table wait behind it, so it gives up soon and tries again.
 _WAIT_S = 2
 _TRIES = 60
 #: The most rows that one transaction fills.
 _ROWS = 10_000
-#: MySQL and MariaDB: a lock was not free in time, and an algorithm that this server does not have for this change.
+#: MySQL and MariaDB: a lock was not free in time, and an algorithm that this server does not have
+#: for this change.
 _NOT_FREE = 1205
 _NO_ALGORITHM = {1221, 1845, 1846, 4080, 4092}
 
 
 def frozen_statements(dialect: str, version: str = "0001") -> list[str]:
-    """Return the statements of a version that create tables: those of the first schema, or later ones."""
-    return (_FOLDER / f"{version}.{dialect}.sql").read_text().rstrip().removesuffix(";").split(";\n\n")
+    """Return the statements of a version that create tables: those of the first schema, or later
+    ones.
+    """
+    return (
+        (_FOLDER / f"{version}.{dialect}.sql").read_text().rstrip().removesuffix(";").split(";\n\n")
+    )
 
 
 @functools.cache
 def first_columns() -> Mapping[str, frozenset[str]]:
-    """Return the columns of each table of the first schema, in the order in which the tables are created."""
+    """Return the columns of each table of the first schema, in the order in which the tables are
+    created.
+    """
     found = {}
     for statement in frozen_statements("sqlite"):
         if (made := _CREATES.match(statement)) and not made[2]:
@@ -49,8 +60,9 @@ def create_first(connection: Connection) -> None:
 
 
 def create_tables(connection: Connection, version: str) -> None:
-    """Create the tables of a version. Tables and indexes that exist already stay: MySQL does not roll back an
-    interrupted upgrade.
+    """Create the tables of a version.
+
+    Tables and indexes that exist already stay: MySQL does not roll back an interrupted upgrade.
     """
     for statement in frozen_statements(connection.dialect.name, version):
         made = _CREATES.match(statement)
@@ -59,28 +71,40 @@ def create_tables(connection: Connection, version: str) -> None:
 
 
 def add_column(table: str, column: Column[Any], *, sqlite_check: str = "") -> None:
-    """Add a column, unless an interrupted upgrade has added it already. Services go on reading and writing the table.
+    """Add a column, unless an interrupted upgrade has added it already.
 
-    ``sqlite_check`` is what ``store.base.checks`` says about the column's type on SQLite; it says nothing about bytes.
+    Services go on reading and writing the table.
 
-    On MySQL and MariaDB this changes the table's description only, not its rows. The server refuses what it cannot do
-    so; the migration must then do it in another way, and docs/operations-upgrades.md names the table.
+    ``sqlite_check`` is what ``store.base.checks`` says about the column's type on SQLite; it says
+    nothing about bytes.
+
+    On MySQL and MariaDB this changes the table's description only, not its rows. The server refuses
+    what it cannot do so; the migration must then do it in another way, and
+    docs/operations-upgrades.md names the table.
     """
     from alembic import op
 
     connection = op.get_bind()
     if column.name in {found["name"] for found in inspect(connection).get_columns(table)}:
         return
-    statement = f"ALTER TABLE {table} ADD COLUMN {CreateColumn(column).compile(dialect=connection.dialect)}"
+    statement = (
+        f"ALTER TABLE {table} ADD COLUMN {CreateColumn(column).compile(dialect=connection.dialect)}"
+    )
     if connection.dialect.name == "sqlite":
-        statement += f" CONSTRAINT ck_{table}_types_{column.name} CHECK ({sqlite_check})" if sqlite_check else ""
+        statement += (
+            f" CONSTRAINT ck_{table}_types_{column.name} CHECK ({sqlite_check})"
+            if sqlite_check
+            else ""
+        )
         connection.exec_driver_sql(statement)
     else:
         _alter(connection, statement, ("INSTANT", "INPLACE"))
 
 
 def add_index(table: str, name: str, *columns: str) -> None:
-    """Add an index, unless it exists already. MySQL and MariaDB build it while services read and write the table.
+    """Add an index, unless it exists already.
+
+    MySQL and MariaDB build it while services read and write the table.
 
     They read the whole table once: count a minute for some millions of rows.
     """
@@ -92,13 +116,16 @@ def add_index(table: str, name: str, *columns: str) -> None:
     if connection.dialect.name == "sqlite":
         op.create_index(name, table, list(columns))
     else:
-        _alter(connection, f"ALTER TABLE {table} ADD INDEX {name} ({', '.join(columns)})", ("INPLACE",))
+        _alter(
+            connection, f"ALTER TABLE {table} ADD INDEX {name} ({', '.join(columns)})", ("INPLACE",)
+        )
 
 
 def replace_check(table: str, name: str, before: str, after: str) -> None:
     """Replace a constraint of ``store.base.checks``. No other table may refer to this one.
 
-    All databases copy the table for it, and writes to it wait: docs/operations-upgrades.md names it.
+    All databases copy the table for it, and writes to it wait: docs/operations-upgrades.md names
+    it.
     """
     from alembic import op
 
@@ -109,17 +136,23 @@ def replace_check(table: str, name: str, before: str, after: str) -> None:
         if not inspect(connection).get_check_constraints(table):  # MySQL before 8.0.16 has none
             return
         drop = "CONSTRAINT" if getattr(connection.dialect, "is_mariadb", False) else "CHECK"
-        statement = f"ALTER TABLE {table} DROP {drop} ck_{table}_{name}, ADD {constraint} CHECK ({after})"
+        statement = (
+            f"ALTER TABLE {table} DROP {drop} ck_{table}_{name}, ADD {constraint} CHECK ({after})"
+        )
         _patiently(connection, statement)
         return
-    query = text("SELECT sql FROM sqlite_master WHERE tbl_name = :name AND sql IS NOT NULL ORDER BY type DESC, name")
+    query = text(
+        "SELECT sql FROM sqlite_master WHERE tbl_name = :name AND sql IS NOT NULL ORDER BY type "
+        "DESC, name"
+    )
     create, *indexes = connection.execute(query, {"name": table}).scalars()
-    if f"{constraint} CHECK ({before})" not in create:  # an interrupted upgrade has replaced it already
+    # An interrupted upgrade has replaced it already.
+    if f"{constraint} CHECK ({before})" not in create:
         return
     for statement in (
         f"ALTER TABLE {table} RENAME TO {table}_before",
         create.replace(f"{constraint} CHECK ({before})", f"{constraint} CHECK ({after})"),
-        f"INSERT INTO {table} SELECT * FROM {table}_before",  # noqa: S608 - both names are fixed
+        f"INSERT INTO {table} SELECT * FROM {table}_before",  # noqa: S608
         f"DROP TABLE {table}_before",
         *indexes,
     ):
@@ -129,7 +162,8 @@ def replace_check(table: str, name: str, before: str, after: str) -> None:
 def fill_column(table: str, key: str, column: str, value: str, where: str) -> None:
     """Set a new column, which is null, to the SQL ``value`` in the rows that are ``where``.
 
-    Each transaction changes few rows, so no service waits long for one. An upgrade that was interrupted continues.
+    Each transaction changes few rows, so no service waits long for one. An upgrade that was
+    interrupted continues.
     """
     from alembic import op
 

@@ -1,4 +1,6 @@
-"""Alembic's environment: it uses the connection that ``schema_version.upgrade`` has opened and locked."""
+"""Alembic's environment: it uses the connection that ``schema_version.upgrade`` has opened and
+locked.
+"""
 
 from alembic import context
 

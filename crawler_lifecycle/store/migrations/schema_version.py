@@ -1,4 +1,6 @@
-"""The version of the schema: the version that a database has, the version of this build, and the upgrade."""
+"""The version of the schema: the version that a database has, the version of this build, and the
+upgrade.
+"""
 
 from __future__ import annotations
 
@@ -31,15 +33,23 @@ _MIGRATIONS = Path(__file__).parent
 _CONSTANT = re.compile(r'^(revision|WORKS_FROM|FINGERPRINT) = "([^"]+)"$', re.MULTILINE)
 #: All columns that this build reads and writes, by the database's own words.
 _COLUMNS = {
-    "sqlite": "SELECT m.name, c.name FROM sqlite_master m, pragma_table_info(m.name) c WHERE m.type = 'table'",
-    "mysql": "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = DATABASE()",
+    "sqlite": (
+        "SELECT m.name, c.name FROM sqlite_master m, pragma_table_info(m.name) c WHERE "
+        "m.type = 'table'"
+    ),
+    "mysql": (
+        "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = "
+        "DATABASE()"
+    ),
 }
 _SHOWN = 5
 _RECREATE = "run: crawlctl db upgrade --recreate, which DELETES all that the database records"
 _LOCK_WAIT_S = 120
-#: How long after an upgrade the former build may return, and replays what workflows have done meanwhile.
+#: How long after an upgrade the former build may return, and replays what workflows have done
+#: meanwhile.
 ROLLBACK = timedelta(days=1)
-#: The answer timeout of migrations. A migration of a large table may take much longer than other statements.
+#: The answer timeout of migrations. A migration of a large table may take much longer than other
+#: statements.
 _ANSWER_TIMEOUT_S = 3600.0
 
 
@@ -56,7 +66,8 @@ def _config() -> Config:
 def _migrations() -> tuple[Mapping[str, str], ...]:
     """Return the constants of all migrations, the oldest first.
 
-    Each service reads them when it starts. Alembic, which would import the modules, takes 0.1 s to import itself.
+    Each service reads them when it starts. Alembic, which would import the modules, takes 0.1 s to
+    import itself.
     """
     files = sorted((_MIGRATIONS / "versions").glob("[0-9]*.py"))
     return tuple(dict(_CONSTANT.findall(file.read_text())) for file in files)
@@ -69,7 +80,10 @@ def head_version() -> str:
 
 @functools.cache
 def known_versions() -> tuple[str, ...]:
-    """Return the schema versions that this build knows, the oldest first. The last one is its own."""
+    """Return the schema versions that this build knows, the oldest first.
+
+    The last one is its own.
+    """
     return tuple(found["revision"] for found in _migrations())
 
 
@@ -87,13 +101,18 @@ class Schema:
     works_from: str | None = None
     """The oldest version whose builds still work on this schema; ``None``: it was not read."""
     lacks: tuple[str, ...] = ()
-    """Tables, and columns of other tables, that a database of this version has, and this one lacks."""
+    """Tables, and columns of other tables, that a database of this version has, and this one
+    lacks.
+    """
     foreign: bool = False
     """Whether another build with a migration of the same number made the tables in another way."""
 
     @property
     def newer(self) -> bool:
-        """Return whether this build does not know the version. A newer build has made the schema then."""
+        """Return whether this build does not know the version.
+
+        A newer build has made the schema then.
+        """
         return self.version is not None and self.version not in known_versions()
 
     @property
@@ -117,39 +136,64 @@ class Schema:
             lacks = f"{found}, but lacks {', '.join(self.lacks[:_SHOWN])}{more}"
             if works:
                 return lacks, f"restore a whole backup, or {_RECREATE}"
-            return f"{lacks}: a build from before the first schema that can be upgraded made it", _RECREATE
+            return (
+                f"{lacks}: a build from before the first schema that can be upgraded made it",
+                _RECREATE,
+            )
         if self.foreign:
-            how = "its tables differ from this build's: a build with another migration of this number made it"
+            how = (
+                "its tables differ from this build's: a build with another migration of this "
+                "number made it"
+            )
             return f"{found}, and {how}", f"run that build, or {_RECREATE}"
         if works:
             return None
         if self.newer:
-            least = f"; it needs a build with schema {self.works_from} or later" if self.works_from else ""
-            unknown = f"{found}, which this build (schema {head}) does not know{least}. A newer version made it"
+            least = (
+                f"; it needs a build with schema {self.works_from} or later"
+                if self.works_from
+                else ""
+            )
+            unknown = (
+                f"{found}, which this build (schema {head}) does not know{least}. A newer "
+                "version made it"
+            )
             return unknown, "run that version, or restore an older backup"
         return f"{found}, this build needs {head}", "run: crawlctl db upgrade"
 
     def __str__(self) -> str:
         if self.newer and self.problem is None:
-            return f"{self.version}, which is newer than this build's {head_version()} and works with it"
+            return (
+                f"{self.version}, which is newer than this build's {head_version()} and works "
+                "with it"
+            )
         return self.version or "none"
 
 
 def schema_of(connection: Connection) -> Schema:
     """Return the schema of the database."""
     versioned = inspect(connection).has_table("alembic_version")
-    found = Schema(connection.scalar(text("SELECT version_num FROM alembic_version")) if versioned else None)
+    found = Schema(
+        connection.scalar(text("SELECT version_num FROM alembic_version")) if versioned else None
+    )
     if found.version is None:
-        # An upgrade that was interrupted leaves out tables, but no column: each table is created at once.
-        return replace(found, lacks=tuple(one for one in _lacking(connection, first_columns()) if "." in one))
+        # An upgrade that was interrupted leaves out tables, but no column: each table is created at
+        # once.
+        return replace(
+            found, lacks=tuple(one for one in _lacking(connection, first_columns()) if "." in one)
+        )
     if not found.newer and found.version != head_version():
         return replace(found, lacks=_lacking(connection, first_columns()))
-    lacks = _lacking(connection, {table.name: frozenset(table.c.keys()) for table in metadata.sorted_tables})
+    lacks = _lacking(
+        connection, {table.name: frozenset(table.c.keys()) for table in metadata.sorted_tables}
+    )
     if found.newer:
         # For a version that this build knows, ``works_from`` is not needed.
         told = inspect(connection).has_table(schema_compatibility.name)
         works_from = connection.scalar(select(schema_compatibility.c.works_from)) if told else None
-        return replace(found, works_from=works_from, lacks=lacks if works_from in known_versions() else ())
+        return replace(
+            found, works_from=works_from, lacks=lacks if works_from in known_versions() else ()
+        )
     kept = None if lacks else connection.scalar(select(schema_compatibility.c.fingerprint))
     return replace(found, lacks=lacks, foreign=not lacks and kept != head_fingerprint())
 
@@ -162,12 +206,18 @@ def _lacking(connection: Connection, wanted: Mapping[str, frozenset[str]]) -> tu
     tables = [f"table {table}" for table in sorted(wanted.keys() - found.keys())]
     return (
         *tables,
-        *(f"{table}.{one}" for table in sorted(wanted.keys() & found) for one in sorted(wanted[table] - found[table])),
+        *(
+            f"{table}.{one}"
+            for table in sorted(wanted.keys() & found)
+            for one in sorted(wanted[table] - found[table])
+        ),
     )
 
 
 def read_schema(url: str) -> Schema:
-    """Return the schema of the database at ``url``. A SQLite file that does not exist has none, and is not created.
+    """Return the schema of the database at ``url``.
+
+    A SQLite file that does not exist has none, and is not created.
 
     Raises ``InvalidRequest`` for an invalid URL, and ``StoreUnavailable``.
     """
@@ -179,13 +229,15 @@ def read_schema(url: str) -> Schema:
 
 
 def upgrade(url: str) -> None:
-    """Upgrade the database at ``url`` to the schema version of this build. Creates a SQLite file and its folder if
-    needed.
+    """Upgrade the database at ``url`` to the schema version of this build.
 
-    A second call changes nothing and needs only read rights. Concurrent calls wait for each other. A newer schema on
-    which this build can work stays as it is (after the rollback of a deployment). A migration skips tables and indexes
-    that exist already. Raises ``InvalidRequest``, ``StoreUnavailable``, and ``NotInThisState`` for a schema on which
-    this build cannot work: a newer one, and one that no migration begins with.
+    Creates a SQLite file and its folder if needed.
+
+    A second call changes nothing and needs only read rights. Concurrent calls wait for each other.
+    A newer schema on which this build can work stays as it is (after the rollback of a deployment).
+    A migration skips tables and indexes that exist already. Raises ``InvalidRequest``,
+    ``StoreUnavailable``, and ``NotInThisState`` for a schema on which this build cannot work: a
+    newer one, and one that no migration begins with.
     """
     found = read_schema(url)
     if found.version == head_version() and found.problem is None:
@@ -203,10 +255,16 @@ def recreate(url: str) -> None:
         found = schema_of(connection)
         if not (found.lacks or found.foreign):
             why = found.problem or f"It has schema version {found}, which this build works with"
-            raise NotInThisState(f"--recreate would delete all records of the database, and nothing demands it. {why}")
+            raise NotInThisState(
+                "--recreate would delete all records of the database, and nothing demands "
+                f"it. {why}"
+            )
         if connection.dialect.name == "mysql":
             connection.execute(text("SET SESSION foreign_key_checks = 0"))
-        for table in (*(table.name for table in reversed(metadata.sorted_tables)), "alembic_version"):
+        for table in (
+            *(table.name for table in reversed(metadata.sorted_tables)),
+            "alembic_version",
+        ):
             connection.execute(text(f"DROP TABLE IF EXISTS {table}"))
         _upgrade(connection)
 
@@ -217,8 +275,9 @@ def _changing(url: str) -> Iterator[Connection]:
     parsed = parse_url(url)
     if parsed.get_backend_name() == "sqlite" and parsed.database:
         Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
-    # On SQLite the writing transaction is the lock, and it rolls back a migration that fails. On MySQL the version must
-    # be committed before the lock is released, so the commit is inside of the block.
+    # On SQLite the writing transaction is the lock, and it rolls back a migration that fails. On
+    # MySQL the version must be committed before the lock is released, so the commit is inside of
+    # the block.
     with (
         Database.alone(parsed, _ANSWER_TIMEOUT_S) as database,
         translated(),
@@ -241,34 +300,52 @@ def _upgrade(connection: Connection) -> None:
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
     _record_build(connection, upgraded=found.version is not None)
-    # Without a version, tables of any build may have been there, and "create if it does not exist" left them.
+    # Without a version, tables of any build may have been there, and "create if it does not exist"
+    # left them.
     if (problem := schema_of(connection).problem) is not None:
         raise NotInThisState(problem)
 
 
 def _record_build(connection: Connection, *, upgraded: bool) -> None:
-    """Record the fingerprint of this build, and the oldest version whose builds still work on this schema: the latest
-    ``WORKS_FROM`` of all migrations. After an upgrade, also record how long the former build may return.
+    """Record the fingerprint of this build, and the oldest version whose builds still work on this
+    schema: the latest ``WORKS_FROM`` of all migrations. After an upgrade, also record how long the
+    former build may return.
     """
     versions = known_versions()
     works_from = max((found["WORKS_FROM"] for found in _migrations()), key=versions.index)
     values = {"works_from": works_from, "fingerprint": head_fingerprint()}
     connection.execute(update(schema_compatibility).values(values))
     if upgraded:
-        put_row(connection, process_note, {"kind": UPGRADE, "name": ""}, {"note": "", "ends_at": utc_now() + ROLLBACK})
+        put_row(
+            connection,
+            process_note,
+            {"kind": UPGRADE, "name": ""},
+            {"note": "", "ends_at": utc_now() + ROLLBACK},
+        )
 
 
 @contextmanager
 def _locked(connection: Connection) -> Iterator[None]:
-    """Hold the lock of the schema. On MySQL it is a named lock of the session, because DDL statements commit there."""
+    """Hold the lock of the schema.
+
+    On MySQL it is a named lock of the session, because DDL statements commit there.
+    """
     if connection.dialect.name == "sqlite":
         yield
         return
-    # Named locks belong to the server and not to a database. Their names have at most 64 characters.
+    # Named locks belong to the server and not to a database. Their names have at most 64
+    # characters.
     database = hashlib.sha256(str(connection.engine.url.database).encode()).hexdigest()[:16]
     name = f"crawler_lifecycle_schema_{database}"
-    if connection.execute(text("SELECT GET_LOCK(:name, :wait)"), {"name": name, "wait": _LOCK_WAIT_S}).scalar() != 1:
-        raise StoreUnavailable("Another process has been changing the schema for two minutes; wait, and try again")
+    if (
+        connection.execute(
+            text("SELECT GET_LOCK(:name, :wait)"), {"name": name, "wait": _LOCK_WAIT_S}
+        ).scalar()
+        != 1
+    ):
+        raise StoreUnavailable(
+            "Another process has been changing the schema for two minutes; wait, and try again"
+        )
     try:
         yield
     finally:

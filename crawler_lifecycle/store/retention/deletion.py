@@ -33,15 +33,16 @@ _T = metadata.tables
 _run = _T["run_history"].c
 _task = _T["task_history"]
 _event = _T["outbox_event"]
-#: The keys of large tables, which are changed in pages. Each has the new values of columns with texts of persons and of
-#: crawlers.
+#: The keys of large tables, which are changed in pages. Each has the new values of columns with
+#: texts of persons and of crawlers.
 _PAGED: Mapping[Column[Any], Mapping[str, Any]] = {
     _task.c.task_id: _WORDS | {"outcome": known_outcome(_task.c.outcome), "args": {}},
     _T["status_transition"].c.seq: {"evidence": {}},
     _T["correction"].c.id: {"evidence": {}},
     _event.c.seq: {"body": {"deleted": True}},
 }
-#: The new values for small tables; ``None``: the rows are deleted. Exports keep their status, so that none is retried.
+#: The new values for small tables; ``None``: the rows are deleted. Exports keep their status, so
+#: that none is retried.
 _SMALL: Mapping[str, Mapping[str, Any] | None] = {
     "cancellation_log": {"reason": None},
     "export_record": {"url": None, "error": None},
@@ -54,17 +55,21 @@ class DeletionStore(RunPart):
     """The deletion of runs, and its progress."""
 
     def ask_deletion(self, run_id: int, requested_by: str | None) -> tuple[RunRow, bool]:
-        """Record the request to delete the data of a run. Returns the run, and whether this call recorded the request.
+        """Record the request to delete the data of a run.
 
-        From now on writes to the run raise ``RunDeleted``. Raises ``RunNotFound``. Raises ``NotInThisState`` while the
-        run executes, or while its manager or its graph still needs its data.
+        Returns the run, and whether this call recorded the request.
+
+        From now on writes to the run raise ``RunDeleted``. Raises ``RunNotFound``. Raises
+        ``NotInThisState`` while the run executes, or while its manager or its graph still needs its
+        data.
         """
         with self._unit(run_id, of_deleted=True) as unit:
             if unit.run["deleted_at"] is not None:
                 return run_row(unit.run), False
             if not unit.status.terminal:
                 raise NotInThisState(
-                    f"Run {run_id} is {unit.status}; stop it first (crawlctl stop {run_id}), and wait for its end"
+                    f"Run {run_id} is {unit.status}; stop it first (crawlctl stop {run_id}), and "
+                    "wait for its end"
                 )
             for feature in _FEATURES:
                 feature.check_deletion(unit)
@@ -76,15 +81,18 @@ class DeletionStore(RunPart):
 
     def open_deletions(self, older_than: datetime) -> list[RunRow]:
         """Return runs whose deletion was requested before ``older_than`` and has not ended."""
-        query = select(_T["run_history"]).where(_run.deletion_ended_at.is_(None), _run.deleted_at < older_than)
+        query = select(_T["run_history"]).where(
+            _run.deletion_ended_at.is_(None), _run.deleted_at < older_than
+        )
         return [run_row(row) for row in self._rows(query.order_by(_run.deleted_at).limit(100))]
 
     def delete_texts(self, run: RunRef, alive: Callable[[], None]) -> dict[str, int]:
-        """Remove texts of persons and crawlers from all rows about the run. Returns the number of rows of each large
-        table.
+        """Remove texts of persons and crawlers from all rows about the run.
 
-        It uses many transactions. ``alive`` is called between two of them, and may raise an error to end the work. A
-        second call does the same again.
+        Returns the number of rows of each large table.
+
+        It uses many transactions. ``alive`` is called between two of them, and may raise an error
+        to end the work. A second call does the same again.
         """
         gone = {key.table.name: self._delete_pages(run, key, alive) for key in _PAGED}
         with self._unit(run.run_id, of_deleted=True) as unit:
@@ -92,13 +100,24 @@ class DeletionStore(RunPart):
             forget_staged(unit)
             for name, words in _SMALL.items():
                 mine = _T[name].c.run_id == run.run_id
-                unit.conn.execute(delete(_T[name]).where(mine) if words is None else _taken(_T[name], mine, words))
+                unit.conn.execute(
+                    delete(_T[name]).where(mine) if words is None else _taken(_T[name], mine, words)
+                )
             for feature in _FEATURES:
                 feature.delete_texts(unit)
             unit.update_run(
                 request={**unit.run["request"], "args": {}, "settings": {}, "tags": []},
                 outcome=unit.run["outcome"] if unit.run["outcome"] in OUTCOMES else None,
-                **dict.fromkeys(("cause", "waiting_for", "look_error", "look_error_since", "stop_reason", "fields")),
+                **dict.fromkeys(
+                    (
+                        "cause",
+                        "waiting_for",
+                        "look_error",
+                        "look_error_since",
+                        "stop_reason",
+                        "fields",
+                    )
+                ),
             )
         return gone
 
@@ -124,34 +143,53 @@ class DeletionStore(RunPart):
             alive()
 
     def forget_former(self) -> None:
-        """Remove former contents of all rows from the files of a SQLite database. Raises ``StoreUnavailable``."""
+        """Remove former contents of all rows from the files of a SQLite database.
+
+        Raises ``StoreUnavailable``.
+        """
         self._db.empty_log()
 
     def note_deletion(
-        self, run: RunRef, gone: Mapping[str, int | None], left: Mapping[str, str | None], *, ended: bool = False
+        self,
+        run: RunRef,
+        gone: Mapping[str, int | None],
+        left: Mapping[str, str | None],
+        *,
+        ended: bool = False,
     ) -> None:
         """Add to the report of the deletion.
 
-        ``gone`` has the number of removed objects of each location (``None``: all). ``left`` has the reason why data at
-        a location is left (``None``: it is not left any more). ``ended``: the deletion has ended.
+        ``gone`` has the number of removed objects of each location (``None``: all). ``left`` has
+        the reason why data at a location is left (``None``: it is not left any more). ``ended``:
+        the deletion has ended.
         """
         with self._unit(run.run_id, of_deleted=True) as unit:
             check_run(unit.run, run)
             report = unit.run["deletion"]
-            most = {where: max(n or 0, report["gone"].get(where) or 0) or n for where, n in gone.items()}
-            rest = {where: why for where, why in {**report["left"], **left}.items() if why is not None}
+            most = {
+                where: max(n or 0, report["gone"].get(where) or 0) or n for where, n in gone.items()
+            }
+            rest = {
+                where: why for where, why in {**report["left"], **left}.items() if why is not None
+            }
             new = {**report, "gone": {**report["gone"], **most}, "left": rest}
             unit.changed = ended and unit.run["deletion_ended_at"] is None
-            unit.update_run(deletion=new, **({"deletion_ended_at": unit.now} if unit.changed else {}))
+            unit.update_run(
+                deletion=new, **({"deletion_ended_at": unit.now} if unit.changed else {})
+            )
 
 
 def _theirs(run: Row) -> dict[str, str]:
-    """Return the owners that keep the arguments of the run, with the reason: its manager or graph, and its schedule.
+    """Return the owners that keep the arguments of the run, with the reason: its manager or graph,
+    and its schedule.
 
-    A person gave the arguments to them and not to the run, so the deletion of the run does not remove them.
+    A person gave the arguments to them and not to the run, so the deletion of the run does not
+    remove them.
     """
     begun_by = (run["parent"], run["schedule"] and f"schedule {run['schedule']}")
-    return {who: "it keeps the definition of the run, with its arguments" for who in begun_by if who}
+    return {
+        who: "it keeps the definition of the run, with its arguments" for who in begun_by if who
+    }
 
 
 def _taken(table: FromClause, which: ColumnElement[bool], words: Mapping[str, Any]) -> Update:

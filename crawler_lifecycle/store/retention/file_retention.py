@@ -1,6 +1,7 @@
 """Retention of files: the state of a run's files, and the record of their removal.
 
-Exports, resumes and removals of one run happen one after the other, because each of them locks the row of the run.
+Exports, resumes and removals of one run happen one after the other, because each of them locks the
+row of the run.
 """
 
 from __future__ import annotations
@@ -14,7 +15,12 @@ from crawler_lifecycle.domain.names import PROPERTY_FILES_REMOVED
 from crawler_lifecycle.domain.retention import KeptRun, RetentionState, stand_of
 from crawler_lifecycle.store.base.bulk import rows_in
 from crawler_lifecycle.store.base.rows import made
-from crawler_lifecycle.store.runs.tables import export_record, history_property, run_history, task_history
+from crawler_lifecycle.store.runs.tables import (
+    export_record,
+    history_property,
+    run_history,
+    task_history,
+)
 from crawler_lifecycle.store.runs.unit import BY_RUN, RunPart, Unit
 
 _BEGUN = "begun"
@@ -25,18 +31,28 @@ class FileRetentionStore(RunPart):
     """The records about the removal of runs' files."""
 
     def kept_runs(self, run_ids: Sequence[int]) -> list[KeptRun]:
-        """Return the runs that exist, in the order of their ids, with all facts for the decision about their files."""
+        """Return the runs that exist, in the order of their ids, with all facts for the decision
+        about their files.
+        """
         with self._db.reading() as conn:
             return _kept(conn, run_ids)
 
     def give_up_files(
-        self, run_id: int, before: datetime, put_aside: Callable[[], None], *, incomplete: bool = False
+        self,
+        run_id: int,
+        before: datetime,
+        put_aside: Callable[[], None],
+        *,
+        incomplete: bool = False,
     ) -> tuple[RetentionState, int, int]:
-        """Release the files of a run for removal, if it is ``RetentionState.OLD``. They are not read any more.
+        """Release the files of a run for removal, if it is ``RetentionState.OLD``.
 
-        ``put_aside`` is called while no resume and no export of the run can begin. If it raises an error, nothing
-        changes. Returns the state of the run, its present attempt, and the highest attempt of its tasks: the files of
-        all attempts up to it are released. Raises ``RunNotFound``.
+        They are not read any more.
+
+        ``put_aside`` is called while no resume and no export of the run can begin. If it raises an
+        error, nothing changes. Returns the state of the run, its present attempt, and the highest
+        attempt of its tasks: the files of all attempts up to it are released. Raises
+        ``RunNotFound``.
         """
         with self._unit(run_id, of_deleted=True) as unit:
             (run,) = _kept(unit.conn, [run_id])
@@ -44,7 +60,8 @@ class FileRetentionStore(RunPart):
             if stand is not RetentionState.OLD:
                 return stand, run.attempt, 0
             begin_removal(unit)
-            # This happens before the commit, so that a resume waits for the locked row and then finds no saved state.
+            # This happens before the commit, so that a resume waits for the locked row and then
+            # finds no saved state.
             put_aside()
             return stand, run.attempt, _last_attempt(unit.conn, run_id)
 
@@ -53,7 +70,9 @@ class FileRetentionStore(RunPart):
         p = history_property.c
         with self._unit(run_id, of_deleted=True) as unit:
             key = (p.run_id == run_id, p.attempt == attempt, p.name == PROPERTY_FILES_REMOVED)
-            unit.conn.execute(update(history_property).where(*key).values(value=f"{_DONE} {unit.now.isoformat()}"))
+            unit.conn.execute(
+                update(history_property).where(*key).values(value=f"{_DONE} {unit.now.isoformat()}")
+            )
 
 
 def _last_attempt(conn: Connection, run_id: int) -> int:
@@ -64,11 +83,15 @@ def _last_attempt(conn: Connection, run_id: int) -> int:
 
 
 def begin_removal(unit: Unit) -> None:
-    """Release the files of the run's present attempt for removal, unless they are released already."""
+    """Release the files of the run's present attempt for removal, unless they are released
+    already.
+    """
     (run,) = _kept(unit.conn, [unit.run_id])
     if not run.given_up:
         key = {"run_id": run.run_id, "attempt": run.attempt, "name": PROPERTY_FILES_REMOVED}
-        unit.conn.execute(insert(history_property).values(**key, value=f"{_BEGUN} {unit.now.isoformat()}"))
+        unit.conn.execute(
+            insert(history_property).values(**key, value=f"{_BEGUN} {unit.now.isoformat()}")
+        )
 
 
 def _kept(conn: Connection, run_ids: Sequence[int]) -> list[KeptRun]:
@@ -76,7 +99,13 @@ def _kept(conn: Connection, run_ids: Sequence[int]) -> list[KeptRun]:
     x = export_record.c
     p = history_property.c
     query = (
-        select(run_history, x.status.label("export"), x.error.label("export_note"), x.at.label("exported_at"), p.value)
+        select(
+            run_history,
+            x.status.label("export"),
+            x.error.label("export_note"),
+            x.at.label("exported_at"),
+            p.value,
+        )
         .outerjoin(export_record, and_(x.run_id == r.run_id, x.attempt == r.attempt))
         .outerjoin(
             history_property,
@@ -85,6 +114,11 @@ def _kept(conn: Connection, run_ids: Sequence[int]) -> list[KeptRun]:
         .order_by(r.run_id)
     )
     return [
-        made(KeptRun, row, given_up=row["value"] is not None, removed=(row["value"] or "").startswith(_DONE))
+        made(
+            KeptRun,
+            row,
+            given_up=row["value"] is not None,
+            removed=(row["value"] or "").startswith(_DONE),
+        )
         for row in rows_in(conn, query, r.run_id, run_ids)
     ]

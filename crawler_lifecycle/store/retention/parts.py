@@ -1,4 +1,6 @@
-"""The parts of retention: owners of rows, the tables from which rows are removed, and the rules of a feature."""
+"""The parts of retention: owners of rows, the tables from which rows are removed, and the rules of
+a feature.
+"""
 
 from __future__ import annotations
 
@@ -37,13 +39,13 @@ class Owner:
     ended: str = "ended_at"
     """The column with the time of its end."""
     key: Column[Any] | None = None
-    """The column whose value is in the subjects of its events; ``None``: events have a column with its id, or it has no
-    events."""
+    """The column whose value is in the subjects of its events; ``None``: events have a column with
+    its id, or it has no events."""
     subject: str = ""
     """The prefix of these subjects."""
     mark: str | None = None
-    """The column with the time when its rows were last removed. Such an owner also has the column ``pruned_through``
-    for the last removed event."""
+    """The column with the time when its rows were last removed. Such an owner also has the column
+    ``pruned_through`` for the last removed event."""
 
     @property
     def id(self) -> Column[int]:
@@ -56,11 +58,21 @@ class Owner:
         """The columns that decide whether its rows may be removed."""
         c = self.table.c
         ended = c[self.ended].label("its_end")
-        return [self.id.label("its_id"), c[self.state].label("its_state"), ended, c.updated_at.label("its_change")]
+        return [
+            self.id.label("its_id"),
+            c[self.state].label("its_state"),
+            ended,
+            c.updated_at.label("its_change"),
+        ]
 
     def stays(self, row: Row, before: datetime) -> Stays | None:
-        """Return the reason why its rows stay; ``None``: they may be removed. ``row`` has the columns ``facts``."""
-        return stays(row["its_state"], self.words, self.over, (row["its_end"], row["its_change"]), before)
+        """Return the reason why its rows stay; ``None``: they may be removed.
+
+        ``row`` has the columns ``facts``.
+        """
+        return stays(
+            row["its_state"], self.words, self.over, (row["its_end"], row["its_change"]), before
+        )
 
 
 #: An owner, and its id.
@@ -76,10 +88,12 @@ class Source:
     columns: Sequence[ColumnElement[Any]] = ()
     """The columns that decide about a row in addition to its owner."""
     rule: Callable[[Row, Stays | None, datetime], Stays | None] = lambda row, owner, before: owner
-    """Returns the reason why a row stays. It gets the row, the reason of its owner, and the age limit."""
+    """Returns the reason why a row stays. It gets the row, the reason of its owner, and the age
+    limit.
+    """
     still: Callable[[datetime], Sequence[ColumnElement[bool]]] | None = None
-    """Returns conditions that a row must still meet at its removal. Some rows change while their owner is not
-    locked."""
+    """Returns conditions that a row must still meet at its removal. Some rows change while their
+    owner is not locked."""
     leading: Sequence[ColumnElement[bool]] = ()
     """Conditions that only the first one meets of the rows that have the same ``keys``."""
     marks: bool = True
@@ -87,21 +101,30 @@ class Source:
 
     @property
     def keys(self) -> tuple[Column[Any], ...]:
-        """The first two columns of the primary key. Rows that have both in common are removed together."""
+        """The first two columns of the primary key.
+
+        Rows that have both in common are removed together.
+        """
         return tuple(self.table.primary_key)[:2]
 
     def rows(self, conn: Connection, after: Place, limit: int) -> Sequence[Row]:
         """Return the rows of the next chunk. A hint makes the database read this table first."""
         (first, *more) = self.keys
         # With conditions in this form every database starts to read at this key.
-        behind = [first >= after[0], (first > after[0]) | (more[0] > after[1])] if more else [first > after[0]]
+        behind = (
+            [first >= after[0], (first > after[0]) | (more[0] > after[1])]
+            if more
+            else [first > after[0]]
+        )
         query = select(*self.keys, *self.columns).select_from(self.table)
         if self.owner is not None:
             of = self.table.c.get(self.owner.id.name)
             if of is None:  # the rows belong to tasks, and the tasks to runs
                 query = query.outerjoin(task_history, task_history.c.task_id == first)
                 of = task_history.c.run_id
-            query = query.add_columns(*self.owner.facts).outerjoin(self.owner.table, self.owner.id == of)
+            query = query.add_columns(*self.owner.facts).outerjoin(
+                self.owner.table, self.owner.id == of
+            )
         query = query.where(*behind, *self.leading).order_by(*self.keys).limit(limit)
         return conn.execute(query.with_hint(self.table, PRIMARY, "mysql")).mappings().all()
 
@@ -110,7 +133,9 @@ class Source:
         return row[self.keys[0]], row[self.keys[1]] if len(self.keys) > 1 else 0
 
     def judge(self, row: Row, before: datetime) -> tuple[Ref | None, Stays | None]:
-        """Return the owner of a row, and the reason why the row stays; ``None``: it may be removed."""
+        """Return the owner of a row, and the reason why the row stays; ``None``: it may be
+        removed.
+        """
         if self.owner is None:
             return None, self.rule(row, None, before)
         ref = None if row["its_id"] is None else (self.owner, row["its_id"])
@@ -124,7 +149,10 @@ class Source:
         below: dict[int, list[int]] = {}
         for one, two in keys:
             below.setdefault(one, []).append(two)
-        return sum(delete_rows(conn, more[0], "PRIMARY", rest, of={first.name: id}) for id, rest in below.items())
+        return sum(
+            delete_rows(conn, more[0], "PRIMARY", rest, of={first.name: id})
+            for id, rest in below.items()
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +164,9 @@ class FeatureRetention:
     sources: Sequence[Source] = ()
     """In the order in which they are pruned."""
     sinks: tuple[str, ...] = ()
-    """Prefixes of sinks whose failed deliveries keep no event, because such a sink may fail for months."""
+    """Prefixes of sinks whose failed deliveries keep no event, because such a sink may fail for
+    months.
+    """
     check_deletion: Callable[[Unit], None] = lambda unit: None
     """Raises ``NotInThisState`` while the feature may still need the data of the run."""
     delete_texts: Callable[[Unit], None] = lambda unit: None
@@ -144,10 +174,16 @@ class FeatureRetention:
 
 
 def feature_retentions() -> list[FeatureRetention]:
-    """Return the rules of all features, in the order of the features. Their modules import this one."""
+    """Return the rules of all features, in the order of the features.
+
+    Their modules import this one.
+    """
     return [feature.load(feature.retain) for feature in FEATURES if feature.retain]
 
 
 def known_outcome(outcome: Column[Any]) -> Any:
-    """Return the outcome if it is a standard one, else null. A crawler may report any text as its outcome."""
+    """Return the outcome if it is a standard one, else null.
+
+    A crawler may report any text as its outcome.
+    """
     return case((outcome.in_(OUTCOMES), outcome), else_=None)

@@ -1,8 +1,9 @@
 """Pruning: the removal of detail rows of runs, managers and graphs that ended long ago.
 
-``domain.retention`` has the rules. Each table is read by its primary key, so a call reads only one chunk, even in a
-large database. Each chunk is pruned in one short transaction, which locks the runs, managers and graphs of its rows. A
-resume therefore happens before this transaction or after it. If it happens before, nothing of its run is removed.
+``domain.retention`` has the rules. Each table is read by its primary key, so a call reads only one
+chunk, even in a large database. Each chunk is pruned in one short transaction, which locks the
+runs, managers and graphs of its rows. A resume therefore happens before this transaction or after
+it. If it happens before, nothing of its run is removed.
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ class Leaving:
 
 @dataclass
 class Chunk:
-    """The result for the next rows of a table: the rows that may be removed, and the reasons why others stay."""
+    """The result for the next rows of a table: the rows that may be removed, and the reasons why
+    others stay.
+    """
 
     goes: list[Leaving] = field(default_factory=list)
     stays: Counter[Stays] = field(default_factory=Counter)
@@ -66,10 +69,15 @@ class Chunk:
     """The number of deliveries that are removed with their events."""
     sent_stays: Counter[Stays] = field(default_factory=Counter)
     next: Place | None = None
-    """The key of the last row, after which the next chunk begins; ``None``: there are no more rows."""
+    """The key of the last row, after which the next chunk begins; ``None``: there are no more
+    rows.
+    """
 
     def add(self, key: Place, owner: Ref | None, why: Stays | None, sent: int = 0) -> None:
-        """Count a row with its deliveries. ``why``: the reason why it stays; ``None``: it may be removed."""
+        """Count a row with its deliveries.
+
+        ``why``: the reason why it stays; ``None``: it may be removed.
+        """
         if why is None:
             self.goes.append(Leaving(key, owner))
             self.sent += sent
@@ -101,7 +109,8 @@ SOURCES: Mapping[str, Source] = {
             outbox_event,
             _RUN,
             columns=(_e.run_id, _e.subject, _e.event_key, _e.type, _e.created_at),
-            still=lambda before: (),  # no condition, only a lock: a delivery ends before it or finds no event
+            # No condition, only a lock: a delivery ends before it or finds no event.
+            still=lambda before: (),
         ),
         Source(task_log, _RUN),
         Source(task_stats, _RUN, marks=False),
@@ -114,7 +123,8 @@ SOURCES: Mapping[str, Source] = {
             _RUN,
             columns=(_f.status, _f.last_seen, _f.repaired_at),
             rule=_finding,
-            still=lambda before: (_f.status.in_(CLOSED), _f.last_seen < before),  # audits may find it again
+            # Audits may find it again.
+            still=lambda before: (_f.status.in_(CLOSED), _f.last_seen < before),
             marks=False,
         ),
         Source(
@@ -127,7 +137,10 @@ SOURCES: Mapping[str, Source] = {
 
 
 class Pruner:
-    """The search for rows that may be removed, and their removal. ``tables`` are the names of the pruned tables."""
+    """The search for rows that may be removed, and their removal.
+
+    ``tables`` are the names of the pruned tables.
+    """
 
     tables = tuple(SOURCES)
 
@@ -140,7 +153,10 @@ class Pruner:
         self._db.close()
 
     def look(self, table: str, before: datetime, after: Place = (0, 0)) -> Chunk:
-        """Return which of the next 500 rows after ``after`` may be removed, and why others stay. It changes nothing."""
+        """Return which of the next 500 rows after ``after`` may be removed, and why others stay.
+
+        It changes nothing.
+        """
         source = SOURCES[table]
         with self._db.reading() as conn:
             rows = source.rows(conn, after, CHUNK)
@@ -153,7 +169,9 @@ class Pruner:
         return chunk
 
     def remove(self, table: str, leaving: Sequence[Leaving], before: datetime) -> dict[str, int]:
-        """Remove the rows among these that may still be removed, in one transaction. A second call removes none.
+        """Remove the rows among these that may still be removed, in one transaction.
+
+        A second call removes none.
 
         Returns the number of removed rows for each table.
         """
@@ -162,13 +180,23 @@ class Pruner:
         source = SOURCES[table]
         gone = dict[str, int]()
         with self._db.writing() as conn:
-            # Every transaction locks the owners first, so that two transactions never wait for each other.
+            # Every transaction locks the owners first, so that two transactions never wait for each
+            # other.
             attempts = _locked_owners(conn, leaving, before)
-            mine = [(one.key, one.owner) for one in leaving if one.owner is None or one.owner in attempts]
+            mine = [
+                (one.key, one.owner)
+                for one in leaving
+                if one.owner is None or one.owner in attempts
+            ]
             if mine and source.still is not None:
                 [column] = source.keys
                 ids = [key[0] for key, _ in mine]
-                query = select(column).where(column.in_(ids), *source.still(before)).order_by(column).with_for_update()
+                query = (
+                    select(column)
+                    .where(column.in_(ids), *source.still(before))
+                    .order_by(column)
+                    .with_for_update()
+                )
                 found = set(conn.execute(query.with_hint(source.table, PRIMARY, "mysql")).scalars())
                 mine = [one for one in mine if one[0][0] in found]
             keys = sorted(key for key, _ in mine)
@@ -182,14 +210,22 @@ class Pruner:
         return gone
 
     def _mark(
-        self, conn: Connection, source: Source, gone: Sequence[tuple[Place, Ref | None]], attempts: Mapping[Ref, int]
+        self,
+        conn: Connection,
+        source: Source,
+        gone: Sequence[tuple[Place, Ref | None]],
+        attempts: Mapping[Ref, int],
     ) -> None:
-        """Record in each owner that its rows were removed: the number of the last removed event, or the time."""
+        """Record in each owner that its rows were removed: the number of the last removed event, or
+        the time.
+        """
         through: dict[Ref, int] = {}
         for (key, _), ref in gone:
             if ref is not None:
                 through[ref] = max(key if source.table is outbox_event else 0, through.get(ref, 0))
-        self._mark_runs(conn, {id: (attempts[_RUN, id], seq) for (of, id), seq in through.items() if of is _RUN})
+        self._mark_runs(
+            conn, {id: (attempts[_RUN, id], seq) for (of, id), seq in through.items() if of is _RUN}
+        )
         for owner in OWNERS:
             if owner.mark is None:
                 continue
@@ -198,16 +234,29 @@ class Pruner:
                 marked = owner.table.c.pruned_through
                 for id, seq in mine.items():
                     known = marked.is_(None) | (marked < seq)
-                    conn.execute(update(owner.table).where(owner.id == id, known).values(pruned_through=seq))
+                    conn.execute(
+                        update(owner.table).where(owner.id == id, known).values(pruned_through=seq)
+                    )
             elif mine:
-                conn.execute(update(owner.table).where(owner.id.in_(mine)).values({owner.mark: self._clock()}))
+                conn.execute(
+                    update(owner.table)
+                    .where(owner.id.in_(mine))
+                    .values({owner.mark: self._clock()})
+                )
 
     def _mark_runs(self, conn: Connection, through: Mapping[int, tuple[int, int]]) -> None:
-        """Record this as a property of the present attempt of each run. The number is 0 when no event was removed."""
+        """Record this as a property of the present attempt of each run.
+
+        The number is 0 when no event was removed.
+        """
         p = history_property.c
-        query = select(p.id, p.run_id, p.attempt, p.value).where(p.run_id.in_(through), p.name == PROPERTY_PRUNED)
+        query = select(p.id, p.run_id, p.attempt, p.value).where(
+            p.run_id.in_(through), p.name == PROPERTY_PRUNED
+        )
         rows = conn.execute(query.with_hint(*_BY_NAME)).all() if through else []
-        known = {(run_id, attempt): (id, marked_through(value)) for id, run_id, attempt, value in rows}
+        known = {
+            (run_id, attempt): (id, marked_through(value)) for id, run_id, attempt, value in rows
+        }
         now = self._clock()
         new = []
         for run_id, (attempt, seq) in through.items():
@@ -216,34 +265,56 @@ class Pruner:
                 key = {"run_id": run_id, "attempt": attempt, "name": PROPERTY_PRUNED}
                 new.append({**key, "value": mark(seq, now)})
             elif seq > before:
-                conn.execute(update(history_property).where(p.id == id).values(value=mark(seq, now)))
+                conn.execute(
+                    update(history_property).where(p.id == id).values(value=mark(seq, now))
+                )
         if new:
             conn.execute(insert(history_property), new)
 
 
 def open_pruner(url: str, *, clock: Clock = utc_now) -> Pruner:
-    """Return a pruner of the database at ``url``. It connects at its first use. Raises ``InvalidRequest``."""
+    """Return a pruner of the database at ``url``.
+
+    It connects at its first use. Raises ``InvalidRequest``.
+    """
     return Pruner(Database(open_engine(parse_url(url), pool_size=1)), clock)
 
 
-def _locked_owners(conn: Connection, leaving: Sequence[Leaving], before: datetime) -> dict[Ref, int]:
-    """Lock the owners of these rows that ended before ``before``, in the order of their ids. Returns their attempts."""
+def _locked_owners(
+    conn: Connection, leaving: Sequence[Leaving], before: datetime
+) -> dict[Ref, int]:
+    """Lock the owners of these rows that ended before ``before``, in the order of their ids.
+
+    Returns their attempts.
+    """
     found: dict[Ref, int] = {}
     for owner in OWNERS:
         ids = {one.owner[1] for one in leaving if one.owner is not None and one.owner[0] is owner}
         columns = owner.table.c
-        old = (columns[owner.state].in_(owner.over), columns[owner.ended] < before, columns.updated_at < before)
-        query = select(owner.id.label("id"), columns.attempt).where(*old).order_by(owner.id).with_for_update()
+        old = (
+            columns[owner.state].in_(owner.over),
+            columns[owner.ended] < before,
+            columns.updated_at < before,
+        )
+        query = (
+            select(owner.id.label("id"), columns.attempt)
+            .where(*old)
+            .order_by(owner.id)
+            .with_for_update()
+        )
         rows = rows_in(conn, query.with_hint(owner.table, PRIMARY, "mysql"), owner.id, ids)
         found |= {(owner, row["id"]): row["attempt"] for row in rows}
     return found
 
 
-# --- events --------------------------------------------------------------------------------------------------------
+# --- events ---------------------------------------------------------------------------------------
 
 
 def _add_events(conn: Connection, chunk: Chunk, rows: Sequence[Row], before: datetime) -> None:
-    """Add events to a chunk. An event has the number of its run, or its subject names a manager or a graph."""
+    """Add events to a chunk.
+
+    An event has the number of its run, or its subject names a manager or a graph.
+    """
     sent, unsent = _sent(conn, [row["seq"] for row in rows])
     others = _owners_of(conn, {row["subject"] for row in rows if row["run_id"] is None}, before)
     newest = functools.cache(functools.partial(_newest, conn))
@@ -261,7 +332,9 @@ def _add_events(conn: Connection, chunk: Chunk, rows: Sequence[Row], before: dat
 
 
 def _sent(conn: Connection, seqs: Sequence[int]) -> tuple[Counter[int], set[int]]:
-    """Return the number of deliveries of each of these events, and the events that have a failed delivery."""
+    """Return the number of deliveries of each of these events, and the events that have a failed
+    delivery.
+    """
     d = outbox_delivery.c
     sent = Counter[int]()
     failed = set[int]()
@@ -279,22 +352,33 @@ def _owners_of(
 ) -> dict[str, tuple[Ref | None, Stays | None]]:
     """Return the manager or graph of each subject, and the reason why its rows stay.
 
-    Schedules and webhooks have no end. Their events have no owner here, and are removed by their own age.
+    Schedules and webhooks have no end. Their events have no owner here, and are removed by their
+    own age.
     """
     found: dict[str, tuple[Ref | None, Stays | None]] = dict.fromkeys(subjects, (None, None))
     for owner in OWNERS:
         if owner.key is None:
             continue
-        keys = {subject.removeprefix(owner.subject) for subject in subjects if subject.startswith(owner.subject)}
+        keys = {
+            subject.removeprefix(owner.subject)
+            for subject in subjects
+            if subject.startswith(owner.subject)
+        }
         found |= {f"{owner.subject}{key}": (None, Stays.UNKNOWN) for key in keys}
         values = {whole(key) for key in keys} - {None} if owner.key is owner.id else keys
         for row in rows_in(conn, select(owner.key.label("key"), *owner.facts), owner.key, values):
-            found[f"{owner.subject}{row['key']}"] = ((owner, row["its_id"]), owner.stays(row, before))
+            found[f"{owner.subject}{row['key']}"] = (
+                (owner, row["its_id"]),
+                owner.stays(row, before),
+            )
     return found
 
 
 def _newest(conn: Connection, subject: str) -> int | None:
-    """Return the newest event ``run.changed`` of a run. A failed push is repeated only for this event."""
+    """Return the newest event ``run.changed`` of a run.
+
+    A failed push is repeated only for this event.
+    """
     e = outbox_event.c
     query = select(e.seq).where(e.subject == subject, e.type == EVENT_RUN_CHANGED)
     return conn.execute(query.order_by(e.seq.desc()).limit(1)).scalar_one_or_none()

@@ -1,11 +1,24 @@
-"""Numbers of runs and tasks: the highest number in the database, and the raising of the counters."""
+"""Numbers of runs and tasks: the highest number in the database, and the raising of the
+counters.
+"""
 
 from __future__ import annotations
 
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import JSON, Boolean, Column, Connection, String, Table, delete, func, insert, select
+from sqlalchemy import (
+    JSON,
+    Boolean,
+    Column,
+    Connection,
+    String,
+    Table,
+    delete,
+    func,
+    insert,
+    select,
+)
 
 from crawler_lifecycle.domain.names import TASKS_PER_RUN_MAX
 from crawler_lifecycle.domain.run import RunStatus, Stage, Trigger
@@ -19,7 +32,12 @@ from crawler_lifecycle.store.runs.tables import run_history, task_history
 TASK_GAP_MAX = 10**9
 #: Values of the temporary rows for columns that accept only certain values.
 _REAL = {
-    "run_history": {"attempt": 1, "status": RunStatus.INITIALIZING, "stage": Stage.INITIATION, "trigger": Trigger.API},
+    "run_history": {
+        "attempt": 1,
+        "status": RunStatus.INITIALIZING,
+        "stage": Stage.INITIATION,
+        "trigger": Trigger.API,
+    },
     "task_history": {"attempt": 1, "status": TaskStatus.QUEUED},
 }
 
@@ -35,16 +53,19 @@ class RunNumberStore(StorePart):
     def begin_run_ids_above(self, run_id: int) -> bool:
         """Make the numbers of new runs higher than this one. Returns whether this changed anything.
 
-        Numbers never decrease. A database with missing runs (it was restored or created again) also lacks their tasks.
-        Therefore new tasks skip as many numbers as the missing runs may have used.
+        Numbers never decrease. A database with missing runs (it was restored or created again) also
+        lacks their tasks. Therefore new tasks skip as many numbers as the missing runs may have
+        used.
 
-        A row with this number is inserted and deleted in one transaction. This raises the counter on every database,
-        needs no right to change the schema, and reaches replicas. No other transaction sees the row.
+        A row with this number is inserted and deleted in one transaction. This raises the counter
+        on every database, needs no right to change the schema, and reaches replicas. No other
+        transaction sees the row.
         """
         if run_id <= self.newest_run_id():
             return False
         with self._db.writing() as conn:
-            # Many workers may start at the same time. This lock prevents a deadlock between rows with the same number.
+            # Many workers may start at the same time. This lock prevents a deadlock between rows
+            # with the same number.
             conn.execute(select(outbox_counter.c.id).with_for_update()).all()
             now = self._clock()
             following = _insert(conn, run_history, now)

@@ -41,8 +41,24 @@ def insert_tags(unit: Unit, tags: Sequence[str]) -> None:
 
 def insert_tasks(unit: Unit, first_index: int, task_args: Sequence[Mapping[str, str]]) -> None:
     """Insert QUEUED tasks of the present attempt. Their indexes begin with ``first_index``."""
-    names = ("run_id", "attempt", "run_attempt", "status", "status_since", "ever_seen", "task_index", "args")
-    same = (unit.run_id, first_attempt(unit), unit.attempt, TaskStatus.QUEUED.value, unit.now, False)
+    names = (
+        "run_id",
+        "attempt",
+        "run_attempt",
+        "status",
+        "status_since",
+        "ever_seen",
+        "task_index",
+        "args",
+    )
+    same = (
+        unit.run_id,
+        first_attempt(unit),
+        unit.attempt,
+        TaskStatus.QUEUED.value,
+        unit.now,
+        False,
+    )
     rows = [(*same, first_index + n, dict(args)) for n, args in enumerate(task_args)]
     insert_rows(unit.conn, task_history, names, rows)
 
@@ -50,12 +66,15 @@ def insert_tasks(unit: Unit, first_index: int, task_args: Sequence[Mapping[str, 
 def first_attempt(unit: Unit) -> int:
     """Return the number of the first try of a task in this attempt of the run.
 
-    It is above all numbers of former attempts, because the files of those may be removed by their numbers.
+    It is above all numbers of former attempts, because the files of those may be removed by their
+    numbers.
     """
     if unit.attempt == 1:
         return 1
     t = task_history.c
-    former = select(func.max(t.attempt)).where(t.run_id == unit.run_id, t.run_attempt < unit.attempt)
+    former = select(func.max(t.attempt)).where(
+        t.run_id == unit.run_id, t.run_attempt < unit.attempt
+    )
     highest = unit.conn.execute(former.with_hint(*BY_RUN)).scalar_one()
     return max(unit.attempt, (highest or 0) + 1)
 
@@ -64,13 +83,20 @@ class AdditionStore(RunPart):
     """Tasks that are added to a live run."""
 
     def add_tasks(
-        self, run_id: int, key: str, task_args: Sequence[Mapping[str, str]], fence: Fence | None = None
+        self,
+        run_id: int,
+        key: str,
+        task_args: Sequence[Mapping[str, str]],
+        fence: Fence | None = None,
     ) -> list[AddedTask]:
-        """Append QUEUED tasks to a live run, once for each ``key``. The run becomes a multi-process run.
+        """Append QUEUED tasks to a live run, once for each ``key``.
 
-        A second call with the same key and arguments returns the same tasks, even after the end of the run. Raises
-        ``RunNotFound``. Raises ``NotInThisState`` after a stop or the end, ``DuplicateRequest`` when the key has other
-        arguments, ``InvalidRequest`` for no tasks or too many tasks, and ``QuotaReached``.
+        The run becomes a multi-process run.
+
+        A second call with the same key and arguments returns the same tasks, even after the end of
+        the run. Raises ``RunNotFound``. Raises ``NotInThisState`` after a stop or the end,
+        ``DuplicateRequest`` when the key has other arguments, ``InvalidRequest`` for no tasks or
+        too many tasks, and ``QuotaReached``.
         """
         check_request_id(key)
         if not task_args:
@@ -84,12 +110,22 @@ class AdditionStore(RunPart):
             _check_live(unit)
             first = _next_index(unit)
             check_capacity(first, len(task_args))
-            # The token of a crawler sees all projects, and asks for its own run. With a fence, Temporal asks.
+            # The token of a crawler sees all projects, and asks for its own run. With a fence,
+            # Temporal asks.
             with limited(only() if fence is not None else unit.run["project"]):
-                check_quotas(unit.conn, self._quotas, self._pools, unit.run, unit.now, len(task_args), first)
+                check_quotas(
+                    unit.conn, self._quotas, self._pools, unit.run, unit.now, len(task_args), first
+                )
             insert_tasks(unit, first, task_args)
-            done = {"run_id": run_id, "request_key": key, "args_hash": fingerprint, "first_index": first}
-            unit.conn.execute(insert(task_addition).values(**done, tasks=len(task_args), created_at=unit.now))
+            done = {
+                "run_id": run_id,
+                "request_key": key,
+                "args_hash": fingerprint,
+                "first_index": first,
+            }
+            unit.conn.execute(
+                insert(task_addition).values(**done, tasks=len(task_args), created_at=unit.now)
+            )
             unit.update_run(multi=True)
             unit.changed = True
             return _added(unit, first, len(task_args))
@@ -104,7 +140,8 @@ def _addition(unit: Unit, key: str) -> Row | None:
 def _check_same(earlier: Row, fingerprint: str) -> None:
     if earlier["args_hash"] != fingerprint:
         raise DuplicateRequest(
-            f"request_id {earlier['request_key']!r} already added {earlier['tasks']} other tasks to run "
+            f"request_id {earlier['request_key']!r} already added {earlier['tasks']} other tasks "
+            "to run "
             f"{earlier['run_id']}; use a new request_id for other tasks"
         )
 
@@ -112,23 +149,30 @@ def _check_same(earlier: Row, fingerprint: str) -> None:
 def _check_live(unit: Unit) -> None:
     if unit.status.terminal:
         raise NotInThisState(
-            f"Run {unit.run_id} is {unit.status.value} and takes no more tasks; resume it first, or start another run"
+            f"Run {unit.run_id} is {unit.status.value} and takes no more tasks; resume it first, "
+            "or start another run"
         )
     if unit.stop is not None:
         raise NotInThisState(
-            f"Run {unit.run_id} was asked to stop and takes no more tasks; wait for its end and resume it, "
+            f"Run {unit.run_id} was asked to stop and takes no more tasks; wait for its end and "
+            "resume it, "
             "or start another run"
         )
 
 
 def _next_index(unit: Unit) -> int:
     t = task_history.c
-    highest = unit.conn.execute(select(func.max(t.task_index)).where(t.run_id == unit.run_id)).scalar_one()
+    highest = unit.conn.execute(
+        select(func.max(t.task_index)).where(t.run_id == unit.run_id)
+    ).scalar_one()
     return 0 if highest is None else int(highest) + 1
 
 
 def _added(unit: Unit, first: int, tasks: int) -> list[AddedTask]:
-    """Return the added tasks. If an index has several rows because it was resumed since, return the first row."""
+    """Return the added tasks.
+
+    If an index has several rows because it was resumed since, return the first row.
+    """
     t = task_history.c
     rows = unit.conn.execute(
         select(func.min(t.task_id), t.task_index)

@@ -33,11 +33,14 @@ class AdoptionStore(RunPart):
     """The insertion of runs that still execute but whose rows the database has lost."""
 
     def adopt_run(self, lost: LostRun) -> RunRow:
-        """Insert a lost run again, with its number and uid, and with its tasks. The next look finds their states.
+        """Insert a lost run again, with its number and uid, and with its tasks.
 
-        A task without any trace becomes LOST. A second call returns the existing row, with missing tasks added. Raises
-        ``NotInThisState`` when the number of the run or of one of its tasks belongs to another run or task now, or when
-        the existing row cannot have the tasks: the run has ended, or a task has a later attempt.
+        The next look finds their states.
+
+        A task without any trace becomes LOST. A second call returns the existing row, with missing
+        tasks added. Raises ``NotInThisState`` when the number of the run or of one of its tasks
+        belongs to another run or task now, or when the existing row cannot have the tasks: the run
+        has ended, or a task has a later attempt.
         """
         r = run_history.c
         number = lost.run.run_id
@@ -45,7 +48,9 @@ class AdoptionStore(RunPart):
             there = conn.execute(select(r.run_uid).where(r.run_id == number)).scalar_one_or_none()
             if there is not None:
                 if not lost.run.owns(there):
-                    raise NotInThisState(f"the number {number} belongs to another run now; {_END_IT}")
+                    raise NotInThisState(
+                        f"the number {number} belongs to another run now; {_END_IT}"
+                    )
                 return self._complete(conn, lost)
             _check_free(conn, lost.tasks)
             now = self._clock()
@@ -63,19 +68,35 @@ class AdoptionStore(RunPart):
         """Insert tasks that the existing run lacks, and return its row."""
         t = task_history.c
         run = read_run(conn, lost.run.run_id, lock=True)
-        there = {tuple(r) for r in conn.execute(select(t.task_index, t.attempt).where(t.run_id == lost.run.run_id))}
+        there = {
+            tuple(r)
+            for r in conn.execute(
+                select(t.task_index, t.attempt).where(t.run_id == lost.run.run_id)
+            )
+        }
         known = {index for index, _ in there}
-        more = [task for task in lost.tasks if task.index not in known and run_attempt_of(task) <= run["attempt"]]
+        more = [
+            task
+            for task in lost.tasks
+            if task.index not in known and run_attempt_of(task) <= run["attempt"]
+        ]
         if not more:
-            for task in lost.tasks:  # since the copy, a resume or a retry may have begun a later attempt
+            # Since the copy, a resume or a retry may have begun a later attempt.
+            for task in lost.tasks:
                 if (task.index, task.attempt) not in there:
                     what = f"attempt {task.attempt} of task {task.index} of run {run['run_id']}"
                     raise NotInThisState(f"the restored database lacks {what}; {_END_IT}")
             return run_row(run)
         unit = Unit(conn, run, self._clock(), told=self._told)
         if unit.status.terminal:
-            cure = f"resume it first (crawlctl resume {unit.run_id}), or end these tasks: crawlctl audit --end-unknown"
-            raise NotInThisState(f"run {unit.run_id} of these tasks is {unit.status} in the restored database; {cure}")
+            cure = (
+                f"resume it first (crawlctl resume {unit.run_id}), or end these tasks: crawlctl "
+                "audit --end-unknown"
+            )
+            raise NotInThisState(
+                f"run {unit.run_id} of these tasks is {unit.status} in the restored "
+                f"database; {cure}"
+            )
         _check_free(conn, more)
         self._insert_tasks(unit, lost, more, known)
         unit.update_run(multi=lost.multi)
@@ -84,32 +105,51 @@ class AdoptionStore(RunPart):
         return run_row(unit.run)
 
     @staticmethod
-    def _insert_tasks(unit: Unit, lost: LostRun, tasks: Sequence[TaskRecord], known: Set[int]) -> None:
-        """Insert these tasks, and as LOST each other one that the run has, by its records, beside the ``known``."""
+    def _insert_tasks(
+        unit: Unit, lost: LostRun, tasks: Sequence[TaskRecord], known: Set[int]
+    ) -> None:
+        """Insert these tasks, and as LOST each other one that the run has, by its records, beside
+        the ``known``.
+        """
         known = known | {task.index for task in tasks}
-        counted = (lost.total, *(_tasks_counted(task) for task in tasks), *(index + 1 for index in known))
+        counted = (
+            lost.total,
+            *(_tasks_counted(task) for task in tasks),
+            *(index + 1 for index in known),
+        )
         gone = [index for index in range(max(counted) if lost.multi else 1) if index not in known]
         insert_mappings(unit.conn, task_history, [_task(lost, task, unit.now) for task in tasks])
-        insert_mappings(unit.conn, task_history, [_forgotten(lost, index, unit.now) for index in gone])
+        insert_mappings(
+            unit.conn, task_history, [_forgotten(lost, index, unit.now) for index in gone]
+        )
         t = task_history.c
-        added = select(t.run_id, t.task_id, t.attempt, t.status.label("to_status")).where(t.run_id == unit.run_id)
+        added = select(t.run_id, t.task_id, t.attempt, t.status.label("to_status")).where(
+            t.run_id == unit.run_id
+        )
         told = {"committed_at": unit.now, "source": "sweep", "evidence": {"adopted": True}}
         changes = [{**one, **told} for one in rows_in(unit.conn, added, t.task_index, gone)]
         insert_mappings(unit.conn, status_transition, changes)
 
 
 def _tasks_counted(task: TaskRecord) -> int:
-    """Return how many tasks the run had when this one was deployed, as its record says; 0 if that is not readable."""
+    """Return how many tasks the run had when this one was deployed, as its record says; 0 if that
+    is not readable.
+    """
     said = task.record.get("tasks")
     return min(said, TASKS_PER_RUN_MAX) if type(said) is int and said > 0 else 0
 
 
 def _check_free(conn: Connection, tasks: Sequence[TaskRecord]) -> None:
     t = task_history.c
-    taken = rows_in(conn, select(t.task_id, t.run_id).limit(1), t.task_id, [task.task_id for task in tasks])
+    taken = rows_in(
+        conn, select(t.task_id, t.run_id).limit(1), t.task_id, [task.task_id for task in tasks]
+    )
     if taken:
         raise NotInThisState(
-            f"the number {taken[0]['task_id']} of one of its tasks belongs to a task of run {taken[0]['run_id']} now; "
+            (
+                f"the number {taken[0]['task_id']} of one of its tasks belongs to a task of run "
+                f"{taken[0]['run_id']} now; "
+            )
             + _END_IT
         )
 
@@ -117,7 +157,10 @@ def _check_free(conn: Connection, tasks: Sequence[TaskRecord]) -> None:
 def _row(conn: Connection, lost: LostRun, now: datetime) -> dict[str, Any]:
     request_id = lost.request_id
     r = run_history.c
-    if conn.execute(select(r.run_id).where(r.request_id == request_id)).scalar_one_or_none() is not None:
+    if (
+        conn.execute(select(r.run_id).where(r.request_id == request_id)).scalar_one_or_none()
+        is not None
+    ):
         # The request was repeated after the restore, so another run has this request id.
         request_id = f"{request_id[: REQUEST_ID_MAX - 9]}/{lost.run.uid[:8]}"
     stop = lost.stop
@@ -141,7 +184,10 @@ def _row(conn: Connection, lost: LostRun, now: datetime) -> dict[str, Any]:
 
 
 def _task(lost: LostRun, one: TaskRecord, now: datetime) -> dict[str, Any]:
-    """Return the row of a task that was certainly deployed. The next look finds its state or its end."""
+    """Return the row of a task that was certainly deployed.
+
+    The next look finds its state or its end.
+    """
     return {
         "task_id": one.task_id,
         "run_id": lost.run.run_id,

@@ -8,7 +8,15 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, func, select, update
 
-from crawler_lifecycle.domain.coverage import GOOD_AMONG, GOOD_RUNS, RUNS, Brought, Coverage, ExpectedCoverage, judged
+from crawler_lifecycle.domain.coverage import (
+    GOOD_AMONG,
+    GOOD_RUNS,
+    RUNS,
+    Brought,
+    Coverage,
+    ExpectedCoverage,
+    judged,
+)
 from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.errors import NotInThisState, RowUnreadable
 from crawler_lifecycle.domain.names import (
@@ -20,7 +28,14 @@ from crawler_lifecycle.domain.names import (
     event_key,
     verdict_events,
 )
-from crawler_lifecycle.domain.run import EndedTasks, ExportResult, RunStatus, Stage, StopIntent, Verdict
+from crawler_lifecycle.domain.run import (
+    EndedTasks,
+    ExportResult,
+    RunStatus,
+    Stage,
+    StopIntent,
+    Verdict,
+)
 from crawler_lifecycle.ports.runs import Fence, RunRow, TaskCounts
 from crawler_lifecycle.store.base.bulk import put_row
 from crawler_lifecycle.store.base.outbox import facts, outbox_event
@@ -31,7 +46,14 @@ from .moves import OF_END, forget_staged
 from .pools import leave_line
 from .rows import run_row
 from .stops import note_acted
-from .tables import export_record, history_property, run_history, status_transition, task_addition, task_history
+from .tables import (
+    export_record,
+    history_property,
+    run_history,
+    status_transition,
+    task_addition,
+    task_history,
+)
 from .tasks import run_coverage
 from .unit import RunPart, Unit, check_fence, checked_counts, current_tasks
 
@@ -39,13 +61,19 @@ _NOTHING = ExpectedCoverage()
 
 
 def ended_groups(conn: Connection, run_id: int) -> list[EndedTasks]:
-    """Return the number of tasks with each status, outcome and ``ended_by``, and one of their causes.
+    """Return the number of tasks with each status, outcome and ``ended_by``, and one of their
+    causes.
 
-    The group with the most frequent cause among unsuccessful tasks gets this cause, and the number of its tasks.
+    The group with the most frequent cause among unsuccessful tasks gets this cause, and the number
+    of its tasks.
     """
     t = task_history.c
     same = (t.status, t.outcome, t.ended_by)
-    rows = conn.execute(current_tasks(run_id, *same, func.count(), func.min(t.cause)).group_by(*same).order_by(*same))
+    rows = conn.execute(
+        current_tasks(run_id, *same, func.count(), func.min(t.cause))
+        .group_by(*same)
+        .order_by(*same)
+    )
     groups = [
         EndedTasks(status, outcome, count, cause, ended_by=ended_by and EndedBy(ended_by))
         for status, outcome, ended_by, count, cause in rows
@@ -63,34 +91,56 @@ def ended_groups(conn: Connection, run_id: int) -> list[EndedTasks]:
     if most is None:
         return groups
     *of_most, cause, count = most
-    return [replace(g, cause=cause, alike=count) if [g.status, g.outcome, g.ended_by] == of_most else g for g in groups]
+    return [
+        replace(g, cause=cause, alike=count) if [g.status, g.outcome, g.ended_by] == of_most else g
+        for g in groups
+    ]
 
 
 def _with_the_wait(verdict: Verdict, unit: Unit) -> Verdict:
-    """Return the verdict. If the run did not start in time, its cause also names the recorded reason of its wait."""
+    """Return the verdict.
+
+    If the run did not start in time, its cause also names the recorded reason of its wait.
+    """
     waited = unit.run["waiting_for"]
-    if (verdict.ended_by, verdict.outcome) != (EndedBy.LIMIT, "start_timeout") or waited in (None, WAITING_FOR_START):
+    if (verdict.ended_by, verdict.outcome) != (EndedBy.LIMIT, "start_timeout") or waited in (
+        None,
+        WAITING_FOR_START,
+    ):
         return verdict
     return replace(verdict, cause=f"{verdict.cause}; it waited for this: {waited}")
 
 
 def _before(unit: Unit) -> list[Coverage]:
-    """Return the coverages of the last completed runs of this crawler and project before this one. Runs without one are
-    left out.
+    """Return the coverages of the last completed runs of this crawler and project before this one.
+
+    Runs without one are left out.
     """
     query = _completed_before(unit, run_history.c.fields).limit(RUNS)
-    return [one for fields in unit.conn.execute(query).scalars() if (one := Coverage.of(fields)) is not None]
+    return [
+        one
+        for fields in unit.conn.execute(query).scalars()
+        if (one := Coverage.of(fields)) is not None
+    ]
 
 
 def _good(unit: Unit) -> list[Brought]:
-    """Return what the last good runs of this crawler and project before this one brought, if they brought items."""
+    """Return what the last good runs of this crawler and project before this one brought, if they
+    brought items.
+    """
     r = run_history.c
-    rows = unit.conn.execute(_completed_before(unit, r.pages, r["items"], r.lacks).limit(GOOD_AMONG))
-    return [Brought(pages or 0, items) for pages, items, lacks in rows if items and lacks is None][:GOOD_RUNS]
+    rows = unit.conn.execute(
+        _completed_before(unit, r.pages, r["items"], r.lacks).limit(GOOD_AMONG)
+    )
+    return [Brought(pages or 0, items) for pages, items, lacks in rows if items and lacks is None][
+        :GOOD_RUNS
+    ]
 
 
 def _completed_before(unit: Unit, *columns: Any) -> Select[Any]:
-    """Return a query of completed runs of this crawler and project before this one, the newest first."""
+    """Return a query of completed runs of this crawler and project before this one, the newest
+    first.
+    """
     r = run_history.c
     query = select(*columns).where(
         r.project == unit.run["project"],
@@ -112,16 +162,20 @@ class CompletionStore(RunPart):
         judge: Callable[[Sequence[EndedTasks], StopIntent | None], Verdict],
         expected: ExpectedCoverage = _NOTHING,
     ) -> RunRow:
-        """Record the verdict of ``judge``: the terminal status, its transition and the event ``run.ended``.
+        """Record the verdict of ``judge``: the terminal status, its transition and the event
+        ``run.ended``.
 
-        This is one transaction. Unless the run was stopped, what it brought is also compared with ``expected``. A run
-        that needs attention has further events (``verdict_events``). If a stop is recorded, the event ``run.stopped``
-        is appended, too, even if no workflow has acted on the stop.
+        This is one transaction. Unless the run was stopped, what it brought is also compared with
+        ``expected``. A run that needs attention has further events (``verdict_events``). If a stop
+        is recorded, the event ``run.stopped`` is appended, too, even if no workflow has acted on
+        the stop.
 
-        Raises ``NotInThisState`` while tasks are alive. Raises ``RowUnreadable`` when a row of a task is missing, or
-        when a manual edit set the terminal status. A second call returns the row, without a call of ``judge``.
+        Raises ``NotInThisState`` while tasks are alive. Raises ``RowUnreadable`` when a row of a
+        task is missing, or when a manual edit set the terminal status. A second call returns the
+        row, without a call of ``judge``.
         """
-        with self._db.reading() as conn:  # before the lock, because many tasks take seconds; ended tasks do not change
+        # Before the lock, because many tasks take seconds; ended tasks do not change.
+        with self._db.reading() as conn:
             coverage = run_coverage(conn, fence.run_id, expected.parts)
         with self._unit(fence) as unit:
             counts = checked_counts(unit.conn, unit.run)
@@ -129,24 +183,34 @@ class CompletionStore(RunPart):
                 _check_judged(unit)
                 return run_row(unit.run)
             if counts.alive:
-                raise NotInThisState(f"Run {unit.run_id} cannot end: {counts.alive} of its tasks are still alive")
+                raise NotInThisState(
+                    f"Run {unit.run_id} cannot end: {counts.alive} of its tasks are still alive"
+                )
             _check_complete(unit, counts)
             verdict = _with_the_wait(judge(ended_groups(unit.conn, unit.run_id), unit.stop), unit)
             sums = count_sums(unit)
             if verdict.status is RunStatus.COMPLETED:
-                verdict = _compared(verdict, unit, sums, coverage, _NOTHING if unit.stop else expected)
+                verdict = _compared(
+                    verdict, unit, sums, coverage, _NOTHING if unit.stop else expected
+                )
             t = task_history.c
-            last_end = unit.conn.execute(current_tasks(unit.run_id, func.max(t.ended_at))).scalar_one()
+            last_end = unit.conn.execute(
+                current_tasks(unit.run_id, func.max(t.ended_at))
+            ).scalar_one()
             unit.move_run(
                 verdict.status,
                 "stop" if unit.stop else "look",
-                {"tasks": dict(counts.by_status), **{name: getattr(verdict, name) for name in OF_END}},
+                {
+                    "tasks": dict(counts.by_status),
+                    **{name: getattr(verdict, name) for name in OF_END},
+                },
                 cluster_time=last_end,
                 outcome=verdict.outcome,
                 ended_by=verdict.ended_by,
                 cause=verdict.cause,
                 lacks=verdict.lacks,
-                # The run ended with its last task, even if this was found later. The time must not be in the future.
+                # The run ended with its last task, even if this was found later. The time must not
+                # be in the future.
                 ended_at=min(last_end, unit.now) if last_end else unit.now,
                 stage=Stage.COMPLETION.value,
                 waiting_for=None,
@@ -158,7 +222,8 @@ class CompletionStore(RunPart):
             if self._pools.counted:
                 leave_line(unit)
             if unit.stop is not None:
-                note_acted(unit, unit.now)  # the run has ended, so no workflow has to act on the stop any more
+                # The run has ended, so no workflow has to act on the stop any more.
+                note_acted(unit, unit.now)
                 key = event_key(unit.ref, unit.attempt, EVENT_RUN_STOPPED)
                 stopped = facts(unit.run, "run_id", "attempt", "crawler", "status", *OF_END)
                 unit.append_event(EVENT_RUN_STOPPED, key, stopped)
@@ -170,7 +235,11 @@ class CompletionStore(RunPart):
 
 
 def _compared(
-    verdict: Verdict, unit: Unit, sums: Mapping[str, int | None], coverage: Coverage | None, expected: ExpectedCoverage
+    verdict: Verdict,
+    unit: Unit,
+    sums: Mapping[str, int | None],
+    coverage: Coverage | None,
+    expected: ExpectedCoverage,
 ) -> Verdict:
     """Return the verdict of a completed run after the comparison with what is expected."""
     brought = Brought(sums["pages"] or 0, sums["items"] or 0, sums["errors"] or 0, coverage)
@@ -180,22 +249,31 @@ def _compared(
 
 
 def _check_judged(unit: Unit) -> None:
-    """Raise ``RowUnreadable`` when a manual edit set the terminal status: each verdict has an event ``run.ended``."""
+    """Raise ``RowUnreadable`` when a manual edit set the terminal status: each verdict has an event
+    ``run.ended``.
+    """
     key = event_key(unit.ref, unit.attempt, EVENT_RUN_ENDED)
-    if unit.conn.execute(select(outbox_event.c.seq).where(outbox_event.c.event_key == key)).one_or_none() is None:
+    if (
+        unit.conn.execute(
+            select(outbox_event.c.seq).where(outbox_event.c.event_key == key)
+        ).one_or_none()
+        is None
+    ):
         raise unreadable(
             run_history,
             unit.run,
             Fault(
                 "status",
                 unit.run["status"],
-                f"a manual edit set it in attempt {unit.attempt}: set it back to PROCESSING, to have the run judged",
+                f"a manual edit set it in attempt {unit.attempt}: set it back to PROCESSING, to "
+                "have the run judged",
             ),
         )
 
 
 def _check_complete(unit: Unit, counts: TaskCounts) -> None:
-    """Raise ``RowUnreadable`` when the row of a task is missing, or when an index has two rows that count.
+    """Raise ``RowUnreadable`` when the row of a task is missing, or when an index has two rows that
+    count.
 
     A verdict about the wrong tasks would be untrue.
     """
@@ -209,20 +287,29 @@ def _check_complete(unit: Unit, counts: TaskCounts) -> None:
     missing = [str(index) for index in range(expected) if index not in found]
     if missing:
         what = f"no row that counts has task_index {', '.join(missing[:10])}"
-        cure = "insert it again (QUEUED, to execute it; LOST with ended_at, when it is gone), or restore a backup"
+        cure = (
+            "insert it again (QUEUED, to execute it; LOST with ended_at, when it is gone), or "
+            "restore a backup"
+        )
     else:
         what = "a task_index has two rows that count"
         cure = "set superseded_by of the older one to the task_id of the newer one"
-    raise RowUnreadable(f"task_history run_id {unit.run_id}: {rows} rows for {expected} tasks: {what}; {cure}")
+    raise RowUnreadable(
+        f"task_history run_id {unit.run_id}: {rows} rows for {expected} tasks: {what}; {cure}"
+    )
 
 
 def _tasks_made(unit: Unit) -> int:
-    """Return the number of the run's tasks, from the records of its beginning and of later additions."""
+    """Return the number of the run's tasks, from the records of its beginning and of later
+    additions.
+    """
     s = status_transition.c
     a = task_addition.c
     query = select(status_transition).where(s.run_id == unit.run_id).order_by(s.seq).limit(1)
     first = unit.conn.execute(query).mappings().one_or_none()
-    known = first is not None and first["from_status"] is None and isinstance(first["evidence"], dict)
+    known = (
+        first is not None and first["from_status"] is None and isinstance(first["evidence"], dict)
+    )
     began = first["evidence"].get("tasks") if known and first is not None else None
     added = unit.conn.execute(select(func.sum(a.tasks)).where(a.run_id == unit.run_id)).scalar_one()
     return (began if isinstance(began, int) else 0) + int(added or 0)
@@ -255,14 +342,18 @@ class ExportStore(RunPart):
                 check_fence(unit.run, fence)
             key = (x.run_id == unit.run_id, x.attempt == fence.attempt)
             unit.conn.execute(update(export_record).where(*key).values(at=unit.now))
-            gone = select(func.max(p.attempt)).where(p.run_id == unit.run_id, p.name == PROPERTY_FILES_REMOVED)
+            gone = select(func.max(p.attempt)).where(
+                p.run_id == unit.run_id, p.name == PROPERTY_FILES_REMOVED
+            )
             return unit.conn.execute(gone).scalar_one() or 0
 
-    def record_export(self, fence: Fence, status: str, result: ExportResult | None, error: str | None) -> None:
+    def record_export(
+        self, fence: Fence, status: str, result: ExportResult | None, error: str | None
+    ) -> None:
         """Record the state of the export of the fence's attempt.
 
-        The address of a stored archive stays recorded: a later failed try only adds its error. An earlier attempt of a
-        resumed run may still record its own export, because nobody else does.
+        The address of a stored archive stays recorded: a later failed try only adds its error. An
+        earlier attempt of a resumed run may still record its own export, because nobody else does.
         """
         x = export_record.c
         with self._unit(fence.run_id) as unit:
@@ -272,7 +363,10 @@ class ExportStore(RunPart):
             stored = select(x.url).where(x.run_id == unit.run_id, x.attempt == fence.attempt)
             if result is not None or unit.conn.execute(stored).scalar_one_or_none() is None:
                 names = ("url", "bytes", "files", "sha256")
-                values |= {"status": status, **{name: getattr(result, name, None) for name in names}}
+                values |= {
+                    "status": status,
+                    **{name: getattr(result, name, None) for name in names},
+                }
             key = {"run_id": unit.run_id, "attempt": fence.attempt}
             put_row(unit.conn, export_record, key, values)
 

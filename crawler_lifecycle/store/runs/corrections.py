@@ -1,8 +1,9 @@
 """Corrections: queries, and the insertion of corrections that no look finds.
 
 ``moves.py`` inserts the corrections that looks find. No statement deletes rows of ``correction`` or
-``status_transition``. Only the deletion of a run's data updates them: it empties their evidence. A test checks every
-statement of the store, and the database user needs no right to delete these rows (docs/security.md).
+``status_transition``. Only the deletion of a run's data updates them: it empties their evidence. A
+test checks every statement of the store, and the database user needs no right to delete these rows
+(docs/security.md).
 """
 
 from __future__ import annotations
@@ -13,10 +14,20 @@ from typing import Any
 
 from sqlalchemy import func, insert, literal_column, select
 
-from crawler_lifecycle.domain.audits.corrections import SOURCES, CorrectionKind, untrue_ms, untrue_since
+from crawler_lifecycle.domain.audits.corrections import (
+    SOURCES,
+    CorrectionKind,
+    untrue_ms,
+    untrue_since,
+)
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.ports.looks import Correction, CorrectionRow, CorrectionSummary, CorrectionTotal
+from crawler_lifecycle.ports.looks import (
+    Correction,
+    CorrectionRow,
+    CorrectionSummary,
+    CorrectionTotal,
+)
 from crawler_lifecycle.store.base.bulk import rows_in
 from crawler_lifecycle.store.base.rows import Row, made, seen, wanted
 from crawler_lifecycle.store.columns import storable
@@ -35,15 +46,18 @@ class CorrectionStore(RunPart):
     def record_corrections(
         self, run_id: int, corrections: Sequence[Correction], found_by: str = "sweep"
     ) -> list[CorrectionRow]:
-        """Append corrections of the run or of its tasks. Returns the new ones, as they were written.
+        """Append corrections of the run or of its tasks.
 
-        A correction with the same task, attempt, kind, believed status and true status is written only once. A
-        correction of the present status of a live run also changes this status, with its transition, if its truth is a
-        later live status. A terminal status never changes. One event ``run.changed`` reports all changes.
+        Returns the new ones, as they were written.
 
-        ``found_by`` is one of ``domain.audits.corrections.SOURCES``. Raises ``RunNotFound``. Raises ``InvalidRequest``
-        for an unknown kind or source, for a word that is too long, and for a task or attempt that the run does not
-        have.
+        A correction with the same task, attempt, kind, believed status and true status is written
+        only once. A correction of the present status of a live run also changes this status, with
+        its transition, if its truth is a later live status. A terminal status never changes. One
+        event ``run.changed`` reports all changes.
+
+        ``found_by`` is one of ``domain.audits.corrections.SOURCES``. Raises ``RunNotFound``. Raises
+        ``InvalidRequest`` for an unknown kind or source, for a word that is too long, and for a
+        task or attempt that the run does not have.
         """
         for one in corrections:
             _check(one, found_by)
@@ -58,7 +72,9 @@ class CorrectionStore(RunPart):
                     continue
                 known.add(key)
                 row = {**values, "found_by": found_by}
-                [row["id"]] = unit.conn.execute(insert(correction).values(**row)).inserted_primary_key  # type: ignore[misc]
+                [row["id"]] = unit.conn.execute(
+                    insert(correction).values(**row)
+                ).inserted_primary_key  # type: ignore[misc]
                 written.append(made(CorrectionRow, row))
                 _move_run(unit, one, found_by)
             unit.corrections += written
@@ -74,13 +90,17 @@ class CorrectionStore(RunPart):
         kind: str | None = None,
         before_id: int | None = None,
     ) -> list[CorrectionRow]:
-        """Return corrections, the oldest first. ``run_id`` and ``kind`` limit them to one run and to one kind.
+        """Return corrections, the oldest first.
+
+        ``run_id`` and ``kind`` limit them to one run and to one kind.
 
         With ``before_id`` the corrections before this one are returned, the newest first.
         """
         key = correction.c.id
         given = wanted((correction.c.run_id, run_id), (correction.c.kind, kind))
-        query = select(correction).where(key > after_id, *given, *seen(correction, leads=run_id is None))
+        query = select(correction).where(
+            key > after_id, *given, *seen(correction, leads=run_id is None)
+        )
         if before_id is not None:
             query = query.where(key < before_id)
         # MySQL may take an index of the project that has another order than the id, and sort.
@@ -91,40 +111,56 @@ class CorrectionStore(RunPart):
         return [made(CorrectionRow, row) for row in rows]
 
     def correction_summary(self, since: datetime) -> CorrectionSummary:
-        """Return the number of corrections of each kind in all runs since ``since``, and the longest time for which a
-        status was untrue.
+        """Return the number of corrections of each kind in all runs since ``since``, and the
+        longest time for which a status was untrue.
         """
         c = correction.c
-        # With the plain column SQLite would read the whole index of the kind, instead of the part since ``since``.
+        # With the plain column SQLite would read the whole index of the kind, instead of the part
+        # since ``since``.
         kind = func.coalesce(c.kind, literal_column("''"))
         query = select(kind, func.count(), func.max(c.lag_ms)).where(
             c.created_at >= since, *seen(correction, leads=True)
         )
         with self._db.reading() as conn:
             rows = conn.execute(query.group_by(kind)).all()
-        return CorrectionSummary(since, sorted((CorrectionTotal(*row) for row in rows), key=lambda total: total.kind))
+        return CorrectionSummary(
+            since, sorted((CorrectionTotal(*row) for row in rows), key=lambda total: total.kind)
+        )
 
 
 def _check(one: Correction, found_by: str) -> None:
     if found_by not in SOURCES:
-        raise InvalidRequest(f"found_by: {found_by!r} is not allowed; give one of {', '.join(SOURCES)}")
+        raise InvalidRequest(
+            f"found_by: {found_by!r} is not allowed; give one of {', '.join(SOURCES)}"
+        )
     if one.kind not in set(CorrectionKind):
-        raise InvalidRequest(f"kind: {one.kind!r} is not allowed; give one of {', '.join(CorrectionKind)}")
+        raise InvalidRequest(
+            f"kind: {one.kind!r} is not allowed; give one of {', '.join(CorrectionKind)}"
+        )
     for name in ("believed", "truth"):
         word = str(getattr(one, name))
         if not 0 < len(word) <= WORD_MAX:
-            raise InvalidRequest(f"{name}: {word[:60]!r} is not allowed; give a word of 1 to {WORD_MAX} characters")
+            raise InvalidRequest(
+                f"{name}: {word[:60]!r} is not allowed; give a word of 1 to {WORD_MAX} characters"
+            )
 
 
 def _tasks(unit: Unit, corrections: Sequence[Correction]) -> Mapping[int, Row]:
-    """Return the tasks that the corrections name, by id. Raises ``InvalidRequest`` for a task of another run."""
+    """Return the tasks that the corrections name, by id.
+
+    Raises ``InvalidRequest`` for a task of another run.
+    """
     t = task_history.c
-    named = sorted({correction.task_id for correction in corrections if correction.task_id is not None})
+    named = sorted(
+        {correction.task_id for correction in corrections if correction.task_id is not None}
+    )
     query = select(t.task_id, t.attempt, t.status, t.status_since).where(t.run_id == unit.run_id)
     found = {row["task_id"]: row for row in rows_in(unit.conn, query, t.task_id, named)}
     missing = [task_id for task_id in named if task_id not in found]
     if missing:
-        raise InvalidRequest(f"task_id: {missing[0]} is no task of run {unit.run_id}; see the list of its tasks")
+        raise InvalidRequest(
+            f"task_id: {missing[0]} is no task of run {unit.run_id}; see the list of its tasks"
+        )
     return found
 
 
@@ -138,7 +174,9 @@ def _key(values: Mapping[str, Any]) -> tuple[object, ...]:
 def _known(unit: Unit, corrections: Sequence[Correction]) -> set[tuple[object, ...]]:
     c = correction.c
     kinds = sorted({str(correction.kind) for correction in corrections})
-    rows = unit.conn.execute(select(*(c[name] for name in _KEY)).where(c.run_id == unit.run_id, c.kind.in_(kinds)))
+    rows = unit.conn.execute(
+        select(*(c[name] for name in _KEY)).where(c.run_id == unit.run_id, c.kind.in_(kinds))
+    )
     return {tuple(row) for row in rows}
 
 
@@ -147,7 +185,8 @@ def _values(unit: Unit, one: Correction, tasks: Mapping[int, Row]) -> dict[str, 
     attempt = one.attempt or (unit.attempt if task is None else task["attempt"])
     if not 0 < attempt <= (unit.attempt if task is None else max(unit.attempt, task["attempt"])):
         raise InvalidRequest(
-            f"attempt: {attempt} is not allowed; run {unit.run_id} has had the attempts 1 to {unit.attempt}"
+            f"attempt: {attempt} is not allowed; run {unit.run_id} has had the attempts 1 to "
+            f"{unit.attempt}"
         )
     believed_since = one.believed_since or _on_record_since(unit, one, attempt, task)
     return {
@@ -166,8 +205,12 @@ def _values(unit: Unit, one: Correction, tasks: Mapping[int, Row]) -> dict[str, 
     }
 
 
-def _on_record_since(unit: Unit, one: Correction, attempt: int, task: Row | None) -> datetime | None:
-    """Return the time when the believed status was recorded; ``None``: it was never recorded for this task or run."""
+def _on_record_since(
+    unit: Unit, one: Correction, attempt: int, task: Row | None
+) -> datetime | None:
+    """Return the time when the believed status was recorded; ``None``: it was never recorded for
+    this task or run.
+    """
     if task is not None and task["status"] == one.believed:
         return task["status_since"]  # type: ignore[no-any-return]
     s = status_transition.c
@@ -182,7 +225,9 @@ def _on_record_since(unit: Unit, one: Correction, attempt: int, task: Row | None
 
 
 def _move_run(unit: Unit, one: Correction, found_by: str) -> None:
-    """Give a live run the true status, if the correction is about its present status and the true status is live."""
+    """Give a live run the true status, if the correction is about its present status and the true
+    status is live.
+    """
     of_the_run = one.task_id is None and one.attempt in (None, unit.attempt)
     if of_the_run and one.believed == unit.status and one.truth in LIVE_RUNS:
         unit.move_run(RunStatus(one.truth), found_by, dict(one.evidence), one.truth_since)

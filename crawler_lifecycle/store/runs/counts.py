@@ -32,11 +32,11 @@ class RunCounts(StorePart):
     """The counting methods of ``RunReader``."""
 
     def ends_of(self, crawler: str, since: datetime, outcomes: int) -> Ends:
-        """Return how many runs of the crawler, created since ``since``, completed and failed, and the most frequent
-        ``outcomes`` of those that failed.
+        """Return how many runs of the crawler, created since ``since``, completed and failed, and
+        the most frequent ``outcomes`` of those that failed.
 
-        An index alone counts the runs: their numbers grow with time. Only of the runs of the two hours around ``since``
-        the time is read, because the clocks of hosts may differ.
+        An index alone counts the runs: their numbers grow with time. Only of the runs of the two
+        hours around ``since`` the time is read, because the clocks of hosts may differ.
         """
         r = run_history.c
         mine = [r.crawler == crawler, *seen(run_history, leads=True)]
@@ -47,25 +47,36 @@ class RunCounts(StorePart):
             def count(status: RunStatus) -> int:
                 among = select(func.count(r.run_id)).where(*mine, r.status == status)
                 near = among.where(r.run_id > last, r.run_id < first, r.created_at >= since)
-                return sum(conn.execute(union_all(_hinted(among.where(r.run_id >= first)), _hinted(near))).scalars())
+                return sum(
+                    conn.execute(
+                        union_all(_hinted(among.where(r.run_id >= first)), _hinted(near))
+                    ).scalars()
+                )
 
             failed = [*mine, r.status == RunStatus.FAILED, r.run_id > last, r.created_at >= since]
             runs = func.count().label("runs")
             same = (r.outcome, r.ended_by)
-            groups = select(*same, runs, func.max(r.run_id).label("newest")).where(*failed).group_by(*same)
+            groups = (
+                select(*same, runs, func.max(r.run_id).label("newest"))
+                .where(*failed)
+                .group_by(*same)
+            )
             # A crawler may report any text as its outcome, so the rare ones are left out.
             found = conn.execute(_hinted(groups).order_by(runs.desc()).limit(1_000)).all()
             stopped = sum(row.runs for row in found if row.ended_by == EndedBy.PERSON)
             told = [row for row in found if row.ended_by != EndedBy.PERSON][:outcomes]
             # No run has the number 0. SQLite reads an empty list as a scan.
-            rows = conn.execute(select(*BRIEF).where(r.run_id.in_([0, *(row.newest for row in told)]))).mappings()
+            rows = conn.execute(
+                select(*BRIEF).where(r.run_id.in_([0, *(row.newest for row in told)]))
+            ).mappings()
             newest = {row["run_id"]: brief_run(row) for row in rows}
             failures = [(row.runs, newest[row.newest]) for row in told]
             return Ends(count(RunStatus.COMPLETED), count(RunStatus.FAILED), stopped, failures)
 
     def live_now(self, most: int) -> LiveRuns:
-        """Return the numbers of live runs by status and by what they wait for. Of each status, only ``most`` runs are
-        read."""
+        """Return the numbers of live runs by status and by what they wait for.
+
+        Of each status, only ``most`` runs are read."""
         r = run_history.c
         by_status = Counter[str]()
         waits = Counter[tuple[str, str | None]]()
@@ -77,7 +88,9 @@ class RunCounts(StorePart):
                 some = select(wait.label("wait"), r.pool, r.run_id).where(r.status == status, *mine)
                 each = some.limit(most).subquery("page").c
                 columns = (each.wait, each.pool, func.count(), func.min(each.run_id))
-                for kind, pool, runs, first in conn.execute(select(*columns).group_by(each.wait, each.pool)):
+                for kind, pool, runs, first in conn.execute(
+                    select(*columns).group_by(each.wait, each.pool)
+                ):
                     key = kind, pool if kind == Wait.POOL else None
                     by_status[status] += runs
                     waits[key] += runs if kind is not None else 0
@@ -86,9 +99,13 @@ class RunCounts(StorePart):
                 r.status == RunStatus.PROCESSING, r.attempt == 1, *mine
             )
             rows = conn.execute(running.limit(most)).all()
-        pace = [sum(pages_per_minute(row[n], row[2], row[3]) or 0.0 for row in rows) for n in (0, 1)]
+        pace = [
+            sum(pages_per_minute(row[n], row[2], row[3]) or 0.0 for row in rows) for n in (0, 1)
+        ]
         found = [
-            WaitingRuns(Wait(kind), pool, runs, oldest[kind, pool]) for (kind, pool), runs in waits.items() if runs
+            WaitingRuns(Wait(kind), pool, runs, oldest[kind, pool])
+            for (kind, pool), runs in waits.items()
+            if runs
         ]
         return LiveRuns(by_status, found, *pace)
 

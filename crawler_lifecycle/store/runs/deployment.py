@@ -32,7 +32,10 @@ from .unit import RunPart, Unit, begin_run, current_tasks, enter_stage
 
 #: The columns of a task that is offered.
 _OFFERED = [
-    *(task_history.c[name] for name in ("task_id", "task_index", "args", "offered_until", "attempt", "run_attempt")),
+    *(
+        task_history.c[name]
+        for name in ("task_id", "task_index", "args", "offered_until", "attempt", "run_attempt")
+    ),
     *(task_history.c[name] for name in ("retry", "memory", "avoid_node")),
 ]
 #: The columns that a task of a resumed run keeps. Its counters go on from those of the earlier try.
@@ -41,7 +44,9 @@ _NOT_SUCCEEDED = (TaskStatus.FAILED.value, TaskStatus.CANCELLED.value, TaskStatu
 
 
 class DeploymentStore(RunPart):
-    """The records of offers to the scheduler service, of its answers, and of the start of the run."""
+    """The records of offers to the scheduler service, of its answers, and of the start of the
+    run.
+    """
 
     def offer_tasks(
         self,
@@ -53,21 +58,25 @@ class DeploymentStore(RunPart):
         next_look_at: datetime | None = None,
         now: datetime | None = None,
     ) -> tuple[list[QueuedTask], StopIntent | None]:
-        """Mark the next QUEUED tasks as offered, and return them, the lowest index first, with the recorded stop.
+        """Mark the next QUEUED tasks as offered, and return them, the lowest index first, with the
+        recorded stop.
 
-        The deployment call that follows creates nothing after ``until``, even if the clocks of the hosts differ.
-        ``place`` is the namespace in which it creates tasks. The result has at most as many tasks as one call can carry
-        (``bounds.OFFER_BYTES_MAX``), but at least one. Together with active tasks there are never more than
-        ``max_parallel``. After a stop or the end of the run there are none.
+        The deployment call that follows creates nothing after ``until``, even if the clocks of the
+        hosts differ. ``place`` is the namespace in which it creates tasks. The result has at most
+        as many tasks as one call can carry (``bounds.OFFER_BYTES_MAX``), but at least one. Together
+        with active tasks there are never more than ``max_parallel``. After a stop or the end of the
+        run there are none.
 
-        The run enters the stage deployment. From now on tasks may be on the cluster, so the first look is planned for
-        ``next_look_at``, unless a look is planned already.
+        The run enters the stage deployment. From now on tasks may be on the cluster, so the first
+        look is planned for ``next_look_at``, unless a look is planned already.
 
-        If a call with a later ``until`` offers the task already, that time stays. ``now`` decides which tries may begin
-        (``RetryStore.retry_ended``). Raises ``Fenced``.
+        If a call with a later ``until`` offers the task already, that time stays. ``now`` decides
+        which tries may begin (``RetryStore.retry_ended``). Raises ``Fenced``.
         """
         t = task_history.c
-        last = case((t.offered_until > until, t.offered_until), else_=literal(until, t.offered_until.type))
+        last = case(
+            (t.offered_until > until, t.offered_until), else_=literal(until, t.offered_until.type)
+        )
         with self._unit(fence) as unit:
             now = now or unit.now
             if unit.stop is not None or unit.status.terminal:
@@ -82,12 +91,18 @@ class DeploymentStore(RunPart):
                 pool = self._pools.serving(unit.run["pool"], unit.run["project"])
                 values |= {"pool": pool, "priority": priority_of(unit)}
             _set_queued(unit, [row["task_id"] for row in rows], **values)
-            return [made(QueuedTask, row, index=row["task_index"]) for row in _taken_over(unit, rows)], None
+            return [
+                made(QueuedTask, row, index=row["task_index"]) for row in _taken_over(unit, rows)
+            ], None
 
-    def _given(self, unit: Unit, rows: Sequence[Row], max_parallel: int | None, now: datetime) -> Sequence[Row]:
-        """Return as many of the first rows as ``max_parallel``, the places of the pool and the window allow.
+    def _given(
+        self, unit: Unit, rows: Sequence[Row], max_parallel: int | None, now: datetime
+    ) -> Sequence[Row]:
+        """Return as many of the first rows as ``max_parallel``, the places of the pool and the
+        window allow.
 
-        Active tasks count, and so do tasks that an earlier call may create or have created: these hold a place already.
+        Active tasks count, and so do tasks that an earlier call may create or have created: these
+        hold a place already.
         """
         new = [row for row in rows if not _is_offered(unit, row)]
         gives = self._gives(unit)
@@ -97,7 +112,11 @@ class DeploymentStore(RunPart):
             return rows
         counts = unit.counts()
         offered = _count_offered(unit) if new else 0
-        room = counts.queued if max_parallel is None else max(0, max_parallel - counts.active - offered)
+        room = (
+            counts.queued
+            if max_parallel is None
+            else max(0, max_parallel - counts.active - offered)
+        )
         if window is not None:
             room = min(room, max(0, _window(unit, counts, window) - offered))
         new = new[:room]
@@ -114,7 +133,9 @@ class DeploymentStore(RunPart):
         return self._pools.counted and self.queue_of(unit.run["pool"], unit.run["project"]) is None
 
     def queue_of(self, pool: str, project: str) -> str | None:
-        """Return the Kueue queue of the pool that serves such runs; ``None``: we give its places."""
+        """Return the Kueue queue of the pool that serves such runs; ``None``: we give its
+        places.
+        """
         return self._pools.of(self._pools.serving(pool, project)).queue
 
     def waits_for_place(self, run_id: int) -> bool:
@@ -135,10 +156,10 @@ class DeploymentStore(RunPart):
     ) -> TaskCounts:
         """Record the answers of the scheduler service. Returns the counts of tasks.
 
-        Created or existing tasks become PENDING. Deferred tasks stay QUEUED with the reason. Refused tasks become
-        FAILED. ``until`` and ``offered`` identify the offer that was answered. A deferral does not apply to a task that
-        was offered again meanwhile. If an earlier call may still create a deferred task, the task stays offered by that
-        call.
+        Created or existing tasks become PENDING. Deferred tasks stay QUEUED with the reason.
+        Refused tasks become FAILED. ``until`` and ``offered`` identify the offer that was answered.
+        A deferral does not apply to a task that was offered again meanwhile. If an earlier call may
+        still create a deferred task, the task stays offered by that call.
         """
         with self._unit(fence) as unit:
             t = task_history.c
@@ -153,35 +174,71 @@ class DeploymentStore(RunPart):
             rows = queued.all()
             ids: dict[int, int] = {row.task_index: row.task_id for row in rows}
             mine = [(ids[answer.index], answer) for answer in answers if answer.index in ids]
-            taken = [_taken(task_id, a, cluster, at) for task_id, a in mine if a.state in ("created", "existing")]
+            taken = [
+                _taken(task_id, a, cluster, at)
+                for task_id, a in mine
+                if a.state in ("created", "existing")
+            ]
             columns = ("cluster", "cluster_name", "cluster_uid", "deployed_at", "reason")
             move_tasks(unit, taken, "deploy", replace=columns)
             if taken:
                 starting = unit.status is RunStatus.INITIALIZING
                 if not (self._pools.counted and wait_of(unit.conn, unit.run_id)):
-                    unit.update_run(waiting_for=names.WAITING_FOR_START if starting else first_wait(unit, unit.now))
+                    unit.update_run(
+                        waiting_for=names.WAITING_FOR_START
+                        if starting
+                        else first_wait(unit, unit.now)
+                    )
             refused = [_refused(task_id, a.reason) for task_id, a in mine if a.state == "refused"]
             move_tasks(unit, refused, "deploy", replace=("reason",))
-            # A task that was offered again may be created now. Only the answer to the later call decides about it.
-            again = {row.task_id for row in rows if until is not None and row.offered_until != until}
-            put_off = [(task_id, a) for task_id, a in mine if a.state == "deferred" and task_id not in again]
-            deferred = [{"task_id": task_id, "reason": answer.reason} for task_id, answer in put_off]
+            # A task that was offered again may be created now. Only the answer to the later call
+            # decides about it.
+            again = {
+                row.task_id for row in rows if until is not None and row.offered_until != until
+            }
+            put_off = [
+                (task_id, a)
+                for task_id, a in mine
+                if a.state == "deferred" and task_id not in again
+            ]
+            deferred = [
+                {"task_id": task_id, "reason": answer.reason} for task_id, answer in put_off
+            ]
             update_tasks(unit, deferred, replace=("reason",), nulls=("offered_until",))
-            # The task does not exist yet. An earlier call without an answer may still create it until it expires.
-            coming = {task.task_id: task.offered_until for task in offered if task.offered_until is not None}
-            _set_back(unit, {i: end for i, _ in put_off if (end := coming.get(i)) is not None and end >= unit.now})
+            # The task does not exist yet. An earlier call without an answer may still create it
+            # until it expires.
+            coming = {
+                task.task_id: task.offered_until
+                for task in offered
+                if task.offered_until is not None
+            }
+            _set_back(
+                unit,
+                {
+                    i: end
+                    for i, _ in put_off
+                    if (end := coming.get(i)) is not None and end >= unit.now
+                },
+            )
             if put_off and self._gives(unit):
                 note_refused(unit, self._pools, len(put_off))
             return unit.counts()
 
     def refuse_queued(
-        self, fence: Fence, reason: str, offered: Sequence[QueuedTask] = (), until: datetime | None = None
+        self,
+        fence: Fence,
+        reason: str,
+        offered: Sequence[QueuedTask] = (),
+        until: datetime | None = None,
     ) -> TaskCounts:
-        """Set QUEUED tasks to FAILED (``deploy_failed``) with this reason. Returns the counts of tasks.
+        """Set QUEUED tasks to FAILED (``deploy_failed``) with this reason.
 
-        ``offered`` and ``until`` identify the offer that was refused as a whole, so it created no task. An earlier call
-        without an answer may have created a task that it offered. Such a task stays QUEUED, and counts as offered by
-        that call. It is refused later, when a look after the end of that call has not seen it.
+        Returns the counts of tasks.
+
+        ``offered`` and ``until`` identify the offer that was refused as a whole, so it created no
+        task. An earlier call without an answer may have created a task that it offered. Such a task
+        stays QUEUED, and counts as offered by that call. It is refused later, when a look after the
+        end of that call has not seen it.
 
         A second call changes nothing.
         """
@@ -189,7 +246,9 @@ class DeploymentStore(RunPart):
             t = task_history.c
             earlier = {task.task_id: task.offered_until for task in offered}
             queued = unit.conn.execute(
-                current_tasks(unit.run_id, t.task_id, t.offered_until, t.ever_seen).where(t.status == TaskStatus.QUEUED)
+                current_tasks(unit.run_id, t.task_id, t.offered_until, t.ever_seen).where(
+                    t.status == TaskStatus.QUEUED
+                )
             )
             refused = []
             set_back = {}
@@ -205,7 +264,10 @@ class DeploymentStore(RunPart):
             return unit.counts()
 
     def withdraw_offer(self, fence: Fence, offered: Sequence[QueuedTask], until: datetime) -> None:
-        """Take back an offer whose call created nothing. An earlier offer of its tasks becomes valid again."""
+        """Take back an offer whose call created nothing.
+
+        An earlier offer of its tasks becomes valid again.
+        """
         with self._unit(fence) as unit:
             t = task_history.c
             earlier = {task.task_id: task.offered_until for task in offered}
@@ -216,8 +278,8 @@ class DeploymentStore(RunPart):
     def note_waiting(self, fence: Fence, waiting_for: str | None) -> None:
         """Record the reason why the run waits; ``None``: it does not wait any more.
 
-        A reason is ignored when the run has ended, or when it has started and has no QUEUED task. It then comes from a
-        late retry, and nobody would remove it.
+        A reason is ignored when the run has ended, or when it has started and has no QUEUED task.
+        It then comes from a late retry, and nobody would remove it.
         """
         with self._unit(fence) as unit:
             waits = unit.status is RunStatus.INITIALIZING or unit.counts().queued > 0
@@ -227,7 +289,8 @@ class DeploymentStore(RunPart):
     def mark_started(
         self, fence: Fence, started_at: datetime | None, next_look_at: datetime | None = None
     ) -> RunStatus:
-        """Record the start of the run: INITIALIZING becomes PROCESSING, and the stage becomes reconciliation.
+        """Record the start of the run: INITIALIZING becomes PROCESSING, and the stage becomes
+        reconciliation.
 
         A later status stays. Returns the status after the call.
         """
@@ -238,25 +301,44 @@ class DeploymentStore(RunPart):
             return unit.status
 
     def requeue_ended(self, fence: Fence, include_succeeded: bool) -> TaskCounts:
-        """Insert new QUEUED rows of this attempt for indexes that are FAILED, CANCELLED or LOST. Returns the counts.
+        """Insert new QUEUED rows of this attempt for indexes that are FAILED, CANCELLED or LOST.
 
-        With ``include_succeeded``, also insert rows for indexes that are SUCCEEDED. The existing QUEUED rows become
-        rows of this attempt. Exception: a call of a former attempt may still create the tasks of some rows. After the
-        end of that call, ``offer_tasks`` takes over these rows. No row is inserted after a stop, or by a second call.
+        Returns the counts.
+
+        With ``include_succeeded``, also insert rows for indexes that are SUCCEEDED. The existing
+        QUEUED rows become rows of this attempt. Exception: a call of a former attempt may still
+        create the tasks of some rows. After the end of that call, ``offer_tasks`` takes over these
+        rows. No row is inserted after a stop, or by a second call.
         """
         with self._unit(fence) as unit:
             _adopt_queued(unit)
-            if unit.stop is None and not unit.status.terminal and unit.run["requeued_attempt"] != unit.attempt:
-                statuses = (*_NOT_SUCCEEDED, TaskStatus.SUCCEEDED.value) if include_succeeded else _NOT_SUCCEEDED
+            if (
+                unit.stop is None
+                and not unit.status.terminal
+                and unit.run["requeued_attempt"] != unit.attempt
+            ):
+                statuses = (
+                    (*_NOT_SUCCEEDED, TaskStatus.SUCCEEDED.value)
+                    if include_succeeded
+                    else _NOT_SUCCEEDED
+                )
                 _new_rows(unit, statuses, anew=include_succeeded)
                 unit.update_run(requeued_attempt=unit.attempt)
             return unit.counts()
 
     def places(self, run_id: int) -> list[str]:
-        """Return the recorded namespaces in which tasks of the run execute or may still be created."""
+        """Return the recorded namespaces in which tasks of the run execute or may still be
+        created.
+        """
         t = task_history.c
-        alive = or_(t.status.in_(ACTIVE), and_(t.status == TaskStatus.QUEUED, t.offered_until.is_not(None)))
-        query = current_tasks(run_id, t.cluster_place).where(alive, t.cluster_place.is_not(None)).distinct()
+        alive = or_(
+            t.status.in_(ACTIVE), and_(t.status == TaskStatus.QUEUED, t.offered_until.is_not(None))
+        )
+        query = (
+            current_tasks(run_id, t.cluster_place)
+            .where(alive, t.cluster_place.is_not(None))
+            .distinct()
+        )
         return sorted(row["cluster_place"] for row in self._rows(query))
 
     def ended_groups(self, run_id: int) -> list[EndedTasks]:
@@ -265,13 +347,18 @@ class DeploymentStore(RunPart):
 
 
 def _taken_over(unit: Unit, rows: Sequence[Row]) -> Sequence[Row]:
-    """Return the rows as tasks of this attempt of the run. Offers of a former attempt have expired."""
+    """Return the rows as tasks of this attempt of the run.
+
+    Offers of a former attempt have expired.
+    """
     late = {row["task_id"] for row in rows if row["run_attempt"] != unit.attempt}
     if not late:
         return rows
     now = {"attempt": first_attempt(unit), "run_attempt": unit.attempt}
     _set_queued(unit, sorted(late), **now)
-    return [{**row, **now, "offered_until": None} if row["task_id"] in late else row for row in rows]
+    return [
+        {**row, **now, "offered_until": None} if row["task_id"] in late else row for row in rows
+    ]
 
 
 def _set_queued(unit: Unit, task_ids: Sequence[int], **values: Any) -> None:
@@ -282,7 +369,8 @@ def _set_queued(unit: Unit, task_ids: Sequence[int], **values: Any) -> None:
 
 
 def _set_back(unit: Unit, ends: Mapping[int, datetime | None]) -> None:
-    """Set ``offered_until`` of these tasks to the end of the call that offered them before (``None``: no call did).
+    """Set ``offered_until`` of these tasks to the end of the call that offered them before
+    (``None``: no call did).
 
     Few calls are without an answer at a time, so few statements are needed.
     """
@@ -301,7 +389,8 @@ def _looked_after(unit: Unit, moment: datetime) -> bool:
 def _offerable(unit: Unit, limit: int, now: datetime) -> Sequence[Row]:
     """Return QUEUED tasks by index.
 
-    A task is left out while a call of a former attempt of the run may still create it, and before the time of its try.
+    A task is left out while a call of a former attempt of the run may still create it, and before
+    the time of its try.
     """
     t = task_history.c
     return (
@@ -309,7 +398,11 @@ def _offerable(unit: Unit, limit: int, now: datetime) -> Sequence[Row]:
             current_tasks(unit.run_id, *_OFFERED)
             .where(
                 t.status == TaskStatus.QUEUED,
-                or_(t.run_attempt == unit.attempt, t.offered_until.is_(None), t.offered_until < unit.now),
+                or_(
+                    t.run_attempt == unit.attempt,
+                    t.offered_until.is_(None),
+                    t.offered_until < unit.now,
+                ),
                 or_(t.not_before.is_(None), t.not_before <= now),
             )
             .order_by(t.task_index)
@@ -321,8 +414,9 @@ def _offerable(unit: Unit, limit: int, now: datetime) -> Sequence[Row]:
 
 
 def _of_one_call(rows: Sequence[Row]) -> Sequence[Row]:
-    """Return as many of the first rows as one call can carry, but at least one. Rows that are not sent must not be
-    offered.
+    """Return as many of the first rows as one call can carry, but at least one.
+
+    Rows that are not sent must not be offered.
     """
     size = 0
     for number, row in enumerate(rows):
@@ -333,20 +427,27 @@ def _of_one_call(rows: Sequence[Row]) -> Sequence[Row]:
 
 
 def _is_offered(unit: Unit, row: Row) -> bool:
-    """Return whether a call may create this task, or may have created it without an answer and no look has told."""
+    """Return whether a call may create this task, or may have created it without an answer and no
+    look has told.
+    """
     return row["offered_until"] is not None and not _looked_after(unit, row["offered_until"])
 
 
 def _window(unit: Unit, counts: TaskCounts, least: int) -> int:
     """Return how many further tasks of the run may wait on the cluster.
 
-    In all as many as have a node, so that a run grows fast, and only ``least`` while the cluster is full. Then none
-    follow before half of these have begun: Kubernetes tries a new pod before one that did not fit several times, so a
-    steady flow of new ones would keep the pods of other runs waiting.
+    In all as many as have a node, so that a run grows fast, and only ``least`` while the cluster is
+    full. Then none follow before half of these have begun: Kubernetes tries a new pod before one
+    that did not fit several times, so a steady flow of new ones would keep the pods of other runs
+    waiting.
     """
     t = task_history.c
-    waits = current_tasks(unit.run_id, func.count(), func.count(case((t.reason.contains(NO_ROOM), 1))))
-    waiting, full = unit.conn.execute(waits.where(t.status == TaskStatus.PENDING, t.node.is_(None))).one()
+    waits = current_tasks(
+        unit.run_id, func.count(), func.count(case((t.reason.contains(NO_ROOM), 1)))
+    )
+    waiting, full = unit.conn.execute(
+        waits.where(t.status == TaskStatus.PENDING, t.node.is_(None))
+    ).one()
     if full and waiting > least // 2:
         return 0
     return (least if full else max(least, counts.active - waiting)) - int(waiting)
@@ -355,7 +456,9 @@ def _window(unit: Unit, counts: TaskCounts, least: int) -> int:
 def _count_offered(unit: Unit) -> int:
     t = task_history.c
     told = min(unit.run["verified_at"] or datetime.min.replace(tzinfo=UTC), unit.now)
-    offered = current_tasks(unit.run_id, func.count()).where(t.status == TaskStatus.QUEUED, t.offered_until >= told)
+    offered = current_tasks(unit.run_id, func.count()).where(
+        t.status == TaskStatus.QUEUED, t.offered_until >= told
+    )
     return int(unit.conn.execute(offered).scalar_one())
 
 
@@ -402,19 +505,28 @@ def _adopt_queued(unit: Unit) -> None:
 
 
 def _new_rows(unit: Unit, statuses: Sequence[str], *, anew: bool) -> None:
-    """Insert a new row for each old row in one of these statuses, and set ``superseded_by`` of the old row.
+    """Insert a new row for each old row in one of these statuses, and set ``superseded_by`` of the
+    old row.
 
     ``anew``: the new tries start from the beginning.
     """
     t = task_history.c
     attempt = first_attempt(unit)
     again = (t.run_attempt < unit.attempt, t.status.in_(statuses))
-    values: dict[str, Any] = {name: null() if anew and name in COUNTERS else t[name] for name in _KEPT}
-    values |= {"attempt": literal(attempt), "run_attempt": literal(unit.attempt), "status": literal("QUEUED")}
+    values: dict[str, Any] = {
+        name: null() if anew and name in COUNTERS else t[name] for name in _KEPT
+    }
+    values |= {
+        "attempt": literal(attempt),
+        "run_attempt": literal(unit.attempt),
+        "status": literal("QUEUED"),
+    }
     values |= {"status_since": literal(unit.now, t.status_since.type), "ever_seen": literal(False)}
     values["resumed"] = literal(False) if anew else null()
     old = current_tasks(unit.run_id, *values.values())
-    unit.conn.execute(insert(task_history).from_select([*values], old.where(*again).order_by(t.task_index)))
+    unit.conn.execute(
+        insert(task_history).from_select([*values], old.where(*again).order_by(t.task_index))
+    )
     new = task_history.alias("new")
     pairs = unit.conn.execute(
         current_tasks(unit.run_id, t.task_id, new.c.task_id.label("superseded_by"))

@@ -50,7 +50,8 @@ def _owner_of(run: Row) -> Owner | None:
 def _check_new(request: RunRequest, request_id: str) -> None:
     if request.run_id is not None:
         raise InvalidRequest(
-            f"run_id: {request.run_id} is not allowed for a new run; remove the field, or claim that run instead"
+            f"run_id: {request.run_id} is not allowed for a new run; remove the field, or claim "
+            "that run instead"
         )
     check_request_id(request_id)
 
@@ -58,16 +59,22 @@ def _check_new(request: RunRequest, request_id: str) -> None:
 def _check_same(run: Row, fingerprint: str) -> None:
     if run["request_hash"] != fingerprint:
         raise DuplicateRequest(
-            f"request_id {run['request_id']!r} belongs to run {run['run_id']}, which has a different request; "
+            f"request_id {run['request_id']!r} belongs to run {run['run_id']}, which has a "
+            "different request; "
             "use a new request_id for a new run"
         )
 
 
 def _task_args(request: RunRequest, task_args: TaskArgs | None) -> TaskArgs | None:
-    """Return the arguments of each task; ``None`` for a single-process run. Raises ``InvalidRequest``."""
+    """Return the arguments of each task; ``None`` for a single-process run.
+
+    Raises ``InvalidRequest``.
+    """
     if task_args is not None:
         if not task_args:
-            raise InvalidRequest("tasks: [] is not allowed; give at least one task, or remove the field")
+            raise InvalidRequest(
+                "tasks: [] is not allowed; give at least one task, or remove the field"
+            )
         check_capacity(0, len(task_args))
         return task_args
     return None if request.tasks is None else [task.args for task in request.tasks]
@@ -77,14 +84,20 @@ class InitiationStore(RunPart):
     """The creation of runs, by HTTP requests and by workflows, and the claims of workflows."""
 
     def reserve_run(
-        self, request: RunRequest, request_id: str, task_args: TaskArgs | None = None, caller: str | None = None
+        self,
+        request: RunRequest,
+        request_id: str,
+        task_args: TaskArgs | None = None,
+        caller: str | None = None,
     ) -> tuple[RunRow, bool]:
-        """Insert the run without an owner, and all its tasks (QUEUED). Returns the row, and whether it is new.
+        """Insert the run without an owner, and all its tasks (QUEUED).
 
-        ``task_args`` are the arguments of each task. The default is ``request.tasks``, or one task without arguments.
-        ``caller`` is the token that starts the run: its project and name, as ``Caller.key`` has them.
-        A second call with the same ``request_id`` returns the stored row. Raises ``DuplicateRequest`` when the stored
-        request differs, and ``QuotaReached``.
+        Returns the row, and whether it is new.
+
+        ``task_args`` are the arguments of each task. The default is ``request.tasks``, or one task
+        without arguments. ``caller`` is the token that starts the run: its project and name, as
+        ``Caller.key`` has them. A second call with the same ``request_id`` returns the stored row.
+        Raises ``DuplicateRequest`` when the stored request differs, and ``QuotaReached``.
         """
 
         def found(unit: Unit, new: bool) -> tuple[RunRow, bool]:
@@ -93,15 +106,21 @@ class InitiationStore(RunPart):
         return self._insert_or_find(request, request_id, task_args, found, caller=caller)
 
     def create_run(self, request: RunRequest, request_id: str, owner: Owner) -> RunHandle:
-        """Reserve the run and claim it in one transaction. Raises ``DuplicateRequest`` if another workflow owns it."""
+        """Reserve the run and claim it in one transaction.
+
+        Raises ``DuplicateRequest`` if another workflow owns it.
+        """
 
         def claim(unit: Unit, new: bool) -> RunHandle:
             holder = _owner_of(unit.run)
             if holder is None:
-                unit.update_run(owner_workflow_id=owner.workflow_id, owner_run_id=owner.first_run_id)
+                unit.update_run(
+                    owner_workflow_id=owner.workflow_id, owner_run_id=owner.first_run_id
+                )
             elif holder != owner:
                 raise DuplicateRequest(
-                    f"request_id {request_id!r} belongs to run {unit.run_id} of workflow {holder.workflow_id!r}"
+                    f"request_id {request_id!r} belongs to run {unit.run_id} of workflow "
+                    f"{holder.workflow_id!r}"
                 )
             return run_handle(unit.run)
 
@@ -116,7 +135,9 @@ class InitiationStore(RunPart):
         owner: Owner | None = None,
         caller: str | None = None,
     ) -> T:
-        """Find or insert the run with this request id, and return the result of ``then`` in the same transaction."""
+        """Find or insert the run with this request id, and return the result of ``then`` in the
+        same transaction.
+        """
         _check_new(request, request_id)
         projects.chosen(request.project)
         args = _task_args(request, task_args)
@@ -139,9 +160,12 @@ class InitiationStore(RunPart):
 
     @staticmethod
     def _find_locked(conn: Connection, request_id: str, project: str) -> dict[Any, Any] | None:
-        # The first read takes no lock. On MySQL a locking read of a missing key blocks inserts of neighbouring keys.
+        # The first read takes no lock. On MySQL a locking read of a missing key blocks inserts of
+        # neighbouring keys.
         r = run_history.c
-        there = conn.execute(select(r.run_id, r.project).where(r.request_id == request_id)).one_or_none()
+        there = conn.execute(
+            select(r.run_id, r.project).where(r.request_id == request_id)
+        ).one_or_none()
         if there is None:
             return None
         check_free(there.project, project, f"request_id {request_id!r}")
@@ -160,7 +184,11 @@ class InitiationStore(RunPart):
         now = self._clock()
         row = new_run(request, request_id, now)
         row |= {"run_uid": self.new_uid(), "request_hash": fingerprint, "multi": args is not None}
-        row |= {"work_hash": work_hash(request, args), "schedule": schedule_of(request_id), "caller": caller}
+        row |= {
+            "work_hash": work_hash(request, args),
+            "schedule": schedule_of(request_id),
+            "caller": caller,
+        }
         own = [{}] if args is None else args
         check_quotas(conn, self._quotas, self._pools, row, now, len(own))
         conn.execute(insert(run_history).values(**row))
@@ -169,23 +197,34 @@ class InitiationStore(RunPart):
         unit = Unit(conn, inserted, now)
         insert_tags(unit, request.tags)
         insert_tasks(unit, 0, own)
-        unit.note_transition(None, RunStatus.INITIALIZING, "deploy", {"tasks": len(own), "trigger": row["trigger"]})
+        unit.note_transition(
+            None, RunStatus.INITIALIZING, "deploy", {"tasks": len(own), "trigger": row["trigger"]}
+        )
         return unit
 
     def claim_run(
-        self, request: RunRequest, owner: Owner, former_is_open: Callable[[Owner], bool], *, repair: bool = False
+        self,
+        request: RunRequest,
+        owner: Owner,
+        former_is_open: Callable[[Owner], bool],
+        *,
+        repair: bool = False,
     ) -> RunHandle:
-        """Make ``owner`` the owner of the run ``request.run_id``. A second claim by the same owner returns the same.
+        """Make ``owner`` the owner of the run ``request.run_id``.
 
-        A reserved or resumed run without an owner keeps its attempt. Otherwise the next attempt begins.
-        ``former_is_open`` returns whether the former owner is still open. It may call another system, so it is called
-        between two transactions. If the run changes meanwhile, the second transaction decides again.
+        A second claim by the same owner returns the same.
 
-        ``repair``: the owner replaces a lost workflow. Tasks that ended under the lost workflow are not queued again. A
+        A reserved or resumed run without an owner keeps its attempt. Otherwise the next attempt
+        begins. ``former_is_open`` returns whether the former owner is still open. It may call
+        another system, so it is called between two transactions. If the run changes meanwhile, the
+        second transaction decides again.
+
+        ``repair``: the owner replaces a lost workflow. Tasks that ended under the lost workflow are
+            not queued again. A
         run that has ended meanwhile is not claimed (``NotInThisState``).
 
-        Raises ``RunNotFound``, ``RunIsLive``, ``AlreadyCompleted``, ``InvalidRequest``, and ``Fenced`` for a former
-        owner that has lost the run.
+        Raises ``RunNotFound``, ``RunIsLive``, ``AlreadyCompleted``, ``InvalidRequest``, and
+        ``Fenced`` for a former owner that has lost the run.
         """
         if request.run_id is None:
             raise InvalidRequest("run_id: it is missing; give the number of the run to claim")
@@ -198,28 +237,40 @@ class InitiationStore(RunPart):
                 attempt = unit.attempt
             if former_is_open(former):
                 raise RunIsLive(
-                    f"Run {request.run_id} is owned by workflow {former.workflow_id!r}, which is still open; "
+                    f"Run {request.run_id} is owned by workflow {former.workflow_id!r}, which is "
+                    "still open; "
                     "stop it first, or wait for its end"
                 )
             known_closed = (attempt, former)
-        raise StoreUnavailable(f"Run {request.run_id} changed its owner {_CLAIM_ROUNDS} times while it was claimed")
+        raise StoreUnavailable(
+            f"Run {request.run_id} changed its owner {_CLAIM_ROUNDS} times while it was claimed"
+        )
 
     @staticmethod
     def _claim(
-        unit: Unit, request: RunRequest, owner: Owner, known_closed: tuple[int, Owner] | None, repair: bool
+        unit: Unit,
+        request: RunRequest,
+        owner: Owner,
+        known_closed: tuple[int, Owner] | None,
+        repair: bool,
     ) -> Owner | None:
-        """Claim the run. If the former owner must be checked first, return it and change nothing."""
+        """Claim the run.
+
+        If the former owner must be checked first, return it and change nothing.
+        """
         run = unit.run
         if request.crawler is not None and request.crawler != run["crawler"]:
             raise InvalidRequest(
-                f"crawler: {request.crawler!r} is not allowed; run {unit.run_id} has crawler {run['crawler']!r}, "
+                f"crawler: {request.crawler!r} is not allowed; run {unit.run_id} has crawler "
+                f"{run['crawler']!r}, "
                 "so remove the field or give this crawler"
             )
         if request.project not in (projects.DEFAULT, run["project"]):
             raise refusal(
                 "project",
                 request.project,
-                f"run {unit.run_id} is of project {run['project']!r}, so remove the field or give this project",
+                f"run {unit.run_id} is of project {run['project']!r}, so remove the field or give "
+                "this project",
             )
         former = _owner_of(run)
         if former == owner:
@@ -238,13 +289,17 @@ class InitiationStore(RunPart):
         _next_attempt(unit, request, owner.workflow_id, owner.first_run_id, repair=repair)
         return None
 
-    def resume_run(self, request: RunRequest, workflow_id: str, attempt: int) -> tuple[RunRow, bool]:
-        """Record the next attempt of a run, which ``workflow_id`` will claim. Returns the row, and whether this call
-        recorded it.
+    def resume_run(
+        self, request: RunRequest, workflow_id: str, attempt: int
+    ) -> tuple[RunRow, bool]:
+        """Record the next attempt of a run, which ``workflow_id`` will claim.
 
-        ``attempt`` is the attempt that the caller has read; its workflow must be closed. If somebody else has resumed
-        the run since, nothing changes. Raises ``RunNotFound`` and ``AlreadyCompleted``. Raises ``NotInThisState`` for a
-        rerun when the run was resumed without rerun and is not claimed yet.
+        Returns the row, and whether this call recorded it.
+
+        ``attempt`` is the attempt that the caller has read; its workflow must be closed. If
+        somebody else has resumed the run since, nothing changes. Raises ``RunNotFound`` and
+        ``AlreadyCompleted``. Raises ``NotInThisState`` for a rerun when the run was resumed without
+        rerun and is not claimed yet.
         """
         assert request.run_id is not None
         with self._unit(request.run_id) as unit:
@@ -254,7 +309,10 @@ class InitiationStore(RunPart):
                 _next_attempt(unit, request, workflow_id, None)
                 return run_row(unit.run), True
             if request.rerun and not claimed and not unit.run["claim_rerun"]:
-                text = f"Run {unit.run_id} was just resumed without rerun; stop it first, or wait for its end"
+                text = (
+                    f"Run {unit.run_id} was just resumed without rerun; stop it first, or wait "
+                    "for its end"
+                )
                 raise NotInThisState(text)
             return run_row(unit.run), False
 
@@ -267,13 +325,16 @@ class InitiationStore(RunPart):
 
 def _check_rerun(unit: Unit, request: RunRequest) -> None:
     if unit.status is RunStatus.COMPLETED and not request.rerun:
-        raise AlreadyCompleted(f"Run {unit.run_id} is COMPLETED; only rerun: true executes it again")
+        raise AlreadyCompleted(
+            f"Run {unit.run_id} is COMPLETED; only rerun: true executes it again"
+        )
 
 
 def _check_never_lost(unit: Unit, owner: Owner) -> None:
     """Raise ``Fenced`` when the workflow has lost the run before.
 
-    Its claim is a late retry of a workflow that was considered dead. If it succeeded, the run would get a closed owner.
+    Its claim is a late retry of a workflow that was considered dead. If it succeeded, the run would
+    get a closed owner.
     """
     p = history_property.c
     query = select(p.attempt).where(
@@ -281,7 +342,10 @@ def _check_never_lost(unit: Unit, owner: Owner) -> None:
     )
     attempt = unit.conn.execute(query.limit(1)).scalar_one_or_none()
     if attempt is not None:
-        text = f"Run {unit.run_id} is at attempt {unit.attempt}; owner {owner.first_run_id} had attempt {attempt} of it"
+        text = (
+            f"Run {unit.run_id} is at attempt {unit.attempt}; owner {owner.first_run_id} had "
+            f"attempt {attempt} of it"
+        )
         raise Fenced(f"{text} and may not claim it again")
 
 
@@ -308,7 +372,10 @@ def new_run(request: RunRequest, request_id: str, now: datetime) -> dict[str, An
 
 
 def _renewed(run: Row, request: RunRequest) -> dict[str, Any]:
-    """Return the columns after a claim. Its request may change ``requested_by`` and ``poll_minutes``."""
+    """Return the columns after a claim.
+
+    Its request may change ``requested_by`` and ``poll_minutes``.
+    """
     stored = dict(run["request"])
     if request.requested_by is not None:
         stored["requested_by"] = request.requested_by
@@ -318,12 +385,18 @@ def _renewed(run: Row, request: RunRequest) -> dict[str, Any]:
 
 
 def _next_attempt(
-    unit: Unit, request: RunRequest, workflow_id: str, first_run_id: str | None, *, repair: bool = False
+    unit: Unit,
+    request: RunRequest,
+    workflow_id: str,
+    first_run_id: str | None,
+    *,
+    repair: bool = False,
 ) -> None:
     """Begin the next attempt. The locked row makes this a compare-and-set on attempt and owner.
 
-    Without ``first_run_id`` the attempt is only accepted, and the workflow ``workflow_id`` will claim it. From now on
-    the run is live: a stop applies to this attempt, and the former owner cannot write any more.
+    Without ``first_run_id`` the attempt is only accepted, and the workflow ``workflow_id`` will
+    claim it. From now on the run is live: a stop applies to this attempt, and the former owner
+    cannot write any more.
     """
     run = unit.run
     before = unit.status
@@ -340,7 +413,9 @@ def _next_attempt(
         "claim_repair": repair,
         "stage": Stage.INITIATION.value,
         # From now on another workflow orders the looks. Its server may have another clock.
-        **dict.fromkeys(("waiting_for", "look_error", "look_error_since", "look_ordered_at", "quiet_ms")),
+        **dict.fromkeys(
+            ("waiting_for", "look_error", "look_error_since", "look_ordered_at", "quiet_ms")
+        ),
         # The stall rule counts from now, because nobody looked at the run while it had no owner.
         "last_progress_at": unit.now if run["last_progress_at"] else None,
     }
@@ -353,13 +428,17 @@ def _next_attempt(
         if run["requeued_attempt"] == unit.attempt:
             values["requeued_attempt"] = unit.attempt + 1
     else:
-        # If the attempt before was lost before it queued the ended tasks again, this attempt does it.
+        # If the attempt before was lost before it queued the ended tasks again, this attempt does
+        # it.
         values["claim_rerun"] = run["claim_rerun"] and run["requeued_attempt"] != run["attempt"]
     stopped = stop_of(run) is not None and not before.terminal
     after = RunStatus.STOPPING if stopped else RunStatus.INITIALIZING
     unit.update_run(status=after.value, **values)
     if before is not after:
         source = "sweep" if repair else "resume"
-        unit.note_transition(before.value, after, source, {"attempt": unit.attempt, "owner": workflow_id})
-    # The first look of this attempt repeats the findings that the former owner had staged and not applied.
+        unit.note_transition(
+            before.value, after, source, {"attempt": unit.attempt, "owner": workflow_id}
+        )
+    # The first look of this attempt repeats the findings that the former owner had staged and not
+    # applied.
     forget_staged(unit)

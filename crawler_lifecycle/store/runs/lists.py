@@ -1,17 +1,19 @@
 """The list of runs: one statement that stays fast for every filter and any number of runs.
 
-The inner query finds the ids of one page, and the outer query reads these rows. Every filter has an index whose last
-column is the id, so a page reads about as many index entries as it has rows. Four cases need more work:
+The inner query finds the ids of one page, and the outer query reads these rows. Every filter has an
+index whose last column is the id, so a page reads about as many index entries as it has rows. Four
+cases need more work:
 
-- Several statuses: each has its own subquery for one page. One subquery for two statuses would not get the ids in order
-  from the index, so the database would sort all runs that ever completed.
-- Attention: a run needs attention when it failed, or completed and brought too little, and no later run of the same
-  work or schedule was good. This takes two index lookups for each such run. Failed and completed runs have a subquery
-  each.
-- A range of time also becomes a range of ids, because ids grow with time. The clocks of hosts may differ, so the range
-  of ids is ``CLOCK_SLACK`` wider on both sides, and the time is compared as well.
-- Some indexes begin with the filtered column and have another order than the id. MySQL might use such an index and then
-  sort, so a hint excludes it.
+- Several statuses: each has its own subquery for one page. One subquery for two statuses would not
+  get the ids in order from the index, so the database would sort all runs that ever completed.
+- Attention: a run needs attention when it failed, or completed and brought too little, and no later
+  run of the same work or schedule was good. This takes two index lookups for each such run. Failed
+  and completed runs have a subquery each.
+- A range of time also becomes a range of ids, because ids grow with time. The clocks of hosts may
+  differ, so the range of ids is ``CLOCK_SLACK`` wider on both sides, and the time is compared as
+  well.
+- Some indexes begin with the filtered column and have another order than the id. MySQL might use
+  such an index and then sort, so a hint excludes it.
 """
 
 from __future__ import annotations
@@ -49,11 +51,13 @@ from .rows import run_row, tag_key
 from .tables import LIVE_RUNS, pool_ticket, run_history, run_tag
 
 CLOCK_SLACK = timedelta(hours=1)
-"""The largest difference between the clocks of two hosts with which a filter by time still finds every run."""
+"""The largest difference between the clocks of two hosts with which a filter by time still finds
+every run.
+"""
 
 ATTENTION = timedelta(days=30)
-"""The default age, since its creation, after which a run needs no attention any more. Nobody will handle older
-failures, and each failed run costs a page two index lookups.
+"""The default age, since its creation, after which a run needs no attention any more. Nobody will
+handle older failures, and each failed run costs a page two index lookups.
 """
 
 
@@ -62,13 +66,17 @@ _OF_STATUS = (
     *("crawler_status_run_id", "flow_id_status_run_id", "parent_status_run_id"),
     *("project_status_run_id", "project_crawler_status_run_id"),
 )
-"""Indexes that have another order than the id. ``_OTHER_ORDER`` is never useful, ``_OF_STATUS`` only with a status."""
+"""Indexes that have another order than the id. ``_OTHER_ORDER`` is never useful, ``_OF_STATUS``
+only with a status.
+"""
 
 
 class RunQuery(TypedDict, total=False):
-    """The filters of a list of runs, as callers name them. A run has all of the tags. ``created_from`` is included in
-    the range, ``created_until`` is not. ``waits`` and ``attention``: see ``RunFilters``; the latter without
-    ``created_from`` is of the last 30 days."""
+    """The filters of a list of runs, as callers name them.
+
+    A run has all of the tags. ``created_from`` is included in the range, ``created_until`` is not.
+    ``waits`` and ``attention``: see ``RunFilters``; the latter without ``created_from`` is of the
+    last 30 days."""
 
     status: Sequence[str]
     stage: str | None
@@ -88,7 +96,10 @@ class RunQuery(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class RunFilters:
-    """The filters of a list of runs. ``equal`` has columns of ``run_history`` with the required value."""
+    """The filters of a list of runs.
+
+    ``equal`` has columns of ``run_history`` with the required value.
+    """
 
     equal: dict[str, str]
     statuses: Sequence[str] = ()
@@ -100,13 +111,18 @@ class RunFilters:
     waits: str | None = None
     """Only live runs that wait for this (``domain.waiting.Wait``)."""
     attention: bool = False
-    """True for only runs that need attention. Such a run failed and was not ended by a person, or it completed and
-    brought less than is expected. No later run of the same work or schedule was good."""
+    """True for only runs that need attention. Such a run failed and was not ended by a person, or
+    it completed and brought less than is expected. No later run of the same work or schedule was
+    good."""
 
 
 def newest_runs(conn: Connection, filters: RunFilters, limit: int, *columns: Any) -> Sequence[Row]:
-    """Return the newest ``limit`` runs that meet the filters, the newest first: these columns of them, or all."""
-    query = newest(run_history.c.run_id, page_of(filters, times_of(conn, filters), limit), limit, *columns)
+    """Return the newest ``limit`` runs that meet the filters, the newest first: these columns of
+    them, or all.
+    """
+    query = newest(
+        run_history.c.run_id, page_of(filters, times_of(conn, filters), limit), limit, *columns
+    )
     return conn.execute(query).mappings().all()
 
 
@@ -115,8 +131,13 @@ def newest_of_each(conn: Connection, crawlers: Sequence[str], each: int) -> Sequ
     if not crawlers:
         return []
     r = run_history.c
-    newest = select(r.run_id).where(*seen(run_history, leads=True)).order_by(r.run_id.desc()).limit(each)
-    parts = [newest.where(r.crawler == crawler).subquery(f"page_{n}") for n, crawler in enumerate(crawlers)]
+    newest = (
+        select(r.run_id).where(*seen(run_history, leads=True)).order_by(r.run_id.desc()).limit(each)
+    )
+    parts = [
+        newest.where(r.crawler == crawler).subquery(f"page_{n}")
+        for n, crawler in enumerate(crawlers)
+    ]
     page = union_all(*(select(part.c.run_id) for part in parts)).subquery("page")
     columns = [r[name] for name in RecentRun.__dataclass_fields__]
     query = select(*columns, r.stop_requested_at).join(page, page.c.run_id == r.run_id)
@@ -124,8 +145,8 @@ def newest_of_each(conn: Connection, crawlers: Sequence[str], each: int) -> Sequ
 
 
 def counted_between(conn: Connection, since: datetime, until: datetime) -> Counter[str]:
-    """Count the runs created from ``since`` to ``until``: ``completed``, ``stopped`` by a person, ``failed``,
-    ``open``."""
+    """Count the runs created from ``since`` to ``until``: ``completed``, ``stopped`` by a person,
+    ``failed``, ``open``."""
     r = run_history.c
     ended = case(
         (r.status == RunStatus.COMPLETED, "completed"),
@@ -135,7 +156,12 @@ def counted_between(conn: Connection, since: datetime, until: datetime) -> Count
     )
     those = (r.created_at >= since, r.created_at < until, *seen(run_history, leads=True))
     each = select(ended.label("ended")).where(*those).subquery("each_run").c
-    return Counter({row[0]: row[1] for row in conn.execute(select(each.ended, func.count()).group_by(each.ended))})
+    return Counter(
+        {
+            row[0]: row[1]
+            for row in conn.execute(select(each.ended, func.count()).group_by(each.ended))
+        }
+    )
 
 
 #: The statuses of runs that may wait for something.
@@ -143,9 +169,13 @@ WAITING = [RunStatus.INITIALIZING.value, RunStatus.PROCESSING.value]
 
 
 def wait_column() -> ColumnElement[str]:
-    """Return what a run with a status of ``WAITING`` waits for (``domain.waiting.Wait``); null: it works."""
+    """Return what a run with a status of ``WAITING`` waits for (``domain.waiting.Wait``); null: it
+    works.
+    """
     r = run_history.c
-    in_line = exists(select(pool_ticket.c.run_id).where(pool_ticket.c.run_id == r.run_id).correlate(run_history))
+    in_line = exists(
+        select(pool_ticket.c.run_id).where(pool_ticket.c.run_id == r.run_id).correlate(run_history)
+    )
     return case(
         (in_line, Wait.POOL.value),
         (r.look_error.is_not(None), Wait.CLUSTER.value),
@@ -158,15 +188,25 @@ def wait_column() -> ColumnElement[str]:
     )
 
 
-def page_of(filters: RunFilters, times: Sequence[ColumnElement[bool]], limit: int) -> list[Select[Any]]:
-    """Return queries of the ids of the page: one, or one for each status. ``times``: the conditions of ``times_of``."""
+def page_of(
+    filters: RunFilters, times: Sequence[ColumnElement[bool]], limit: int
+) -> list[Select[Any]]:
+    """Return queries of the ids of the page: one, or one for each status.
+
+    ``times``: the conditions of ``times_of``.
+    """
     r = run_history.c
     # A flow or a parent is of one project, and its index finds fewer runs.
-    of_project = seen(run_history, leads=not {"flow_id", "parent"} & filters.equal.keys() and not filters.tags)
+    of_project = seen(
+        run_history, leads=not {"flow_id", "parent"} & filters.equal.keys() and not filters.tags
+    )
     conditions = [*of_project, *(r[name] == value for name, value in filters.equal.items()), *times]
     if filters.waits is not None:
         conditions.append(wait_column() == filters.waits)
-        filters = replace(filters, statuses=[status for status in filters.statuses or WAITING if status in WAITING])
+        filters = replace(
+            filters,
+            statuses=[status for status in filters.statuses or WAITING if status in WAITING],
+        )
     if filters.before_run_id is not None:
         conditions.append(r.run_id < filters.before_run_id)
     kinds = [[r.status == status] for status in dict.fromkeys(filters.statuses)] or [[]]
@@ -181,10 +221,15 @@ def _ids(conditions: Sequence[ColumnElement[bool]], filters: RunFilters, limit: 
     r = run_history.c
     query = select(r.run_id).order_by(r.run_id.desc())
     if filters.tags:
-        # The index of the first tag gives its runs in the order of the id. Each further tag is looked up for each run.
+        # The index of the first tag gives its runs in the order of the id. Each further tag is
+        # looked up for each run.
         first, *others = dict.fromkeys(map(tag_key, filters.tags))
         tagged = run_tag.c
-        query = select(tagged.run_id).join(run_history, r.run_id == tagged.run_id).order_by(tagged.run_id.desc())
+        query = (
+            select(tagged.run_id)
+            .join(run_history, r.run_id == tagged.run_id)
+            .order_by(tagged.run_id.desc())
+        )
         query = query.where(tagged.tag == first, *seen(run_tag, leads=True))
         for tag in others:
             other = run_tag.alias()
@@ -199,7 +244,8 @@ def _ids(conditions: Sequence[ColumnElement[bool]], filters: RunFilters, limit: 
 
 
 def _attention(statuses: Sequence[str]) -> list[list[ColumnElement[bool]]]:
-    """Return the conditions for runs that need attention: one list for each of these statuses (default: for all).
+    """Return the conditions for runs that need attention: one list for each of these statuses
+    (default: for all).
 
     A failed run that was resumed does not have the status FAILED any more.
     """
@@ -208,7 +254,12 @@ def _attention(statuses: Sequence[str]) -> list[list[ColumnElement[bool]]]:
 
     def followed(column: str) -> ColumnElement[bool]:
         same = later.c[column] == r[column]
-        good = and_(same, later.c.status == RunStatus.COMPLETED, later.c.lacks.is_(None), later.c.run_id > r.run_id)
+        good = and_(
+            same,
+            later.c.status == RunStatus.COMPLETED,
+            later.c.lacks.is_(None),
+            later.c.run_id > r.run_id,
+        )
         return exists(select(later.c.run_id).where(good).correlate(run_history))
 
     theirs = or_(r.ended_by.is_(None), r.ended_by != EndedBy.PERSON)
@@ -227,20 +278,35 @@ def _attention(statuses: Sequence[str]) -> list[list[ColumnElement[bool]]]:
 
 
 def times_of(conn: Connection, filters: RunFilters) -> list[ColumnElement[bool]]:
-    """Return the conditions for the range of time, and for a range of ids that contains all runs of that time."""
+    """Return the conditions for the range of time, and for a range of ids that contains all runs of
+    that time.
+    """
     r = run_history.c
     conditions: list[ColumnElement[bool]] = []
     if filters.created_from is not None:
-        conditions += [r.created_at >= filters.created_from, r.run_id > last_before(conn, filters.created_from)]
+        conditions += [
+            r.created_at >= filters.created_from,
+            r.run_id > last_before(conn, filters.created_from),
+        ]
     if filters.created_until is not None:
-        conditions += [r.created_at < filters.created_until, r.run_id < first_after(conn, filters.created_until)]
+        conditions += [
+            r.created_at < filters.created_until,
+            r.run_id < first_after(conn, filters.created_until),
+        ]
     return conditions
 
 
 def last_before(conn: Connection, at: datetime) -> int:
-    """Return the number of a run that has a lower one than every run that was created since ``at``."""
+    """Return the number of a run that has a lower one than every run that was created since
+    ``at``.
+    """
     r = run_history.c
-    earlier = select(r.run_id).where(r.created_at < at - CLOCK_SLACK).order_by(r.created_at.desc()).limit(1)
+    earlier = (
+        select(r.run_id)
+        .where(r.created_at < at - CLOCK_SLACK)
+        .order_by(r.created_at.desc())
+        .limit(1)
+    )
     return conn.execute(earlier).scalar_one_or_none() or 0
 
 

@@ -1,4 +1,7 @@
-"""Live counters of tasks, which are written between looks. No decision about a run waits for them."""
+"""Live counters of tasks, which are written between looks.
+
+No decision about a run waits for them.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +28,15 @@ class LiveCounterStore(RunPart):
     """The counters of executing crawlers."""
 
     def record_counts(self, run: RunRef, counted: Sequence[LiveCounters]) -> int:
-        """Raise counters of live tasks of the run, between looks. Returns the number of changed tasks.
+        """Raise counters of live tasks of the run, between looks.
 
-        ``counted`` are counters of this run. A caller needs no fence, so this method only raises counters, only of the
-        task with the same uid of the run, index and attempt, and only while that task lives. It also sets
-        ``last_progress_at``. It changes no other column: an old ``updated_at`` must still show that nobody works for
-        the run. It appends no event. Raises ``RunNotFound``.
+        Returns the number of changed tasks.
+
+        ``counted`` are counters of this run. A caller needs no fence, so this method only raises
+        counters, only of the task with the same uid of the run, index and attempt, and only while
+        that task lives. It also sets ``last_progress_at``. It changes no other column: an old
+        ``updated_at`` must still show that nobody works for the run. It appends no event. Raises
+        ``RunNotFound``.
         """
         wanted = {(one.index, one.attempt): one for one in counted}
         with self._unit(run.run_id) as unit:
@@ -49,8 +55,9 @@ class LiveCounterStore(RunPart):
 
 
 def count_sums(unit: Unit) -> dict[str, int | None]:
-    """Return the counters of the run: the sums over its tasks, without superseded tasks. A counter is ``None`` while
-    no task has reported it.
+    """Return the counters of the run: the sums over its tasks, without superseded tasks.
+
+    A counter is ``None`` while no task has reported it.
     """
     t = task_history.c
     sums = (func.sum(t[name]).label(name) for name in COUNTERS)
@@ -60,8 +67,19 @@ def count_sums(unit: Unit) -> dict[str, int | None]:
 
 def _live(unit: Unit, indexes: Iterable[int]) -> Sequence[Row]:
     t = task_history.c
-    columns = (t.task_id, t.task_index, t.attempt, t.last_progress_at, *(t[name] for name in COUNTERS))
-    return rows_in(unit.conn, current_tasks(unit.run_id, *columns).where(t.status.in_(ALIVE)), t.task_index, indexes)
+    columns = (
+        t.task_id,
+        t.task_index,
+        t.attempt,
+        t.last_progress_at,
+        *(t[name] for name in COUNTERS),
+    )
+    return rows_in(
+        unit.conn,
+        current_tasks(unit.run_id, *columns).where(t.status.in_(ALIVE)),
+        t.task_index,
+        indexes,
+    )
 
 
 def grown(known: Any, read: int | None) -> Any:
@@ -74,7 +92,8 @@ def _raised(task: Row, read: LiveCounters, now: datetime) -> dict[str, Any] | No
     new = {name: grown(task[name], getattr(read.counters, name)) for name in COUNTERS}
     if all(task[name] == value for name, value in new.items()):
         return None
-    # The crawler reports the time, so a time in the future is replaced. Counters of zero are no progress.
+    # The crawler reports the time, so a time in the future is replaced. Counters of zero are no
+    # progress.
     at = min(read.at or now, now) if moved(task, new) else task["last_progress_at"]
     return {"task_id": task["task_id"], **new, "last_progress_at": at}
 
@@ -87,13 +106,15 @@ def moved(before: Row, after: Mapping[str, Any]) -> bool:
 def _add_up(unit: Unit) -> None:
     """Write the sums of the run, and the time of their last change.
 
-    The time is always after the last look, because the next look recognises progress between looks by it
-    (``looks.py``).
+    The time is always after the last look, because the next look recognises progress between looks
+    by it (``looks.py``).
     """
     run = unit.run
     values: dict[str, Any] = dict(count_sums(unit))
     if moved(run, values):
         looked = run["verified_at"]
-        values["last_progress_at"] = unit.now if looked is None else max(unit.now, looked + timedelta(microseconds=1))
+        values["last_progress_at"] = (
+            unit.now if looked is None else max(unit.now, looked + timedelta(microseconds=1))
+        )
     change_row(unit.conn, run_history, run, values)
     run.update(values)

@@ -49,7 +49,16 @@ from .staged import (
     staged_rows,
 )
 from .tables import task_finding, task_history, task_log, task_observation, task_stats
-from .unit import RunPart, Unit, begin_run, check_fence, checked_counts, count_tasks, current_tasks, read_run
+from .unit import (
+    RunPart,
+    Unit,
+    begin_run,
+    check_fence,
+    checked_counts,
+    count_tasks,
+    current_tasks,
+    read_run,
+)
 
 log = logging.getLogger(__name__)
 
@@ -59,15 +68,35 @@ FEW = 50
 _MS = timedelta(milliseconds=1)
 _SEEN = (Phase.WAITING, Phase.EXECUTING, Phase.ENDED)
 #: Columns of a task that a look may change while its status stays the same.
-_OBSERVED = ("cluster_name", "cluster_uid", "node", "reason", "started_at", "ever_seen", "absent_since", "missed_at")
-_OBSERVED_ALL = (*_OBSERVED, "last_progress_at", *COUNTERS, "peak_memory", "fields", "resumed", "resume_note")
+_OBSERVED = (
+    "cluster_name",
+    "cluster_uid",
+    "node",
+    "reason",
+    "started_at",
+    "ever_seen",
+    "absent_since",
+    "missed_at",
+)
+_OBSERVED_ALL = (
+    *_OBSERVED,
+    "last_progress_at",
+    *COUNTERS,
+    "peak_memory",
+    "fields",
+    "resumed",
+    "resume_note",
+)
 
 
 class LookStore(RunPart):
     """The records of looks: their findings are staged, and then applied in one transaction."""
 
     def rollback_possible(self) -> bool:
-        """Return whether a former build may return after an upgrade. It has to replay what workflows do until then."""
+        """Return whether a former build may return after an upgrade.
+
+        It has to replay what workflows do until then.
+        """
         note = process_note.c
         upgrades = select(note.name).where(note.kind == UPGRADE, note.ends_at > self._clock())
         return bool(self._rows(upgrades))
@@ -81,10 +110,16 @@ class LookStore(RunPart):
             run = read_run(conn, fence.run_id, owned=True)
             check_fence(run, fence)
             complete = few is None or len(few) > FEW or count_tasks(conn, fence.run_id).alive <= FEW
-            tasks = [task_state(row) for row in _unsettled(conn, fence.run_id, None if complete else few)]
+            tasks = [
+                task_state(row) for row in _unsettled(conn, fence.run_id, None if complete else few)
+            ]
             due_at = verification_due(run["next_look_at"], run["verified_at"], run["look_gap_ms"])
             resuming = run["claim_resumed"] and run["requeued_attempt"] != run["attempt"]
-            more: dict[str, Any] = {"stop": stop_of(run), "counters": counters_of(run), "revision": _revision(run)}
+            more: dict[str, Any] = {
+                "stop": stop_of(run),
+                "counters": counters_of(run),
+                "revision": _revision(run),
+            }
             more["complete"] = complete
             more |= {"resuming": resuming, "poll_minutes": run["request"].get("poll_minutes")}
             return made(FoundState, run, tasks=tasks, next_look_at=due_at, **more)
@@ -101,22 +136,29 @@ class LookStore(RunPart):
         gap: timedelta | None = None,
         stretch: float | None = None,
     ) -> LookReport:
-        """Stage the findings, and write ``verified_at``, ``next_look_at``, counters and ``last_progress_at``.
+        """Stage the findings, and write ``verified_at``, ``next_look_at``, counters and
+        ``last_progress_at``.
 
-        ``next_look_at`` is ``None`` for an additional look: the time of the planned look stays. ``ordered_at`` is the
-        time when this try of the look was ordered; one clock gives all these times. ``revision`` is that of the state
-        with which the look was compared, and ``gap`` the interval before the planned look, which is ``stretch``
-        times as long as the run's schedule says (``None``: as before). The findings replace earlier staged findings
-        about the same tasks. After the end of the run nothing is written.
+        ``next_look_at`` is ``None`` for an additional look: the time of the planned look stays.
+        ``ordered_at`` is the time when this try of the look was ordered; one clock gives all these
+        times. ``revision`` is that of the state with which the look was compared, and ``gap`` the
+        interval before the planned look, which is ``stretch`` times as long as the run's schedule
+        says (``None``: as before). The findings replace earlier staged findings about the same
+        tasks. After the end of the run nothing is written.
 
-        Raises ``Fenced``. Raises ``Overtaken`` when a look, a stop or a change of a task was recorded since the state
-        was read, or when a later ordered look is recorded: the worker of this one was frozen meanwhile.
+        Raises ``Fenced``. Raises ``Overtaken`` when a look, a stop or a change of a task was
+        recorded since the state was read, or when a later ordered look is recorded: the worker of
+        this one was frozen meanwhile.
         """
         with self._unit(fence) as unit:
             if not unit.status.terminal:
                 _check_order(unit, ordered_at, revision)
                 gap_ms = None if gap is None else gap // _MS
-                plan = {"next_look_at": next_look_at, "look_ordered_at": ordered_at, "look_gap_ms": gap_ms}
+                plan = {
+                    "next_look_at": next_look_at,
+                    "look_ordered_at": ordered_at,
+                    "look_gap_ms": gap_ms,
+                }
                 unit.update_run(waiting_for=_waiting_for(unit, stretch))
                 _write(unit, look, findings, plan)
             return _report(unit)
@@ -130,12 +172,14 @@ class LookStore(RunPart):
         state: FoundState,
         started: Start | None,
     ) -> LookReport:
-        """Record an additional look, apply its findings, and record the start of the run, in one transaction.
+        """Record an additional look, apply its findings, and record the start of the run, in one
+        transaction.
 
-        The look was compared with ``state``. A look at some tasks does not verify the run. ``started``: a task has
-        begun, so the run has. The report has the counts after the changes. Details of ended tasks follow in their own
-        transactions (``save_details``, ``apply_details``). After the end of the run nothing is written. Raises
-        ``Fenced`` and ``Overtaken`` as ``record_look`` does.
+        The look was compared with ``state``. A look at some tasks does not verify the run.
+        ``started``: a task has begun, so the run has. The report has the counts after the changes.
+        Details of ended tasks follow in their own transactions (``save_details``,
+        ``apply_details``). After the end of the run nothing is written. Raises ``Fenced`` and
+        ``Overtaken`` as ``record_look`` does.
         """
         with self._unit(fence) as unit:
             if unit.status.terminal:
@@ -148,7 +192,9 @@ class LookStore(RunPart):
             if started is not None and unit.status is RunStatus.INITIALIZING:
                 begin_run(unit, started)
                 found += 1
-            return replace(_report(unit), changed=found, details=awaiting_details(unit.conn, unit.run_id))
+            return replace(
+                _report(unit), changed=found, details=awaiting_details(unit.conn, unit.run_id)
+            )
 
     def recorded_state(self, run_id: int) -> RecordedState:
         """Return what is recorded about a run, for its workflow. Raises ``RowMissing``."""
@@ -159,14 +205,20 @@ class LookStore(RunPart):
             started = run["stage"] not in (Stage.INITIATION, Stage.DEPLOYMENT)
             return RecordedState(counts, started, run["started_at"], stop_of(run), missing)
 
-    def record_look_error(self, fence: Fence, error: str, ordered_at: datetime | None = None) -> None:
-        """Record the error of the last look, and the time since which looks fail. A successful look removes both.
+    def record_look_error(
+        self, fence: Fence, error: str, ordered_at: datetime | None = None
+    ) -> None:
+        """Record the error of the last look, and the time since which looks fail.
+
+        A successful look removes both.
 
         Writes nothing when a later ordered look is recorded, or after the end of the run.
         """
         with self._unit(fence) as unit:
             if not unit.status.terminal and not _is_overtaken(unit, ordered_at):
-                unit.update_run(look_error=error, look_error_since=unit.run["look_error_since"] or unit.now)
+                unit.update_run(
+                    look_error=error, look_error_since=unit.run["look_error_since"] or unit.now
+                )
 
     def staged(self, fence: Fence, after_index: int = -1, limit: int = CHUNK) -> list[TaskFinding]:
         """Return staged findings of tasks with an index above ``after_index``, by index."""
@@ -184,15 +236,18 @@ class LookStore(RunPart):
     def save_details(self, fence: Fence, details: Sequence[Details]) -> None:
         """Stage debugging information about tasks until ``apply_details``.
 
-        A staged log stays when the new information has none, because a node removes the log with the container.
-        Information about ended tasks whose details are written is ignored: it comes late.
+        A staged log stays when the new information has none, because a node removes the log with
+        the container. Information about ended tasks whose details are written is ignored: it comes
+        late.
         """
         t = task_history.c
         o = task_observation.c
         with self._unit(fence) as unit:
             parts = {one.task_id: {"details": dump_details(one)} for one in map(shortened, details)}
             query = select(t.task_id).join(task_observation, o.task_id == t.task_id, isouter=True)
-            query = query.where(t.run_id == unit.run_id, or_(t.status.in_(ALIVE), o.finding.is_not(None)))
+            query = query.where(
+                t.run_id == unit.run_id, or_(t.status.in_(ALIVE), o.finding.is_not(None))
+            )
             alive = [row["task_id"] for row in rows_in(unit.conn, query, t.task_id, parts)]
             stage(unit, {task_id: parts[task_id] for task_id in alive})
 
@@ -205,33 +260,48 @@ class LookStore(RunPart):
             total = 0
             for rows in staged_rows(unit):
                 details = [detail_columns(row) for row in rows]
-                names = [name for name in details[0] if name not in ("task_id", "error", "compressed", "stats")]
+                names = [
+                    name
+                    for name in details[0]
+                    if name not in ("task_id", "error", "compressed", "stats")
+                ]
                 values = [{n: d[n] for n in ("task_id", "error", *names)} for d in details]
                 update_tasks(unit, values, replace=("error",), fill=names)
                 for table, name in ((task_log, "compressed"), (task_stats, "stats")):
                     new = [{"task_id": d["task_id"], name: d[name]} for d in details if d[name]]
                     if new:
-                        delete_rows(unit.conn, table.c.task_id, "PRIMARY", [row["task_id"] for row in new])
+                        delete_rows(
+                            unit.conn, table.c.task_id, "PRIMARY", [row["task_id"] for row in new]
+                        )
                         unit.conn.execute(insert(table), new)
                 forget_written(unit, rows)
                 total += len(rows)
-            if total:  # the sums must include these counters now, or the next look takes them for progress
+            # The sums must include these counters now, or the next look takes them for progress.
+            if total:
                 unit.update_run(**count_sums(unit))
             return total
 
     def apply_findings(
-        self, fence: Fence, source: str, observed_at: datetime | None = None, *, details_follow: bool = False
+        self,
+        fence: Fence,
+        source: str,
+        observed_at: datetime | None = None,
+        *,
+        details_follow: bool = False,
     ) -> TaskCounts:
-        """Apply the staged changes by compare-and-set, with transitions, corrections and one event ``run.changed``.
+        """Apply the staged changes by compare-and-set, with transitions, corrections and one event
+        ``run.changed``.
 
-        ``details_follow``: the details of ended tasks are fetched after this. With ``observed_at`` the changes are
-        applied only if the look of that time is the last recorded one. Otherwise nothing is applied: the caller of the
-        later look applies its findings. Returns the counts of tasks.
+        ``details_follow``: the details of ended tasks are fetched after this. With ``observed_at``
+            the changes are
+        applied only if the look of that time is the last recorded one. Otherwise nothing is
+        applied: the caller of the later look applies its findings. Returns the counts of tasks.
         """
         with self._unit(fence) as unit:
             if observed_at is not None and observed_at != unit.run["verified_at"]:
                 log.warning(
-                    "refused to apply the look of %s to run %s, attempt %s: the recorded look is of %s",
+                    "refused to apply the look of %s to run %s, attempt %s: the recorded look "
+                    "is of %s",
                     observed_at.isoformat(),
                     unit.run_id,
                     unit.attempt,
@@ -247,21 +317,39 @@ class LookStore(RunPart):
 
 
 def _write(
-    unit: Unit, look: Look, findings: Sequence[TaskFinding], plan: Mapping[str, Any], *, complete: bool = True
+    unit: Unit,
+    look: Look,
+    findings: Sequence[TaskFinding],
+    plan: Mapping[str, Any],
+    *,
+    complete: bool = True,
 ) -> None:
-    """Stage the findings, and write what a look says about the tasks and the run. Only a ``complete`` look verifies the
-    run. ``plan``: further columns of the run; those that are ``None`` stay.
+    """Stage the findings, and write what a look says about the tasks and the run.
+
+    Only a ``complete`` look verifies the run. ``plan``: further columns of the run; those that are
+    ``None`` stay.
     """
-    few = None if complete else frozenset((observation.index, observation.attempt) for observation in look.observations)
-    tasks = {(row["task_index"], row["attempt"]): row for row in _unsettled(unit.conn, unit.run_id, few)}
+    few = (
+        None
+        if complete
+        else frozenset(
+            (observation.index, observation.attempt) for observation in look.observations
+        )
+    )
+    tasks = {
+        (row["task_index"], row["attempt"]): row for row in _unsettled(unit.conn, unit.run_id, few)
+    }
     seen = [(tasks[key], o) for o in look.observations if (key := (o.index, o.attempt)) in tasks]
     staged = {f.change.task_id: {"finding": dump_finding(f)} for f in findings}
     forgotten: dict[int, dict[str, Any]] = {task["task_id"]: {"finding": None} for task, _ in seen}
     stage(unit, forgotten | staged)
-    # The time when a look last saw each task in its recorded status: the last look that found the task.
+    # The time when a look last saw each task in its recorded status: the last look that found the
+    # task.
     now = unit.dated if findings else unit.now
     looked = _last_look(unit.run, now)
-    last = {task["task_id"]: not_ahead(task["absent_since"], now) or looked for task in tasks.values()}
+    last = {
+        task["task_id"]: not_ahead(task["absent_since"], now) or looked for task in tasks.values()
+    }
     moves = [_move(finding, last.get(finding.change.task_id)) for finding in findings]
     stage_moves(unit, {*forgotten, *staged}, moves)
     news = [row for task, o in seen if (row := _observed(task, o, unit)) is not None]
@@ -280,7 +368,8 @@ def _write(
         look_error=None,
         look_error_since=None,
         last_progress_at=look.observed_at if progress else unit.run["last_progress_at"],
-        quiet_ms=_quiet_after(unit.run, look, [o for _, o in seen], sums, progress=progress) // _MS or None,
+        quiet_ms=_quiet_after(unit.run, look, [o for _, o in seen], sums, progress=progress) // _MS
+        or None,
     )
 
 
@@ -291,7 +380,11 @@ def _quiet_after(
     counted = any(sums.values())
     active = [one for one in seen if one.phase is Phase.EXECUTING]
     quiet_each = [one.quiet for one in active]
-    silent = None if None in quiet_each else min((one for one in quiet_each if one is not None), default=None)
+    silent = (
+        None
+        if None in quiet_each
+        else min((one for one in quiet_each if one is not None), default=None)
+    )
     readable = any(one.counters != Counters() for one in active) if counted else silent is not None
     reading = Reading(look.observed_at, readable, progress or _moved_between(run), counted, silent)
     failing = run["look_error"] is not None
@@ -306,7 +399,9 @@ def _apply(unit: Unit, source: str) -> None:
 
 
 def _waiting_for(unit: Unit, stretch: float | None) -> str | None:
-    """Return why the run waits after a look: for stretched polls, if it has begun and waits for nothing else."""
+    """Return why the run waits after a look: for stretched polls, if it has begun and waits for
+    nothing else.
+    """
     known: str | None = unit.run["waiting_for"]
     other = known is not None and not known.startswith(POLLS)
     if stretch is None or other or unit.status is not RunStatus.PROCESSING:
@@ -321,10 +416,13 @@ def _revision(run: Row) -> Revision:
 def _check_order(unit: Unit, ordered_at: datetime | None, revision: Revision | None) -> None:
     """Raise ``Overtaken`` when this look would undo newer findings."""
     if revision is not None and revision != _revision(unit.run):
-        raise Overtaken(f"Run {unit.run_id}: something was recorded since the state was read; look again")
+        raise Overtaken(
+            f"Run {unit.run_id}: something was recorded since the state was read; look again"
+        )
     if _is_overtaken(unit, ordered_at):
         text = (
-            f"A look at run {unit.run_id}, attempt {unit.attempt}, that was ordered at {ordered_at} may no longer "
+            f"A look at run {unit.run_id}, attempt {unit.attempt}, that was ordered at "
+            f"{ordered_at} may no longer "
             f"write: a look that was ordered at {unit.run['look_ordered_at']} is recorded"
         )
         log.warning("refused a late write: %s", text)
@@ -377,10 +475,11 @@ def _observed(task: Row, seen: Observation, unit: Unit) -> dict[str, Any] | None
     if seen.phase not in _SEEN or not ours:
         return None
     counted = {name: getattr(seen.counters, name) for name in COUNTERS}
-    # Live counters may have been written during the look, so counters of an executing task must not decrease. The
-    # counters of an ended task are final.
+    # Live counters may have been written during the look, so counters of an executing task must not
+    # decrease. The counters of an ended task are final.
     later = grown if seen.phase is Phase.EXECUTING else _reported
-    # Until a try says that it started from the beginning, its counters are those of the tries that it may continue.
+    # Until a try says that it started from the beginning, its counters are those of the tries that
+    # it may continue.
     anew = seen.resumed is False and task["resumed"] is not False
     known = dict.fromkeys(COUNTERS) if anew else task
     new: dict[str, Any] = {name: later(known[name], value) for name, value in counted.items()}
@@ -389,23 +488,33 @@ def _observed(task: Row, seen: Observation, unit: Unit) -> dict[str, Any] | None
         "cluster_name": task["cluster_name"] or seen.name,
         "cluster_uid": task["cluster_uid"] or seen.uid,
         "node": seen.node or task["node"],
-        # The reason of an end is written with the end. Until then the reason says why the task waits.
+        # The reason of an end is written with the end. Until then the reason says why the task
+        # waits.
         "reason": task["reason"] if seen.phase is Phase.ENDED else seen.reason,
         "started_at": task["started_at"] or seen.started_at,
         "ever_seen": True,
         "absent_since": None,
         "missed_at": None,
-        "last_progress_at": (seen.progress_at or unit.now) if moved(task, new) else task["last_progress_at"],
+        "last_progress_at": (seen.progress_at or unit.now)
+        if moved(task, new)
+        else task["last_progress_at"],
         "peak_memory": max(peaks, default=None),
         "fields": task["fields"] if seen.fields is None else asdict(seen.fields),
         "resumed": task["resumed"] if seen.resumed is None else seen.resumed,
         "resume_note": seen.resume_note or task["resume_note"],
     }
-    return None if all(task[name] == value for name, value in new.items()) else {"task_id": task["task_id"], **new}
+    return (
+        None
+        if all(task[name] == value for name, value in new.items())
+        else {"task_id": task["task_id"], **new}
+    )
 
 
 def _last_look(run: Row, now: datetime) -> datetime | None:
-    """Return the time of the last recorded look. If its worker's clock was ahead: when Temporal ordered that look."""
+    """Return the time of the last recorded look.
+
+    If its worker's clock was ahead: when Temporal ordered that look.
+    """
     looked: datetime | None = run["verified_at"]
     return looked and (not_ahead(looked, now) or not_ahead(run["look_ordered_at"], now))
 
@@ -415,15 +524,21 @@ def _reported(known: Any, read: int | None) -> Any:
 
 
 def _missed(task: Row, seen: Observation, unit: Unit) -> dict[str, Any] | None:
-    """Return the columns of a deployed task that the look did not find: the times and the reason. ``None``: they are
-    unchanged, or the task was never seen.
+    """Return the columns of a deployed task that the look did not find: the times and the reason.
+
+    ``None``: they are unchanged, or the task was never seen.
     """
     if not (task["ever_seen"] or task["cluster_uid"]):
         return None
     same = {name: task[name] for name in _OBSERVED_ALL}
     new = {**same, "reason": seen.reason or task["reason"]}
-    if not_ahead(task["missed_at"], unit.now) is None:  # the proof that it is gone would wait for a time in the future
-        since = (task["absent_since"] or _last_look(unit.run, unit.dated) or unit.dated) if task["ever_seen"] else None
+    # The proof that it is gone would wait for a time in the future.
+    if not_ahead(task["missed_at"], unit.now) is None:
+        since = (
+            (task["absent_since"] or _last_look(unit.run, unit.dated) or unit.dated)
+            if task["ever_seen"]
+            else None
+        )
         new |= {"absent_since": since, "missed_at": seen.observed_at}
     return None if new == same else {"task_id": task["task_id"], **new}
 
@@ -445,7 +560,8 @@ def _move(finding: TaskFinding, vouched_at: datetime | None) -> Move:
         ended_by=change.ended_by,
         cause=change.cause,
         correction=change.correction,
-        # A task that never existed was never seen, so its recorded status was untrue from the beginning.
+        # A task that never existed was never seen, so its recorded status was untrue from the
+        # beginning.
         vouched_at=None if change.correction == CorrectionKind.NEVER_EXISTED else vouched_at,
         evidence=evidence(seen),
         values={

@@ -1,20 +1,24 @@
 """Bulk changes of tasks: a fixed number of statements, which lock only these tasks.
 
-New values differ from task to task (end times, exit codes, names). One bulk INSERT writes them into the worktable
-``task_change``, and one UPDATE with a join applies them. The alternatives are worse. A ``CASE`` for each chunk compiles
-a new statement with thousands of parameters each time. An upsert has no WHERE on MySQL, so it allows no
-compare-and-set. A temporary table is DDL, which MySQL's replication with GTIDs restricts inside transactions.
+New values differ from task to task (end times, exit codes, names). One bulk INSERT writes them into
+the worktable ``task_change``, and one UPDATE with a join applies them. The alternatives are worse.
+A ``CASE`` for each chunk compiles a new statement with thousands of parameters each time. An upsert
+has no WHERE on MySQL, so it allows no compare-and-set. A temporary table is DDL, which MySQL's
+replication with GTIDs restricts inside transactions.
 
-The rows of the worktable are deleted in the same transaction. Its key begins with the run, whose row is locked.
+The rows of the worktable are deleted in the same transaction. Its key begins with the run, whose
+row is locked.
 
-Transitions and corrections are inserted from the same worktable just before the UPDATE, so their texts are sent to the
-database once. The findings of a look are written into a similar table at once (``task_finding``). Their application
-then needs only three statements inside the database, so its locks are short.
+Transitions and corrections are inserted from the same worktable just before the UPDATE, so their
+texts are sent to the database once. The findings of a look are written into a similar table at once
+(``task_finding``). Their application then needs only three statements inside the database, so its
+locks are short.
 
-These statements and the DELETEs are written by hand. SQLite needs ``UPDATE … FROM``, and MySQL and MariaDB need index
-hints. While a table is small, their optimizers prefer to read all of it. Such a read waits for every locked row, and
-two runs that do this at the same time cause a deadlock (measured: 3 in 72 runs). An UPDATE of one table needs no hint
-under READ COMMITTED, because it skips locked rows that do not match its WHERE.
+These statements and the DELETEs are written by hand. SQLite needs ``UPDATE … FROM``, and MySQL and
+MariaDB need index hints. While a table is small, their optimizers prefer to read all of it. Such a
+read waits for every locked row, and two runs that do this at the same time cause a deadlock
+(measured: 3 in 72 runs). An UPDATE of one table needs no hint under READ COMMITTED, because it
+skips locked rows that do not match its WHERE.
 """
 
 from __future__ import annotations
@@ -35,7 +39,14 @@ from crawler_lifecycle.store.base.bulk import change_in, delete_rows, insert_map
 from crawler_lifecycle.store.base.rows import Row, made
 from crawler_lifecycle.store.columns import JsonText, UtcTime
 
-from .tables import correction, status_transition, task_change, task_finding, task_history, task_observation
+from .tables import (
+    correction,
+    status_transition,
+    task_change,
+    task_finding,
+    task_history,
+    task_observation,
+)
 from .unit import Unit
 
 T = TypeVar("T")
@@ -66,29 +77,46 @@ _AS_BELIEVED = f"{_SAME_TASK} AND t.status = w.believed AND t.superseded_by IS N
 
 
 def _join(work: str) -> str:
-    return f"{work} AS w FORCE INDEX (PRIMARY) STRAIGHT_JOIN task_history AS t FORCE INDEX (PRIMARY)"
+    return (
+        f"{work} AS w FORCE INDEX (PRIMARY) STRAIGHT_JOIN task_history AS t FORCE INDEX (PRIMARY)"
+    )
 
 
-#: The cause that a look found, with the error from the log appended, unless the cause contains it already.
+#: The cause that a look found, with the error from the log appended, unless the cause contains it
+#: already.
 _CAUSE = {
-    dialect: "COALESCE(CASE WHEN t.error IS NULL OR INSTR(w.cause, SUBSTR(t.error, 1, 100)) > 0 THEN w.cause "
+    dialect: "COALESCE(CASE WHEN t.error IS NULL OR INSTR(w.cause, SUBSTR(t.error, 1, 100)) > 0 "
+    "THEN w.cause "
     f"ELSE {joined} END, t.cause)"
-    for dialect, joined in (("mysql", "CONCAT(w.cause, ': ', t.error)"), ("sqlite", "w.cause || ': ' || t.error"))
+    for dialect, joined in (
+        ("mysql", "CONCAT(w.cause, ': ', t.error)"),
+        ("sqlite", "w.cause || ': ' || t.error"),
+    )
 }
 
 
 @functools.cache
 def _copy(
-    dialect: str, work: str, replace: tuple[str, ...], fill: tuple[str, ...], nulls: tuple[str, ...], cas: bool
+    dialect: str,
+    work: str,
+    replace: tuple[str, ...],
+    fill: tuple[str, ...],
+    nulls: tuple[str, ...],
+    cas: bool,
 ) -> TextClause:
-    """Return the UPDATE that copies columns from the worktable. Its text has no input of users, only fixed names."""
+    """Return the UPDATE that copies columns from the worktable.
+
+    Its text has no input of users, only fixed names.
+    """
     values = {name: f"w.{name}" for name in replace}
     values |= {name: f"COALESCE(w.{name}, t.{name})" for name in fill}
     values |= dict.fromkeys(nulls, "NULL")
     if work == "task_finding":
         values |= {
             "status_since": "COALESCE(w.cluster_time, :now)",
-            "ended_at": "CASE WHEN w.terminal THEN COALESCE(w.cluster_time, :now) ELSE t.ended_at END",
+            "ended_at": (
+                "CASE WHEN w.terminal THEN COALESCE(w.cluster_time, :now) ELSE t.ended_at END"
+            ),
             "cause": _CAUSE[dialect],
         }
     where = _AS_BELIEVED if cas else _SAME_TASK
@@ -133,8 +161,9 @@ _LAG = {
     "mysql": "GREATEST(0, ROUND(TIMESTAMPDIFF(MICROSECOND, {}, :now) / 1000))",
     "sqlite": "MAX(0, CAST(ROUND((julianday(:now) - julianday({})) * 86400000) AS INTEGER))",
 }
-#: The time since which the recorded status was untrue, computed as in ``domain.audits.corrections.untrue_since``. If
-#: the cluster gives no time, the last time replaces it at which a look saw that the recorded status was true.
+#: The time since which the recorded status was untrue, computed as in
+#: ``domain.audits.corrections.untrue_since``. If the cluster gives no time, the last time replaces
+#: it at which a look saw that the recorded status was true.
 _UNTRUE = {
     "mysql": "GREATEST(t.status_since, COALESCE(w.cluster_time, w.vouched_at, t.status_since))",
     "sqlite": "MAX(t.status_since, COALESCE(w.cluster_time, w.vouched_at, t.status_since))",
@@ -145,17 +174,24 @@ _UNTRUE = {
 def _insert_changes(dialect: str, work: str, table: str) -> TextClause:
     """Return the INSERT of the transitions or corrections of the coming changes.
 
-    It locks the rows of the tasks, because other programs may write them. The later UPDATE then changes exactly the
-    rows that the INSERT has reported.
+    It locks the rows of the tasks, because other programs may write them. The later UPDATE then
+    changes exactly the rows that the INSERT has reported.
     """
-    columns, also = (_TRANSITION, "") if table == "status_transition" else (_CORRECTION, " AND w.correction <> ''")
+    columns, also = (
+        (_TRANSITION, "")
+        if table == "status_transition"
+        else (_CORRECTION, " AND w.correction <> ''")
+    )
     if work == "task_finding":
         since = "w.cluster_time" if table == "status_transition" else _UNTRUE[dialect]
         columns = {**columns, "lag_ms": _LAG[dialect].format(since)}
     mysql = dialect == "mysql"
     tables = _join(work) if mysql else f"{work} AS w CROSS JOIN task_history AS t"
     lock = " FOR UPDATE" if mysql else ""
-    chosen = f"SELECT {', '.join(columns.values())} FROM {tables} WHERE {_AS_BELIEVED}{also} ORDER BY w.task_id{lock}"  # noqa: S608
+    chosen = (
+        f"SELECT {', '.join(columns.values())} FROM {tables} WHERE {_AS_BELIEVED}{also} ORDER "  # noqa: S608
+        f"BY w.task_id{lock}"
+    )
     return _timed(f"INSERT INTO {table} ({', '.join(columns)}) {chosen}")
 
 
@@ -165,14 +201,21 @@ def _timed(statement: str) -> TextClause:
 
 
 def _apply(
-    unit: Unit, replace: Sequence[str], fill: Sequence[str], nulls: Sequence[str] = (), *, cas: bool = False
+    unit: Unit,
+    replace: Sequence[str],
+    fill: Sequence[str],
+    nulls: Sequence[str] = (),
+    *,
+    cas: bool = False,
 ) -> int:
     """Copy columns from the worktable, and empty it. Returns the number of matched rows.
 
-    ``replace`` columns are copied as they are. ``fill`` columns are copied only when the worktable has a value.
-    ``nulls`` columns become null.
+    ``replace`` columns are copied as they are. ``fill`` columns are copied only when the worktable
+    has a value. ``nulls`` columns become null.
     """
-    statement = _copy(unit.conn.dialect.name, "task_change", tuple(replace), tuple(fill), tuple(nulls), cas)
+    statement = _copy(
+        unit.conn.dialect.name, "task_change", tuple(replace), tuple(fill), tuple(nulls), cas
+    )
     done = unit.conn.execute(statement, {"run_id": unit.run_id})
     delete_rows(unit.conn, task_change.c.run_id, "PRIMARY", [unit.run_id])
     return done.rowcount
@@ -180,7 +223,9 @@ def _apply(
 
 def forget_staged(unit: Unit) -> None:
     """Delete everything that is staged for the run."""
-    delete_rows(unit.conn, task_observation.c.run_id, "ix_task_observation_run_id_task_index", [unit.run_id])
+    delete_rows(
+        unit.conn, task_observation.c.run_id, "ix_task_observation_run_id_task_index", [unit.run_id]
+    )
     delete_rows(unit.conn, task_finding.c.run_id, "PRIMARY", [unit.run_id])
 
 
@@ -194,7 +239,8 @@ def update_tasks(
 ) -> int:
     """Write columns of tasks of the run, but not the status. Returns the number of tasks.
 
-    Every row has ``task_id`` and all columns in ``replace`` and ``fill``. The columns in ``nulls`` become null.
+    Every row has ``task_id`` and all columns in ``replace`` and ``fill``. The columns in ``nulls``
+    become null.
     """
     if not rows:
         return 0
@@ -203,13 +249,20 @@ def update_tasks(
 
 
 def move_tasks(
-    unit: Unit, moves: Sequence[Move], source: str, *, replace: Sequence[str] = (), fill: Sequence[str] = ()
+    unit: Unit,
+    moves: Sequence[Move],
+    source: str,
+    *,
+    replace: Sequence[str] = (),
+    fill: Sequence[str] = (),
 ) -> int:
-    """Change statuses by compare-and-set, with their transitions and corrections. Returns the number of changes.
+    """Change statuses by compare-and-set, with their transitions and corrections.
 
-    A task does not change when its recorded status is not ``before``, when it is superseded, or when it may not become
-    ``after``. Another transaction was faster then, and the next look judges again. ``replace`` and ``fill`` name the
-    columns in ``Move.values``.
+    Returns the number of changes.
+
+    A task does not change when its recorded status is not ``before``, when it is superseded, or
+    when it may not become ``after``. Another transaction was faster then, and the next look judges
+    again. ``replace`` and ``fill`` name the columns in ``Move.values``.
     """
     wanted = {move.task_id: move for move in moves if task_may_become(move.before, move.after)}
     if not wanted:
@@ -218,7 +271,11 @@ def move_tasks(
     for move in wanted.values():
         when = move.cluster_time or unit.dated
         lag = untrue_ms(unit.dated, move.cluster_time)
-        rows.append(_row(move, status_since=when, ended_at=when if move.after.terminal else None, lag_ms=lag))
+        rows.append(
+            _row(
+                move, status_since=when, ended_at=when if move.after.terminal else None, lag_ms=lag
+            )
+        )
     insert_mappings(unit.conn, task_change, rows, run_id=unit.run_id)
     with _remembered(unit):
         moved = _insert_all(unit, "task_change", source)
@@ -231,9 +288,14 @@ def move_tasks(
 
 
 def _insert_all(unit: Unit, work: str, source: str) -> int:
-    """Insert the transitions and corrections of the coming changes. Returns the number of tasks that will change."""
+    """Insert the transitions and corrections of the coming changes.
+
+    Returns the number of tasks that will change.
+    """
     values = {"run_id": unit.run_id, "now": unit.dated, "source": source}
-    moved = unit.conn.execute(_insert_changes(unit.conn.dialect.name, work, "status_transition"), values).rowcount
+    moved = unit.conn.execute(
+        _insert_changes(unit.conn.dialect.name, work, "status_transition"), values
+    ).rowcount
     if moved:
         values["project"] = unit.run["project"]
         unit.conn.execute(_insert_changes(unit.conn.dialect.name, work, "correction"), values)
@@ -242,13 +304,20 @@ def _insert_all(unit: Unit, work: str, source: str) -> int:
 
 @contextmanager
 def _remembered(unit: Unit) -> Iterator[None]:
-    """Collect the transitions and corrections that the block inserts, for the report after the commit and an event."""
+    """Collect the transitions and corrections that the block inserts, for the report after the
+    commit and an event.
+    """
     s = status_transition.c
     c = correction.c
     t = task_history.c
-    # While the row of the run is locked, no other transaction inserts transitions or corrections of the run.
-    seq = unit.conn.execute(select(func.max(s.seq)).where(s.run_id == unit.run_id)).scalar_one() or 0
-    last = unit.conn.execute(select(func.max(c.id)).where(c.run_id == unit.run_id)).scalar_one() or 0
+    # While the row of the run is locked, no other transaction inserts transitions or corrections of
+    # the run.
+    seq = (
+        unit.conn.execute(select(func.max(s.seq)).where(s.run_id == unit.run_id)).scalar_one() or 0
+    )
+    last = (
+        unit.conn.execute(select(func.max(c.id)).where(c.run_id == unit.run_id)).scalar_one() or 0
+    )
     yield
     if unit.told is not None:
         moved = select(s.to_status, s.source, s.lag_ms).where(s.run_id == unit.run_id, s.seq > seq)
@@ -266,17 +335,25 @@ def _remembered(unit: Unit) -> Iterator[None]:
 
 
 def stage_moves(unit: Unit, seen: Collection[int], moves: Sequence[Move]) -> None:
-    """Stage the moves of a look until ``apply_staged``. They replace staged moves of the ``seen`` tasks.
+    """Stage the moves of a look until ``apply_staged``.
 
-    An earlier look may have staged its moves and died before they were applied. It has set the time of the next look
-    even so. Its knowledge about lateness is kept: that a change was found late, and the time when a look last saw the
-    recorded status.
+    They replace staged moves of the ``seen`` tasks.
+
+    An earlier look may have staged its moves and died before they were applied. It has set the time
+    of the next look even so. Its knowledge about lateness is kept: that a change was found late,
+    and the time when a look last saw the recorded status.
     """
     c = task_finding.c
     query = select(c.task_id, c.status, c.correction, c.vouched_at).where(c.run_id == unit.run_id)
-    kept = {row["task_id"]: row for row in unit.conn.execute(query).mappings() if row["task_id"] in seen}
+    kept = {
+        row["task_id"]: row for row in unit.conn.execute(query).mappings() if row["task_id"] in seen
+    }
     change_in(unit.conn, delete(task_finding).where(c.run_id == unit.run_id), c.task_id, kept)
-    found = [_as_late(move, kept.get(move.task_id)) for move in moves if task_may_become(move.before, move.after)]
+    found = [
+        _as_late(move, kept.get(move.task_id))
+        for move in moves
+        if task_may_become(move.before, move.after)
+    ]
     insert_mappings(
         unit.conn,
         task_finding,
@@ -286,11 +363,16 @@ def stage_moves(unit: Unit, seen: Collection[int], moves: Sequence[Move]) -> Non
 
 
 def _as_late(move: Move, earlier: Row | None) -> Move:
-    """Return the move. If an earlier look found the same change, the move gets the lateness that this look found."""
+    """Return the move.
+
+    If an earlier look found the same change, the move gets the lateness that this look found.
+    """
     if earlier is None or earlier["status"] != move.after:
         return move
     moments = [moment for moment in (earlier["vouched_at"], move.vouched_at) if moment is not None]
-    vouched = None if move.correction == CorrectionKind.NEVER_EXISTED else min(moments, default=None)
+    vouched = (
+        None if move.correction == CorrectionKind.NEVER_EXISTED else min(moments, default=None)
+    )
     return replace(move, correction=move.correction or earlier["correction"], vouched_at=vouched)
 
 
@@ -301,13 +383,17 @@ def apply_staged(unit: Unit, source: str, *, replace: Sequence[str], fill: Seque
             return
         filled = (*OF_END, *fill)
         dialect = unit.conn.dialect.name
-        statement = _copy(dialect, "task_finding", ("status", *replace), filled, ("offered_until",), cas=True)
+        statement = _copy(
+            dialect, "task_finding", ("status", *replace), filled, ("offered_until",), cas=True
+        )
         unit.conn.execute(statement, {"run_id": unit.run_id, "now": unit.dated})
         unit.changed = True
 
 
 def _row(move: Move, **more: Any) -> dict[str, Any]:
     """Return the row of a worktable for this move."""
-    facts = {name: getattr(move, name) for name in ("task_id", "cluster_time", "correction", *OF_END)}
+    facts = {
+        name: getattr(move, name) for name in ("task_id", "cluster_time", "correction", *OF_END)
+    }
     states = {"believed": move.before.value, "status": move.after.value, "evidence": move.evidence}
     return {**facts, **states, **move.values, **more}

@@ -1,7 +1,8 @@
 """Places of pools: who holds them, who waits for them, and who gets the next one.
 
-One row lock decides. Who asks for places or calls a waiting run holds the row of ``pool_gate``, so that several workers
-never give one place twice. Places are counted from the rows of tasks that looks keep true (``domain/pools.py``).
+One row lock decides. Who asks for places or calls a waiting run holds the row of ``pool_gate``, so
+that several workers never give one place twice. Places are counted from the rows of tasks that
+looks keep true (``domain/pools.py``).
 """
 
 from __future__ import annotations
@@ -29,7 +30,16 @@ from sqlalchemy import (
     update,
 )
 
-from crawler_lifecycle.domain.pools import BATCH, CALL_S, DEFAULT, RECALL_S, Gate, Pools, Share, Ticket
+from crawler_lifecycle.domain.pools import (
+    BATCH,
+    CALL_S,
+    DEFAULT,
+    RECALL_S,
+    Gate,
+    Pools,
+    Share,
+    Ticket,
+)
 from crawler_lifecycle.domain.projects import only
 from crawler_lifecycle.domain.task import ACTIVE, TaskStatus
 from crawler_lifecycle.domain.waiting import PLACE_WAIT, InLine
@@ -42,21 +52,27 @@ from crawler_lifecycle.store.columns import UtcTime
 from .tables import LIVE_RUNS, pool_gate, pool_ticket, run_history, task_history
 from .unit import Unit
 
-#: The most tickets of each pool that the decision about one run reads, and those of all pools when runs are called.
+#: The most tickets of each pool that the decision about one run reads, and those of all pools when
+#: runs are called.
 HEADS = 10
 HEADS_OF_ALL = 200
 #: The most tickets before a run that are counted for people.
 AHEAD_MAX = 1000
 
-_TICKET = [pool_ticket.c[name] for name in ("run_id", "pool", "priority", "since", "wanted", "called_at")]
+_TICKET = [
+    pool_ticket.c[name] for name in ("run_id", "pool", "priority", "since", "wanted", "called_at")
+]
 _EXECUTING = (TaskStatus.RUNNING, TaskStatus.STOPPING)
 
 
 def take_places(unit: Unit, pools: Pools, wanted: int, most: int) -> int:
-    """Take up to ``most`` places for a run that wants ``wanted`` in all. Return the number of places that it gets.
+    """Take up to ``most`` places for a run that wants ``wanted`` in all.
 
-    A run that does not get all of them keeps its place in the line, and waits until it is called (``PoolStore.call``).
-    So does a run that comes by itself while its pool has another one to call first. That decision needs no lock.
+    Return the number of places that it gets.
+
+    A run that does not get all of them keeps its place in the line, and waits until it is called
+    (``PoolStore.call``). So does a run that comes by itself while its pool has another one to call
+    first. That decision needs no lock.
     """
     name = pools.serving(unit.run["pool"], unit.run["project"])
     before = wait_of(unit.conn, unit.run_id)
@@ -64,13 +80,22 @@ def take_places(unit: Unit, pools: Pools, wanted: int, most: int) -> int:
     mine = _ticket(unit, name, wanted, before)
     if (before and before["called_at"]) or _is_first(unit, mine):
         with _gate(unit.conn, pools, unit.now) as gate:
-            others = [head for head in _heads(unit.conn, gate, unit.now, HEADS) if head.run_id != unit.run_id]
+            others = [
+                head
+                for head in _heads(unit.conn, gate, unit.now, HEADS)
+                if head.run_id != unit.run_id
+            ]
             gate.sample(unit.now, gate.rivals([*others, mine]))
             got = min(gate.grant([*others, mine], unit.now).get(unit.run_id, 0), most)
             gate.share(name).given += got
     if wanted > got:
         unit.update_run(waiting_for=f"{PLACE_WAIT}{name}")
-        _stay(unit, replace(mine, since=unit.now) if got else mine, wanted - got, None if got else before)
+        _stay(
+            unit,
+            replace(mine, since=unit.now) if got else mine,
+            wanted - got,
+            None if got else before,
+        )
     else:
         leave_line(unit)
     return got
@@ -83,7 +108,10 @@ def _is_first(unit: Unit, mine: Ticket) -> bool:
 
 
 def note_refused(unit: Unit, pools: Pools, refused: int) -> None:
-    """Record that the cluster takes no more tasks than it has now. The run gets back into the line."""
+    """Record that the cluster takes no more tasks than it has now.
+
+    The run gets back into the line.
+    """
     name = pools.serving(unit.run["pool"], unit.run["project"])
     with _gate(unit.conn, pools, unit.now) as gate:
         gate.refused = (gate.busy(), unit.now)
@@ -93,14 +121,25 @@ def note_refused(unit: Unit, pools: Pools, refused: int) -> None:
 
 
 def wait_of(conn: Connection, run_id: int) -> Row | None:
-    """Return what the run's ticket says about its wait for places until now; ``None``: it does not wait."""
+    """Return what the run's ticket says about its wait for places until now; ``None``: it does not
+    wait.
+    """
     p = pool_ticket.c
-    return conn.execute(select(p.called_at, p.waits_since, p.since).where(p.run_id == run_id)).mappings().one_or_none()
+    return (
+        conn.execute(select(p.called_at, p.waits_since, p.since).where(p.run_id == run_id))
+        .mappings()
+        .one_or_none()
+    )
 
 
 def _stay(unit: Unit, ticket: Ticket, wanted: int, before: Row | None) -> None:
-    """Keep the run in the line for this number of places. Without a wait ``before``, its wait begins now."""
-    row = asdict(replace(ticket, wanted=wanted)) | {"waits_since": before["waits_since"] if before else unit.now}
+    """Keep the run in the line for this number of places.
+
+    Without a wait ``before``, its wait begins now.
+    """
+    row = asdict(replace(ticket, wanted=wanted)) | {
+        "waits_since": before["waits_since"] if before else unit.now
+    }
     put_row(unit.conn, pool_ticket, {"run_id": row.pop("run_id")}, row)
 
 
@@ -113,21 +152,31 @@ class PoolStore(StorePart):
     """The pools for workers, which call waiting runs, and for people."""
 
     def adopt(self) -> None:
-        """Let ``default`` serve the runs that wait for places of pools that their project does not have any more."""
+        """Let ``default`` serve the runs that wait for places of pools that their project does not
+        have any more.
+        """
         p = pool_ticket.c
         r = run_history.c
-        owned = [and_(p.pool == name, r.project != of.project) for name, of in self._pools.named.items() if of.project]
+        owned = [
+            and_(p.pool == name, r.project != of.project)
+            for name, of in self._pools.named.items()
+            if of.project
+        ]
         gone = or_(p.pool.not_in({DEFAULT, *self._pools.named}), *owned)
         with self._db.writing() as conn:
-            found = conn.execute(select(p.run_id).join(run_history, r.run_id == p.run_id).where(gone)).scalars()
+            found = conn.execute(
+                select(p.run_id).join(run_history, r.run_id == p.run_id).where(gone)
+            ).scalars()
             change_in(conn, update(pool_ticket).values(pool=DEFAULT), p.run_id, found)
 
     def call(self) -> dict[int, str]:
-        """Return the runs that get the free places, with their workflows. They must ask for them now.
+        """Return the runs that get the free places, with their workflows.
 
-        A run that does not come in time is passed over, and no place is kept for it. Its call may be lost, so it is
-        called again even if no place is free: as soon as it asks, it has its turn again. Runs that ended leave the
-        line.
+        They must ask for them now.
+
+        A run that does not come in time is passed over, and no place is kept for it. Its call may
+        be lost, so it is called again even if no place is free: as soon as it asks, it has its turn
+        again. Runs that ended leave the line.
         """
         with self._db.reading() as conn:
             if conn.execute(select(pool_ticket.c.run_id).limit(1)).first() is None:
@@ -141,29 +190,41 @@ class PoolStore(StorePart):
                 heads, passed = ([one for one in line if one.run_id in workflows] for line in lines)
                 gate.sample(now, gate.rivals([*heads, *passed]))
                 granted = gate.grant(heads, now) | gate.grant(passed, now)
-            to_call = [one.run_id for one in (*heads, *passed) if one.run_id in granted and one.to_call(now)]
+            to_call = [
+                one.run_id
+                for one in (*heads, *passed)
+                if one.run_id in granted and one.to_call(now)
+            ]
             again = [one.run_id for one in passed if one.run_id not in granted]
             for run_ids, at in (to_call, now), (again, now - timedelta(seconds=CALL_S)):
-                change_in(conn, update(pool_ticket).values(called_at=at), pool_ticket.c.run_id, run_ids)
+                change_in(
+                    conn, update(pool_ticket).values(called_at=at), pool_ticket.c.run_id, run_ids
+                )
         return {run_id: workflows[run_id] for run_id in (*to_call, *again)}
 
     def uncall(self, run_ids: Sequence[int], *, gone: bool) -> None:
-        """Undo calls that reached nobody. ``gone``: their workflows are closed, so the runs leave the line, too. Who
-        takes over such a run asks for its places again.
+        """Undo calls that reached nobody.
+
+        ``gone``: their workflows are closed, so the runs leave the line, too. Who takes over such a
+        run asks for its places again.
         """
         p = pool_ticket.c
         undo = delete(pool_ticket) if gone else update(pool_ticket).values(called_at=None)
         with self._db.writing() as conn:
-            change_in(conn, undo.where(p.called_at.is_not(None)), p.run_id, run_ids)  # others have asked meanwhile
+            # Others have asked meanwhile.
+            change_in(conn, undo.where(p.called_at.is_not(None)), p.run_id, run_ids)
 
     def list_pools(self) -> list[PoolRow]:
         """Return all pools: those of the settings, and those that runs hold or wait for.
 
-        A caller of one project gets the pools that it may use, with what its own runs hold and wait for.
+        A caller of one project gets the pools that it may use, with what its own runs hold and wait
+        for.
         """
         p = pool_ticket.c
         now = self._clock()
-        waits = select(p.pool, func.count(), func.sum(p.wanted), func.min(p.waits_since)).group_by(p.pool)
+        waits = select(p.pool, func.count(), func.sum(p.wanted), func.min(p.waits_since)).group_by(
+            p.pool
+        )
         with self._db.reading() as conn:
             gate = _read_gate(conn, self._pools, now, own=True)
             waiting = {row[0]: row[1:] for row in conn.execute(_own(waits, p.run_id))}
@@ -177,25 +238,31 @@ class PoolStore(StorePart):
             for name in sorted({DEFAULT, *self.known_pools.named, *gate.held, *waiting})
         ]
 
-    def _pool_row(self, gate: Gate, name: str, used: float, runs: int, tasks: int, oldest: datetime | None) -> PoolRow:
+    def _pool_row(
+        self, gate: Gate, name: str, used: float, runs: int, tasks: int, oldest: datetime | None
+    ) -> PoolRow:
         known = self.known_pools
         share = gate.share(name)
         problem = None
         if self._pools.shut(name):
             problem = (
-                f"all places are reserved for other pools: runs of {name} never begin; reserve fewer, or add places"
+                f"all places are reserved for other pools: runs of {name} never begin; "
+                "reserve fewer, or add places"
             )
         elif name != DEFAULT and name not in known.named:
             problem = (
-                f"LIFECYCLE_POOLS has no pool {name!r}: {DEFAULT} serves its runs; add it again, or give them another"
+                f"LIFECYCLE_POOLS has no pool {name!r}: {DEFAULT} serves its runs; add it "
+                "again, or give them another"
             )
         elif gate.fingerprint not in (None, self._pools.fingerprint):
             problem = (
-                "a worker gave places by other LIFECYCLE_POOLS than this process has; give all the same, and restart"
+                "a worker gave places by other LIFECYCLE_POOLS than this process has; give "
+                "all the same, and restart"
             )
         return PoolRow(
             name=name,
-            # What its own runs hold is not compared with a limit that holds for all projects together.
+            # What its own runs hold is not compared with a limit that holds for all projects
+            # together.
             **asdict(known.of(name)) | ({} if self._pools.told(name) else {"max": None}),
             in_use=gate.holds(name).all,
             executing=gate.holds(name).executing,
@@ -209,28 +276,37 @@ class PoolStore(StorePart):
     def in_line(self, run_id: int) -> InLine | None:
         """Return the place of a run in the line of its pool; ``None``: it does not wait for one.
 
-        A caller of one project is told of its own runs alone; those of others count in ``about_s``. Raises nothing for
-        an unknown run. Of the tickets before it, at most ``AHEAD_MAX`` of each kind are counted.
+        A caller of one project is told of its own runs alone; those of others count in ``about_s``.
+        Raises nothing for an unknown run. Of the tickets before it, at most ``AHEAD_MAX`` of each
+        kind are counted.
         """
         p = pool_ticket.c
         now = self._clock()
         if not self._pools.counted:
             return None
         with self._db.reading() as conn:
-            row = conn.execute(_own(select(*_TICKET), p.run_id).where(p.run_id == run_id)).mappings().one_or_none()
+            row = (
+                conn.execute(_own(select(*_TICKET), p.run_id).where(p.run_id == run_id))
+                .mappings()
+                .one_or_none()
+            )
             if row is None:
                 return None
             mine = made(Ticket, row)
             gate = held = _read_gate(conn, self._pools, now)
             urgent = and_(p.pool == mine.pool, p.priority < mine.priority)
             same = and_(p.pool == mine.pool, p.priority == mine.priority)
-            older = and_(same, or_(p.since < mine.since, and_(p.since == mine.since, p.run_id < run_id)))
+            older = and_(
+                same, or_(p.since < mine.since, and_(p.since == mine.since, p.run_id < run_id))
+            )
 
             def ahead(query: Select[Any]) -> list[int]:
                 first, earlier = (
-                    conn.execute(query.where(kind).limit(AHEAD_MAX)).scalars().all() for kind in (urgent, older)
+                    conn.execute(query.where(kind).limit(AHEAD_MAX)).scalars().all()
+                    for kind in (urgent, older)
                 )
-                # A more urgent run takes all its places first, another one a single place in each turn.
+                # A more urgent run takes all its places first, another one a single place in each
+                # turn.
                 return [sum(first), len(earlier)]
 
             everybody = own = ahead(select(p.wanted))
@@ -239,7 +315,9 @@ class PoolStore(StorePart):
                 own = ahead(_own(select(p.wanted), p.run_id))
         name = mine.pool
         pool = self._pools.of(mine.pool)
-        rate = gate.holds(name).all / gate.hold_s(name)[name] if gate.share(name).given >= 1 else 0.0
+        rate = (
+            gate.holds(name).all / gate.hold_s(name)[name] if gate.share(name).given >= 1 else 0.0
+        )
         return InLine(
             pool=name,
             in_use=held.holds(name).all,
@@ -253,7 +331,10 @@ class PoolStore(StorePart):
 
 
 def _own(query: Select[Any], run_id: ColumnElement[int]) -> Select[Any]:
-    """Limit a query to runs of the caller's project. Their rows are found one by one, and never all runs read."""
+    """Limit a query to runs of the caller's project.
+
+    Their rows are found one by one, and never all runs read.
+    """
     if not (mine := seen(run_history)):
         return query
     return (
@@ -264,14 +345,17 @@ def _own(query: Select[Any], run_id: ColumnElement[int]) -> Select[Any]:
 
 
 def _workflows(conn: Connection, run_ids: Sequence[int]) -> dict[int, str]:
-    """Return the workflow of each of these runs that is live, and let the others leave the line. Whoever takes over a
-    run without a workflow asks again.
+    """Return the workflow of each of these runs that is live, and let the others leave the line.
+
+    Whoever takes over a run without a workflow asks again.
     """
     r = run_history.c
     live = select(r.run_id, r.owner_workflow_id).where(
         r.status.in_(LIVE_RUNS), r.stop_requested_at.is_(None), r.owner_workflow_id.is_not(None)
     )
-    found = {row["run_id"]: row["owner_workflow_id"] for row in rows_in(conn, live, r.run_id, run_ids)}
+    found = {
+        row["run_id"]: row["owner_workflow_id"] for row in rows_in(conn, live, r.run_id, run_ids)
+    }
     change_in(conn, delete(pool_ticket), pool_ticket.c.run_id, set(run_ids) - found.keys())
     return found
 
@@ -282,7 +366,10 @@ def priority_of(unit: Unit) -> int:
 
 
 def _ticket(unit: Unit, pool: str, wanted: int, before: Row | None) -> Ticket:
-    """Return the ticket of a run, which keeps its position. If it comes anew and has places, it comes last."""
+    """Return the ticket of a run, which keeps its position.
+
+    If it comes anew and has places, it comes last.
+    """
     if before is not None:
         since = before["since"]
     elif unit.counts().active:
@@ -300,7 +387,9 @@ def _gate(conn: Connection, pools: Pools, now: datetime) -> Iterator[Gate]:
     conn.execute(update(pool_gate).where(pool_gate.c.id == 1).values(state=_state(gate)))
 
 
-def _read_gate(conn: Connection, pools: Pools, now: datetime, *, lock: bool = False, own: bool = False) -> Gate:
+def _read_gate(
+    conn: Connection, pools: Pools, now: datetime, *, lock: bool = False, own: bool = False
+) -> Gate:
     """Return the gate. ``own``: it holds what runs of the caller's project hold."""
     query = select(pool_gate.c.state).where(pool_gate.c.id == 1)
     state = conn.execute(query.with_for_update() if lock else query).scalar_one_or_none()
@@ -310,12 +399,21 @@ def _read_gate(conn: Connection, pools: Pools, now: datetime, *, lock: bool = Fa
     t = task_history.c
     of_task = run_history.alias("of_task")
     columns = (t.status, t.pool, t.priority)
-    # A call without an answer may have created its task. It keeps its place until a look after the call says no.
+    # A call without an answer may have created its task. It keeps its place until a look after the
+    # call says no.
     unseen = or_(of_task.c.verified_at.is_(None), of_task.c.verified_at <= t.offered_until)
     unseen = select(of_task.c.run_id).where(of_task.c.run_id == t.run_id, unseen).exists()
-    offered = and_(t.status == TaskStatus.QUEUED, t.offered_until.is_not(None), or_(t.offered_until >= now, unseen))
-    held = [select(*columns, func.count()).where(kind).group_by(*columns) for kind in (t.status.in_(ACTIVE), offered)]
-    # In one statement: between two, an answer to a call would move tasks from one count into the other.
+    offered = and_(
+        t.status == TaskStatus.QUEUED,
+        t.offered_until.is_not(None),
+        or_(t.offered_until >= now, unseen),
+    )
+    held = [
+        select(*columns, func.count()).where(kind).group_by(*columns)
+        for kind in (t.status.in_(ACTIVE), offered)
+    ]
+    # In one statement: between two, an answer to a call would move tasks from one count into the
+    # other.
     whole = union_all(*(_own(kind, t.run_id) if own else kind for kind in held))
     for status, pool, priority, count in conn.execute(whole):
         name = pools.serving(pool or DEFAULT)
@@ -329,20 +427,35 @@ def _read_gate(conn: Connection, pools: Pools, now: datetime, *, lock: bool = Fa
 def _state(gate: Gate) -> dict[str, Any]:
     refused = None if gate.refused is None else [gate.refused[0], gate.refused[1].isoformat()]
     sampled_at = None if gate.sampled_at is None else gate.sampled_at.isoformat()
-    shares = {name: [round(v, 3) for v in asdict(share).values()] for name, share in gate.shares.items()}
-    return {"sampled_at": sampled_at, "refused": refused, "shares": shares, "pools": gate.pools.fingerprint}
+    shares = {
+        name: [round(v, 3) for v in asdict(share).values()] for name, share in gate.shares.items()
+    }
+    return {
+        "sampled_at": sampled_at,
+        "refused": refused,
+        "shares": shares,
+        "pools": gate.pools.fingerprint,
+    }
 
 
 def _restored(state: Mapping[str, Any], pools: Pools) -> Gate:
-    """Return the gate of a stored state. The shares begin anew if a manual edit made the state unreadable."""
+    """Return the gate of a stored state.
+
+    The shares begin anew if a manual edit made the state unreadable.
+    """
     try:
         at = state.get("sampled_at")
         refused = state.get("refused")
         return Gate(
             pools,
-            {str(name): Share(*map(float, values)) for name, values in state.get("shares", {}).items()},
+            {
+                str(name): Share(*map(float, values))
+                for name, values in state.get("shares", {}).items()
+            },
             sampled_at=None if at is None else datetime.fromisoformat(at),
-            refused=None if refused is None else (int(refused[0]), datetime.fromisoformat(refused[1])),
+            refused=None
+            if refused is None
+            else (int(refused[0]), datetime.fromisoformat(refused[1])),
             fingerprint=state.get("pools"),
         )
     except (TypeError, ValueError, AttributeError, IndexError, KeyError):
@@ -355,7 +468,9 @@ def _heads(conn: Connection, gate: Gate, now: datetime, each: int) -> list[Ticke
 
 
 def _first(conn: Connection, pools: Collection[str], each: int, now: datetime) -> list[Ticket]:
-    """Return the first tickets of these pools, most urgent and oldest first, without runs that did not come."""
+    """Return the first tickets of these pools, most urgent and oldest first, without runs that did
+    not come.
+    """
     times = {"since": now - timedelta(seconds=CALL_S), "until": now + timedelta(seconds=CALL_S)}
     rows = conn.execute(_first_query(tuple(sorted(pools))), {"each": each, **times})
     return [Ticket(*row) for row in rows]
@@ -366,13 +481,24 @@ def _first_query(pools: tuple[str, ...]) -> CompoundSelect[Any]:
     p = pool_ticket.c
     since, until = (bindparam(name, type_=UtcTime) for name in ("since", "until"))
     came = or_(p.called_at.is_(None), and_(p.called_at > since, p.called_at < until))
-    first = select(*_TICKET).where(came).order_by(p.priority, p.since, p.run_id).limit(bindparam("each"))
+    first = (
+        select(*_TICKET)
+        .where(came)
+        .order_by(p.priority, p.since, p.run_id)
+        .limit(bindparam("each"))
+    )
     return union_all(*(select(first.where(p.pool == name).subquery("head")) for name in pools))
 
 
 def _passed(conn: Connection, now: datetime) -> list[Ticket]:
-    """Return runs that did not come, and may be called again. Those that were called first come first."""
+    """Return runs that did not come, and may be called again.
+
+    Those that were called first come first.
+    """
     p = pool_ticket.c
     again = timedelta(seconds=RECALL_S)
     which = or_(p.called_at <= now - again, p.called_at >= now + again)
-    return [Ticket(*row) for row in conn.execute(select(*_TICKET).where(which).order_by(p.called_at).limit(BATCH))]
+    return [
+        Ticket(*row)
+        for row in conn.execute(select(*_TICKET).where(which).order_by(p.called_at).limit(BATCH))
+    ]

@@ -1,4 +1,6 @@
-"""The use of quotas, counted from the rows of runs and tasks, and their check before a start or an addition."""
+"""The use of quotas, counted from the rows of runs and tasks, and their check before a start or an
+addition.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +32,10 @@ def check_quotas(
 ) -> None:
     """Raise ``QuotaReached`` or ``InvalidRequest`` unless the run may get ``tasks`` tasks more.
 
-    ``present``: the number of its tasks now; ``None``: the run is new. If a limit is counted, other transactions that
-    count wait for the end of this one, so that together they cannot exceed it. The error tells a caller of one project
-    nothing about the use of a pool by others.
+    ``present``: the number of its tasks now; ``None``: the run is new. If a limit is counted, other
+        transactions that
+    count wait for the end of this one, so that together they cannot exceed it. The error tells a
+    caller of one project nothing about the use of a pool by others.
     """
     limits = [limit for limit in limits_of(quotas, run) if limit.what not in OPEN]
     for limit in limits:
@@ -58,7 +61,10 @@ class QuotaStore(StorePart):
         told = self._pools.told(run["pool"])
         with self._db.reading() as conn:
             limits = limits_of(self._quotas, run)
-            return [_counted(conn, limit, run, now) if told or limit.kind != "pool" else limit for limit in limits]
+            return [
+                _counted(conn, limit, run, now) if told or limit.kind != "pool" else limit
+                for limit in limits
+            ]
 
 
 def _counted(conn: Connection, limit: Limit, run: Mapping[str, object], now: datetime) -> Limit:
@@ -71,10 +77,14 @@ def _counted(conn: Connection, limit: Limit, run: Mapping[str, object], now: dat
         return limit
     if limit.what == "starts_per_hour":
         # After the clock was set back by more than the window, starts of the future count no more.
-        newest = select(r.created_at).where(mine, r.created_at > now - WINDOW, r.created_at < now + WINDOW)
+        newest = select(r.created_at).where(
+            mine, r.created_at > now - WINDOW, r.created_at < now + WINDOW
+        )
         found = newest.order_by(r.created_at.desc()).limit(limit.max).subquery("counted")
         used, first = conn.execute(select(func.count(), func.min(found.c.created_at))).one()
-        return replace(limit, used=used, free_at=first + WINDOW if used and used >= limit.max else None)
+        return replace(
+            limit, used=used, free_at=first + WINDOW if used and used >= limit.max else None
+        )
     statuses = (TaskStatus.QUEUED, TaskStatus.PENDING) if limit.what == "waiting_tasks" else ALIVE
     tasks = (
         select(t.task_id)
@@ -85,4 +95,7 @@ def _counted(conn: Connection, limit: Limit, run: Mapping[str, object], now: dat
         .with_hint(*BY_RUN)
         .limit(limit.max + 1)
     )
-    return replace(limit, used=conn.execute(select(func.count()).select_from(tasks.subquery("counted"))).scalar_one())
+    return replace(
+        limit,
+        used=conn.execute(select(func.count()).select_from(tasks.subquery("counted"))).scalar_one(),
+    )

@@ -1,4 +1,6 @@
-"""Queries of runs and of their histories, and of runs whose workflow needs a start, a signal or a wake-up."""
+"""Queries of runs and of their histories, and of runs whose workflow needs a start, a signal or a
+wake-up.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,14 @@ from .lists import (
 from .live_counters import COUNTERS
 from .rows import load_request, run_row, whole_run
 from .search import VALUES, found
-from .tables import LIVE_RUNS, cancellation_log, history_property, run_history, status_transition, task_history
+from .tables import (
+    LIVE_RUNS,
+    cancellation_log,
+    history_property,
+    run_history,
+    status_transition,
+    task_history,
+)
 from .unit import RunPart, current_tasks, missing
 
 #: The most notes about resumption that are returned for one run.
@@ -51,29 +60,40 @@ _NOTES_MAX = 10
 
 
 class RunReader(RunCounts, RunPart):
-    """Queries of runs and of their other records. Unless a method says otherwise, it raises only ``StoreUnavailable``
-    and ``RowUnreadable``.
+    """Queries of runs and of their other records.
+
+    Unless a method says otherwise, it raises only ``StoreUnavailable`` and ``RowUnreadable``.
     """
 
     def get_run(self, run_id: int) -> RunRow | None:
-        if not 0 < run_id <= ID_MAX:  # no row has this number, and SQLite's driver does not accept larger ones
+        # No row has this number, and SQLite's driver does not accept larger ones.
+        if not 0 < run_id <= ID_MAX:
             return None
-        rows = self._rows(select(run_history).where(run_history.c.run_id == run_id, *seen(run_history)))
+        rows = self._rows(
+            select(run_history).where(run_history.c.run_id == run_id, *seen(run_history))
+        )
         return whole_run(rows[0]) if rows else None
 
     def find_run(self, request_id: str) -> RunRow | None:
-        rows = self._rows(select(run_history).where(run_history.c.request_id == request_id, *seen(run_history)))
+        rows = self._rows(
+            select(run_history).where(run_history.c.request_id == request_id, *seen(run_history))
+        )
         return whole_run(rows[0]) if rows else None
 
     def request_of(self, run_id: int) -> RunRequest:
-        """Return the stored request of a run, without its task list, for its own workflow. Raises ``RowMissing``."""
+        """Return the stored request of a run, without its task list, for its own workflow.
+
+        Raises ``RowMissing``.
+        """
         r = run_history.c
         rows = self._rows(select(r.run_id, r.request).where(r.run_id == run_id))
         if not rows:
             raise missing(run_id)
         return load_request(rows[0])
 
-    def list_runs(self, before_run_id: int | None = None, limit: int = 50, **wanted: Unpack[RunQuery]) -> list[RunRow]:
+    def list_runs(
+        self, before_run_id: int | None = None, limit: int = 50, **wanted: Unpack[RunQuery]
+    ) -> list[RunRow]:
         """Return runs of the caller's project that meet every given filter, the newest first."""
         filters = self._filters(before_run_id, **wanted)
         with self._db.reading() as conn:
@@ -88,8 +108,9 @@ class RunReader(RunCounts, RunPart):
         limit: int = 50,
         **wanted: Unpack[RunQuery],
     ) -> tuple[list[RunRow], Reach]:
-        """Return the same runs, but only those that contain a text, or in the order of ``sort`` (``SORTS``; with a
-        ``-``, the largest first) from ``offset`` on. The second value says how far the search reached."""
+        """Return the same runs, but only those that contain a text, or in the order of ``sort``
+        (``SORTS``; with a ``-``, the largest first) from ``offset`` on. The second value says how
+        far the search reached."""
         filters = self._filters(before_run_id, **wanted)
         with self._db.reading() as conn:
             run_ids, reach = found(conn, filters, search, sort, (offset, limit), self._clock())
@@ -97,14 +118,17 @@ class RunReader(RunCounts, RunPart):
         return [rows[run_id] for run_id in run_ids if run_id in rows], reach
 
     def count_found(self, most: int, **wanted: Unpack[RunQuery]) -> int:
-        """Return the number of runs that ``list_runs`` lists with these filters, at most ``most``."""
+        """Return the number of runs that ``list_runs`` lists with these filters, at most
+        ``most``.
+        """
         with self._db.reading() as conn:
             filters = self._filters(**wanted)
             return counted(conn, page_of(filters, times_of(conn, filters), most), most)
 
     def known_values(self, most: int) -> dict[str, list[str]]:
-        """Return the values of runs by the name of their filter, at most ``most`` of each. A caller of one project gets
-        no pools and flows."""
+        """Return the values of runs by the name of their filter, at most ``most`` of each.
+
+        A caller of one project gets no pools and flows."""
         # The others have no index of one project.
         names = ("crawler", "outcome", "tag", *(("pool", "flow_id") if only() is None else ()))
         with self._db.reading() as conn:
@@ -114,7 +138,16 @@ class RunReader(RunCounts, RunPart):
         created_from = wanted.get("created_from")
         if wanted.get("attention") and created_from is None:
             created_from = self._clock() - ATTENTION
-        columns = ("stage", "crawler", "pool", "trigger", "outcome", "ended_by", "flow_id", "parent")
+        columns = (
+            "stage",
+            "crawler",
+            "pool",
+            "trigger",
+            "outcome",
+            "ended_by",
+            "flow_id",
+            "parent",
+        )
         return RunFilters(
             equal={name: str(wanted[name]) for name in columns if wanted.get(name) is not None},  # type: ignore[literal-required]
             statuses=[str(one) for one in wanted.get("status", ())],
@@ -133,60 +166,88 @@ class RunReader(RunCounts, RunPart):
         for fromkey in dict.fromkeys(map(str, status)):
             found += len(
                 self._rows(
-                    select(r.run_id).where(r.status == fromkey, *seen(run_history, leads=True)).limit(most - found)
+                    select(r.run_id)
+                    .where(r.status == fromkey, *seen(run_history, leads=True))
+                    .limit(most - found)
                 )
             )
         return found
 
     def runs_between(self, since: datetime, until: datetime) -> Counter[str]:
-        """Return how many of the runs created from ``since`` to ``until`` have completed, have failed, were stopped, or
-        are open, by these four words."""
+        """Return how many of the runs created from ``since`` to ``until`` have completed, have
+        failed, were stopped, or are open, by these four words."""
         with self._db.reading() as conn:
             return counted_between(conn, since, until)
 
     def recent_runs(self, crawlers: Collection[str], each: int) -> list[RecentRun]:
-        """Return the newest ``each`` runs of each of these crawlers, the newest first, by one statement.
+        """Return the newest ``each`` runs of each of these crawlers, the newest first, by one
+        statement.
 
         Raises ``ValueError`` for more than ``CRAWLERS_MAX`` crawlers.
         """
         wanted = sorted(set(crawlers))
         if len(wanted) > CRAWLERS_MAX:
-            raise ValueError(f"crawlers: {len(wanted)} crawlers are not allowed; give at most {CRAWLERS_MAX}")
+            raise ValueError(
+                f"crawlers: {len(wanted)} crawlers are not allowed; give at most {CRAWLERS_MAX}"
+            )
         with self._db.reading() as conn:
             return [made(RecentRun, row) for row in newest_of_each(conn, wanted, each)]
 
-    def brief_runs(self, limit: int, *, crawler: str | None = None, attention: bool = False) -> list[BriefRun]:
-        """Return the newest runs, of this crawler or those that need attention (see ``list_runs``), the newest
-        first."""
+    def brief_runs(
+        self, limit: int, *, crawler: str | None = None, attention: bool = False
+    ) -> list[BriefRun]:
+        """Return the newest runs, of this crawler or those that need attention (see ``list_runs``),
+        the newest first."""
         since = self._clock() - ATTENTION if attention else None
-        filters = RunFilters({"crawler": crawler} if crawler else {}, attention=attention, created_from=since)
+        filters = RunFilters(
+            {"crawler": crawler} if crawler else {}, attention=attention, created_from=since
+        )
         with self._db.reading() as conn:
             return [brief_run(row) for row in newest_runs(conn, filters, limit, *BRIEF)]
 
     def run_marks(self, run_ids: Sequence[int]) -> dict[int, tuple[object, ...]]:
-        """Return for each of these runs a value that changes when its row is written; at most 500 runs.
+        """Return for each of these runs a value that changes when its row is written; at most 500
+        runs.
 
-        Its last part is true if nothing else is expected to change: the run executes and no look is overdue."""
+        Its last part is true if nothing else is expected to change: the run executes and no look is
+        overdue."""
         r = run_history.c
         in_time = or_(r.next_look_at.is_(None), r.next_look_at >= self._clock())
         at_rest = or_(r.waiting_for.is_(None), r.waiting_for.startswith(POLLS))
         calm = and_(r.status == RunStatus.PROCESSING, at_rest, in_time)
-        # Reports of crawlers change counters only: their time stands still after a look by a clock that is ahead.
+        # Reports of crawlers change counters only: their time stands still after a look by a clock
+        # that is ahead.
         counted = (r.last_progress_at, *(r[name] for name in COUNTERS))
-        query = select(r.run_id, r.updated_at, r.verified_at, *counted, calm).where(r.run_id.in_(run_ids))
+        query = select(r.run_id, r.updated_at, r.verified_at, *counted, calm).where(
+            r.run_id.in_(run_ids)
+        )
         return {row["run_id"]: tuple(row.values()) for row in self._rows(query)}
 
     def resumption(self, run_id: int) -> list[Resumption]:
-        """Return the notes of the run's tasks about resuming from saved state: at most ten, the most frequent first."""
+        """Return the notes of the run's tasks about resuming from saved state: at most ten, the
+        most frequent first.
+        """
         t = task_history.c
         count = func.count().label("tasks")
-        said = current_tasks(run_id, t.resumed, t.resume_note, count).where(t.resume_note.is_not(None))
-        rows = self._rows(said.group_by(t.resumed, t.resume_note).order_by(count.desc(), t.resume_note))
-        return [Resumption(row["resumed"], row["resume_note"], row["tasks"]) for row in rows[:_NOTES_MAX]]
+        said = current_tasks(run_id, t.resumed, t.resume_note, count).where(
+            t.resume_note.is_not(None)
+        )
+        rows = self._rows(
+            said.group_by(t.resumed, t.resume_note).order_by(count.desc(), t.resume_note)
+        )
+        return [
+            Resumption(row["resumed"], row["resume_note"], row["tasks"])
+            for row in rows[:_NOTES_MAX]
+        ]
 
     def transitions(self, run_id: int, after_seq: int = 0, limit: int = 500) -> list[TransitionRow]:
         s = status_transition.c
-        query = select(status_transition).where(s.run_id == run_id, s.seq > after_seq).order_by(s.seq).limit(limit)
+        query = (
+            select(status_transition)
+            .where(s.run_id == run_id, s.seq > after_seq)
+            .order_by(s.seq)
+            .limit(limit)
+        )
         return [made(TransitionRow, row) for row in self._rows(query)]
 
     def cancellations(self, run_id: int) -> list[Mapping[str, object]]:
@@ -200,18 +261,29 @@ class SweepStore(StorePart):
     """Queries of runs whose workflow does not know of an accepted start or of a recorded stop."""
 
     def unowned_runs(self, older_than: datetime) -> list[RunRow]:
-        """Return runs that were reserved or resumed before ``older_than`` and not claimed. They were accepted, so their
-        workflows must be started.
+        """Return runs that were reserved or resumed before ``older_than`` and not claimed.
+
+        They were accepted, so their workflows must be started.
         """
         r = run_history.c
-        old = and_(r.created_at < older_than, or_(r.attempt_at.is_(None), r.attempt_at < older_than))
-        query = select(run_history).where(r.owner_run_id.is_(None), r.status == RunStatus.INITIALIZING, old)
+        old = and_(
+            r.created_at < older_than, or_(r.attempt_at.is_(None), r.attempt_at < older_than)
+        )
+        query = select(run_history).where(
+            r.owner_run_id.is_(None), r.status == RunStatus.INITIALIZING, old
+        )
         return [run_row(row) for row in self._rows(query.order_by(r.created_at).limit(100))]
 
     def unheard_stops(self, older_than: datetime, limit: int = 100) -> list[RunRow]:
-        """Return live runs with a stop from before ``older_than`` on which no workflow has acted yet."""
+        """Return live runs with a stop from before ``older_than`` on which no workflow has acted
+        yet.
+        """
         r = run_history.c
-        unheard = (r.stop_acted_at.is_(None), r.status.in_(LIVE_RUNS), r.stop_requested_at.is_not(None))
+        unheard = (
+            r.stop_acted_at.is_(None),
+            r.status.in_(LIVE_RUNS),
+            r.stop_requested_at.is_not(None),
+        )
         # The database dates a stop. If its clock is ahead of ours, the row has our own time.
         old = or_(r.stop_requested_at < older_than, r.updated_at < older_than)
         query = select(run_history).where(*unheard, old).order_by(r.stop_requested_at).limit(limit)
@@ -227,7 +299,9 @@ class WakeUpStore(StorePart):
         return found[0] if found else None
 
     def unverified(self, before: datetime, limit: int = 10_000) -> list[WakeUpState]:
-        """Return owned live runs whose next look was due before ``before``, whoever looks at them."""
+        """Return owned live runs whose next look was due before ``before``, whoever looks at
+        them.
+        """
         r = run_history.c
         late = (r.next_look_at < before, r.status.in_(LIVE_RUNS), r.owner_run_id.is_not(None))
         found = self._targets(*late, limit=limit)

@@ -1,4 +1,6 @@
-"""Retries: the rows of further tries, which the policy orders after ends of tasks (``domain/retries.py``)."""
+"""Retries: the rows of further tries, which the policy orders after ends of tasks
+(``domain/retries.py``).
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ from .moves import update_tasks
 from .tables import crawler_memory, status_transition, task_history
 from .unit import BY_RUN, RunPart, Unit, current_tasks
 
-#: Returns the next try after an end, or the reason why there is none. The number is that of the tries so far.
+#: Returns the next try after an end, or the reason why there is none. The number is that of the
+#: tries so far.
 Decide = Callable[[EndedTry, int], NextTry | str]
 
 #: The most ends that one transaction decides about.
@@ -33,7 +36,15 @@ PAGE = CHUNK
 _ENDED = [
     *(
         task_history.c[name]
-        for name in ("task_id", "task_index", "attempt", "outcome", "ended_by", "cause", "exit_code")
+        for name in (
+            "task_id",
+            "task_index",
+            "attempt",
+            "outcome",
+            "ended_by",
+            "cause",
+            "exit_code",
+        )
     ),
     *(task_history.c[name] for name in ("args", "retry", "memory", "node", *COUNTERS)),
 ]
@@ -44,14 +55,21 @@ class RetryStore(RunPart):
     """The records of further tries."""
 
     def retry_ended(
-        self, fence: Fence, decide: Decide, most: int, *, remember: bool = False, now: datetime | None = None
+        self,
+        fence: Fence,
+        decide: Decide,
+        most: int,
+        *,
+        remember: bool = False,
+        now: datetime | None = None,
     ) -> RetriedTasks:
-        """Decide once about the next ``PAGE`` tasks that ended without success, and insert a QUEUED row for each
-        further try. Call it again while tasks are ``left``.
+        """Decide once about the next ``PAGE`` tasks that ended without success, and insert a QUEUED
+        row for each further try. Call it again while tasks are ``left``.
 
-        ``most`` is the number of tries that the policy allows for a task. With ``remember``, the memory of a try after
-        ``oom`` is kept for later runs of the crawler. After a stop or the end of the run nothing is decided. ``now`` is
-        the time from which the waits count, by the clock by which they end (``offer_tasks``). Raises ``Fenced``.
+        ``most`` is the number of tries that the policy allows for a task. With ``remember``, the
+        memory of a try after ``oom`` is kept for later runs of the crawler. After a stop or the end
+        of the run nothing is decided. ``now`` is the time from which the waits count, by the clock
+        by which they end (``offer_tasks``). Raises ``Fenced``.
         """
         with self._unit(fence) as unit:
             left, now = 0, now or unit.now
@@ -66,25 +84,40 @@ class RetryStore(RunPart):
             return RetriedTasks(counts, ended_so, resting, left)
 
     def take_up(self, fence: Fence, seen: Sequence[ClusterTask]) -> None:
-        """Insert rows for tries on the cluster that follow a try that ended without success: the database was restored
-        from a copy that is older than their decision. A second call changes nothing. Raises ``Fenced``.
+        """Insert rows for tries on the cluster that follow a try that ended without success: the
+        database was restored from a copy that is older than their decision. A second call changes
+        nothing. Raises ``Fenced``.
         """
         last = {one.index: one for one in sorted(seen, key=lambda one: one.attempt)}
         t = task_history.c
         ended = (*_NOT_SUCCEEDED, TaskStatus.CANCELLED.value)
         with self._unit(fence) as unit:
-            query = current_tasks(unit.run_id, *_ENDED, t.cluster, t.cluster_place).where(t.status.in_(ended))
+            query = current_tasks(unit.run_id, *_ENDED, t.cluster, t.cluster_place).where(
+                t.status.in_(ended)
+            )
             rows = [] if unit.status.terminal else rows_in(unit.conn, query, t.task_index, last)
-            there = [(row, last[row["task_index"]]) for row in rows if row["attempt"] < last[row["task_index"]].attempt]
+            there = [
+                (row, last[row["task_index"]])
+                for row in rows
+                if row["attempt"] < last[row["task_index"]].attempt
+            ]
             same = ("task_index", "args", "memory", "cluster", "cluster_place", *COUNTERS)
             new = [
                 {name: row[name] for name in same}
-                | {"attempt": one.attempt, "retry": row["retry"] + one.attempt - row["attempt"], "cluster_uid": one.uid}
+                | {
+                    "attempt": one.attempt,
+                    "retry": row["retry"] + one.attempt - row["attempt"],
+                    "cluster_uid": one.uid,
+                }
                 for row, one in there
             ]
-            told = [{"taken_up": True, "uid": one.uid, "after": row["outcome"]} for row, one in there]
+            told = [
+                {"taken_up": True, "uid": one.uid, "after": row["outcome"]} for row, one in there
+            ]
             if new:
-                _supersede(unit, [row for row, _ in there], new, TaskStatus.PENDING, told, ever_seen=True)
+                _supersede(
+                    unit, [row for row, _ in there], new, TaskStatus.PENDING, told, ever_seen=True
+                )
 
     def resting(self, run_id: int, now: datetime | None = None) -> Resting:
         """Return the QUEUED tasks of the run whose time has not come."""
@@ -100,12 +133,18 @@ class RetryStore(RunPart):
 
 def _undecided_of(unit: Unit, *columns: Any) -> Select[Any]:
     t = task_history.c
-    return current_tasks(unit.run_id, *columns).where(t.status.in_(_NOT_SUCCEEDED), t.retry_note.is_(None))
+    return current_tasks(unit.run_id, *columns).where(
+        t.status.in_(_NOT_SUCCEEDED), t.retry_note.is_(None)
+    )
 
 
 def _undecided(unit: Unit) -> Sequence[Row]:
     t = task_history.c
-    return unit.conn.execute(_undecided_of(unit, *_ENDED).order_by(t.task_index).limit(PAGE)).mappings().all()
+    return (
+        unit.conn.execute(_undecided_of(unit, *_ENDED).order_by(t.task_index).limit(PAGE))
+        .mappings()
+        .all()
+    )
 
 
 def _used(unit: Unit) -> int:
@@ -117,14 +156,23 @@ def _used(unit: Unit) -> int:
 
 
 def _decide(
-    unit: Unit, now: datetime, ended: Sequence[Row], decide: Decide, used: int, most: int, *, remember: bool
+    unit: Unit,
+    now: datetime,
+    ended: Sequence[Row],
+    decide: Decide,
+    used: int,
+    most: int,
+    *,
+    remember: bool,
 ) -> None:
     """Record the decisions about these ends. ``used`` is the number of tries before."""
     again: list[tuple[Row, NextTry]] = []
     notes = []
     for row in ended:
         key = f"{unit.ref}/{row['task_index']}/{row['attempt']}"
-        of = EndedTry(row["outcome"], row["exit_code"], row["retry"], key, row["ended_by"], row["memory"])
+        of = EndedTry(
+            row["outcome"], row["exit_code"], row["retry"], key, row["ended_by"], row["memory"]
+        )
         decision = decide(of, used + len(again))
         if isinstance(decision, NextTry):
             again.append((row, decision))
@@ -152,11 +200,24 @@ def _try_again(unit: Unit, now: datetime, again: Sequence[tuple[Row, NextTry]], 
     told = list[dict[str, object]]()
     for row, one in again:
         not_before = now + timedelta(seconds=one.wait_s)
-        rest = {"not_before": not_before, "memory": one.memory or row["memory"], "avoid_node": row["node"]}
+        rest = {
+            "not_before": not_before,
+            "memory": one.memory or row["memory"],
+            "avoid_node": row["node"],
+        }
         reason = f"{RETRY}({row['retry'] + 1} of {most}): {row['cause'] or row['outcome']}"[:1000]
-        rest |= {name: row[name] + 1 for name in ("attempt", "retry")} | {name: row[name] for name in COUNTERS}
-        new.append({"task_index": row["task_index"], "args": dict(row["args"]), **rest, "reason": reason})
-        tell = {"retry": row["retry"] + 1, "of": most, "after": row["outcome"], "not_before": not_before.isoformat()}
+        rest |= {name: row[name] + 1 for name in ("attempt", "retry")} | {
+            name: row[name] for name in COUNTERS
+        }
+        new.append(
+            {"task_index": row["task_index"], "args": dict(row["args"]), **rest, "reason": reason}
+        )
+        tell = {
+            "retry": row["retry"] + 1,
+            "of": most,
+            "after": row["outcome"],
+            "not_before": not_before.isoformat(),
+        }
         told.append(tell | ({"memory": one.memory} if one.memory else {}))
     _supersede(unit, [row for row, _ in again], new, TaskStatus.QUEUED, told, ever_seen=False)
 
@@ -170,11 +231,20 @@ def _supersede(
     *,
     ever_seen: bool,
 ) -> None:
-    """Insert a ``new`` row for each of these rows of ended tasks, in this status. Their transitions have ``told``."""
+    """Insert a ``new`` row for each of these rows of ended tasks, in this status.
+
+    Their transitions have ``told``.
+    """
     t = task_history.c
     source = "retry"
-    same: dict[str, Any] = {"run_id": unit.run_id, "run_attempt": unit.attempt, "status": status.value}
-    insert_mappings(unit.conn, task_history, new, **same, status_since=unit.now, ever_seen=ever_seen)
+    same: dict[str, Any] = {
+        "run_id": unit.run_id,
+        "run_attempt": unit.attempt,
+        "status": status.value,
+    }
+    insert_mappings(
+        unit.conn, task_history, new, **same, status_since=unit.now, ever_seen=ever_seen
+    )
     by_index = {row["task_index"]: (row, *more) for row, *more in zip(rows, new, told, strict=True)}
     query = current_tasks(unit.run_id, t.task_id, t.task_index)
     inserted = unit.conn.execute(query.where(t.status == status, t.task_index.in_(by_index))).all()
@@ -185,7 +255,12 @@ def _supersede(
         pairs.append({"task_id": row["task_id"], "superseded_by": task_id})
         changes.append({"task_id": task_id, "attempt": values["attempt"], "evidence": evidence})
     update_tasks(unit, pairs, replace=("superseded_by",))
-    same = {"run_id": unit.run_id, "to_status": status.value, "committed_at": unit.now, "source": source}
+    same = {
+        "run_id": unit.run_id,
+        "to_status": status.value,
+        "committed_at": unit.now,
+        "source": source,
+    }
     insert_mappings(unit.conn, status_transition, changes, **same)
     unit.told_changes += [TaskChanged(status, source, None)] * len(changes)
     unit.changed = True
@@ -198,13 +273,19 @@ def _waits(run_id: int, now: datetime, *columns: ColumnElement[Any]) -> Select[A
 
 
 def count_resting(conn: Connection, run_id: int, now: datetime) -> Resting:
-    """Return the number of QUEUED tasks whose time has not come, and the seconds until the first one's time."""
-    tasks, first = conn.execute(_waits(run_id, now, func.count(), func.min(task_history.c.not_before))).one()
+    """Return the number of QUEUED tasks whose time has not come, and the seconds until the first
+    one's time.
+    """
+    tasks, first = conn.execute(
+        _waits(run_id, now, func.count(), func.min(task_history.c.not_before))
+    ).one()
     return Resting(tasks, None if first is None else (first - now).total_seconds())
 
 
 def first_wait(unit: Unit, now: datetime) -> str | None:
-    """Return the text about the wait of the task that is tried again first; ``None``: no task waits for its time."""
+    """Return the text about the wait of the task that is tried again first; ``None``: no task waits
+    for its time.
+    """
     t = task_history.c
     query = _waits(unit.run_id, now, t.not_before, t.reason).order_by(t.not_before).limit(1)
     row = unit.conn.execute(query).one_or_none()

@@ -31,22 +31,29 @@ _OBSERVATION = TypeAdapter(Observation)
 _EVIDENCE_TEXT_MAX = 1000
 
 
-# --- requests ---------------------------------------------------------------------------------------------------
+# --- requests -------------------------------------------------------------------------------------
 
 
 def canonical(request: RunRequest) -> dict[str, Any]:
-    """Return the request as JSON. Requests with the same meaning (``6`` and ``6.0`` seconds) give the same JSON."""
+    """Return the request as JSON.
+
+    Requests with the same meaning (``6`` and ``6.0`` seconds) give the same JSON.
+    """
     strict = _REQUEST.validate_python(_REQUEST.dump_python(request, mode="json"))
     return dict(_REQUEST.dump_python(strict, mode="json"))
 
 
 def stored_request(request: RunRequest, request_id: str) -> dict[str, Any]:
-    """Return the request in the form of ``run_history.request``: without the tasks, which have their own rows."""
+    """Return the request in the form of ``run_history.request``: without the tasks, which have
+    their own rows.
+    """
     return {**canonical(request), "tasks": None, "request_id": request_id}
 
 
 def request_hash(request: RunRequest, task_args: Sequence[Mapping[str, str]] | None) -> str:
-    """Return the fingerprint of the request with the arguments of its tasks, without the request id."""
+    """Return the fingerprint of the request with the arguments of its tasks, without the request
+    id.
+    """
     content = {
         **canonical(request),
         "request_id": None,
@@ -56,7 +63,9 @@ def request_hash(request: RunRequest, task_args: Sequence[Mapping[str, str]] | N
 
 
 def work_hash(request: RunRequest, task_args: Sequence[Mapping[str, str]] | None) -> str:
-    """Return the fingerprint of the work: project, crawler, arguments, settings, and the arguments of its tasks."""
+    """Return the fingerprint of the work: project, crawler, arguments, settings, and the arguments
+    of its tasks.
+    """
     tasks = None if task_args is None else list(map(dict, task_args))
     content = [request.project, request.crawler, request.args, request.settings, tasks]
     return request_fingerprint(json.dumps(content, sort_keys=True, ensure_ascii=True))
@@ -65,27 +74,35 @@ def work_hash(request: RunRequest, task_args: Sequence[Mapping[str, str]] | None
 def load_request(run: Row) -> RunRequest:
     """Return the stored request of a row with ``run_id`` and ``request``. Raises ``RowUnreadable``.
 
-    Unknown fields, which a newer build wrote, are ignored, so that old and new workers can work at the same time.
+    Unknown fields, which a newer build wrote, are ignored, so that old and new workers can work at
+    the same time.
     """
 
     def read(stored: Mapping[str, Any]) -> RunRequest:
-        kept = {name: value for name, value in stored.items() if name in RunRequest.__dataclass_fields__}
-        return _REQUEST.validate_json(json.dumps(kept), strict=True)  # strict, as for requests over HTTP
+        kept = {
+            name: value for name, value in stored.items() if name in RunRequest.__dataclass_fields__
+        }
+        # Strict, as for requests over HTTP.
+        return _REQUEST.validate_json(json.dumps(kept), strict=True)
 
     return validated(read, run_history, run, "request", "request", "set the request that was sent")
 
 
 def args_hash(task_args: Sequence[Mapping[str, str]]) -> str:
     """Return the fingerprint of the arguments of added tasks."""
-    return request_fingerprint(json.dumps(list(map(dict, task_args)), sort_keys=True, ensure_ascii=True))
+    return request_fingerprint(
+        json.dumps(list(map(dict, task_args)), sort_keys=True, ensure_ascii=True)
+    )
 
 
 def tag_key(tag: str) -> str:
-    """Return a tag as it is stored and searched: without spaces at its end, which MySQL ignores and SQLite does not."""
+    """Return a tag as it is stored and searched: without spaces at its end, which MySQL ignores and
+    SQLite does not.
+    """
     return storable(tag).rstrip(" ")
 
 
-# --- findings and evidence --------------------------------------------------------------------------------------
+# --- findings and evidence ------------------------------------------------------------------------
 
 
 def dump_finding(finding: TaskFinding) -> Any:
@@ -93,7 +110,10 @@ def dump_finding(finding: TaskFinding) -> Any:
 
 
 def load_finding(row: Row) -> TaskFinding:
-    """Return the finding of a staged row with ``task_id`` and ``finding``. Raises ``RowUnreadable``."""
+    """Return the finding of a staged row with ``task_id`` and ``finding``.
+
+    Raises ``RowUnreadable``.
+    """
     return _staged(_FINDING, row, "finding")
 
 
@@ -107,7 +127,10 @@ def dump_details(details: Details) -> Any:
 
 
 def load_details(row: Row) -> Details:
-    """Return the details of a staged row with ``task_id`` and ``details``. Raises ``RowUnreadable``."""
+    """Return the details of a staged row with ``task_id`` and ``details``.
+
+    Raises ``RowUnreadable``.
+    """
     return _staged(_DETAILS, row, "details")
 
 
@@ -120,19 +143,22 @@ def compact(value: Any) -> Any:
 
 
 def evidence(observation: Observation) -> JsonText:
-    """Return the observation as JSON, without unknown values, and without ``fields``, which the task's row has."""
+    """Return the observation as JSON, without unknown values, and without ``fields``, which the
+    task's row has.
+    """
     observation = replace(observation, fields=None)
     try:
         text = _OBSERVATION.serializer.to_json(observation, exclude_none=True).decode()
     except PydanticSerializationError:
-        # The observation has a lone surrogate, which JSON cannot contain. The return below replaces it.
+        # The observation has a lone surrogate, which JSON cannot contain. The return below replaces
+        # it.
         text = ""
     if text and "{}" not in text and len(text) <= _EVIDENCE_TEXT_MAX:
         return JsonText(text)
     return JsonText(json_text(compact(_OBSERVATION.dump_python(observation, mode="json"))))
 
 
-# --- rows -------------------------------------------------------------------------------------------------------
+# --- rows -----------------------------------------------------------------------------------------
 
 
 def whole_run(run: Row) -> RunRow:
@@ -146,11 +172,20 @@ def run_row(run: Row) -> RunRow:
     # Counters of a later attempt include those of earlier attempts, whose duration is not recorded.
     pace = _pace(run) if run["attempt"] == 1 else None
     fields = Coverage.of(run["fields"])
-    return made(RunRow, run, status=RunStatus(run["status"]), stop=stop_of(run), pages_per_minute=pace, fields=fields)
+    return made(
+        RunRow,
+        run,
+        status=RunStatus(run["status"]),
+        stop=stop_of(run),
+        pages_per_minute=pace,
+        fields=fields,
+    )
 
 
 def _pace(row: Row) -> float | None:
-    return pages_per_minute(row["pages"], row["started_at"], row["ended_at"] or row["last_progress_at"])
+    return pages_per_minute(
+        row["pages"], row["started_at"], row["ended_at"] or row["last_progress_at"]
+    )
 
 
 def run_handle(run: Row) -> RunHandle:

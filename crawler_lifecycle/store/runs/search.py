@@ -1,7 +1,7 @@
 """The list of runs by a part of a text, and in another order than that of the number.
 
-A search that finds too few among the newest runs goes on among older ones by crawler, tag and flow, and by the
-beginning of the number. Arguments of older runs are not searched.
+A search that finds too few among the newest runs goes on among older ones by crawler, tag and flow,
+and by the beginning of the number. Arguments of older runs are not searched.
 """
 
 from __future__ import annotations
@@ -22,25 +22,58 @@ from .lists import RunFilters, newest_runs, page_of, times_of
 from .tables import run_history, run_tag
 
 #: The columns by which runs are put in order.
-SORTS = ("crawler", "status", "outcome", "verified_at", "pages", "items", "errors", "started_at", "took", "trigger")
+SORTS = (
+    "crawler",
+    "status",
+    "outcome",
+    "verified_at",
+    "pages",
+    "items",
+    "errors",
+    "started_at",
+    "took",
+    "trigger",
+)
 #: The columns of different values, by the name of their filter.
 VALUES = {"crawler": run_history.c.crawler, "flow_id": run_history.c.flow_id, "tag": run_tag.c.tag}
 VALUES |= {"outcome": run_history.c.outcome, "pool": run_history.c.pool}
 
 
 def found(
-    conn: Connection, filters: RunFilters, search: str | None, sort: str | None, page: tuple[int, int], now: datetime
+    conn: Connection,
+    filters: RunFilters,
+    search: str | None,
+    sort: str | None,
+    page: tuple[int, int],
+    now: datetime,
 ) -> tuple[list[int], base.Reach]:
-    """Return the ids of the runs that contain the text, in this order. ``page``: the first place and the number."""
+    """Return the ids of the runs that contain the text, in this order.
+
+    ``page``: the first place and the number.
+    """
     r = run_history.c
     by = (sort or "").removeprefix("-")
-    columns = {name: r[name] for name in ("run_id", *(("started_at", "ended_at") if by == "took" else (by,))) if name}
+    columns = {
+        name: r[name]
+        for name in ("run_id", *(("started_at", "ended_at") if by == "took" else (by,)))
+        if name
+    }
     if search is not None:
         columns |= {"crawler": r.crawler, "flow_id": r.flow_id, "request": base.document(r.request)}
 
     window = newest_runs(conn, filters, base.WINDOW, *columns.values())
     fits = partial(base.has, names=("run_id", "crawler", "flow_id"), documents={"request": _said})
-    return base.found(window, "run_id", search, sort, page, now, fits, partial(_older, conn, filters), ["arguments"])
+    return base.found(
+        window,
+        "run_id",
+        search,
+        sort,
+        page,
+        now,
+        fits,
+        partial(_older, conn, filters),
+        ["arguments"],
+    )
 
 
 def _said(stored: Any) -> Iterator[Any]:
@@ -51,17 +84,22 @@ def _said(stored: Any) -> Iterator[Any]:
 def _older(
     conn: Connection, filters: RunFilters, before: int, search: str, limit: int, left: list[str]
 ) -> Sequence[int]:
-    """Return the ids of older runs with the text, and add to ``left`` what they were not searched for."""
+    """Return the ids of older runs with the text, and add to ``left`` what they were not searched
+    for.
+    """
     filters = replace(filters, before_run_id=before)
     times = times_of(conn, filters)
     found = list[RunFilters]()
     for name, plural in (("crawler", "crawlers"), ("flow_id", "flows"), ("tag", "tags")):
-        # Flows have no index of one project, and what other projects have must not show, not even in a note.
+        # Flows have no index of one project, and what other projects have must not show, not even
+        # in a note.
         if name == "flow_id" and projects.only() is not None:
             left.append(plural)
             continue
         given = filters.equal.get(name)
-        values = base.distinct(conn, VALUES[name], base.VALUES_MAX + 1) if given is None else [given]
+        values = (
+            base.distinct(conn, VALUES[name], base.VALUES_MAX + 1) if given is None else [given]
+        )
         for value in base.fitting(values, search, plural, left):
             tags = [value, *filters.tags] if name == "tag" else filters.tags
             equal = filters.equal if name == "tag" else {**filters.equal, name: value}

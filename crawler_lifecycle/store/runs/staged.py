@@ -1,7 +1,8 @@
-"""Findings of looks that are not applied yet, and debugging information about tasks that is not written yet.
+"""Findings of looks that are not applied yet, and debugging information about tasks that is not
+written yet.
 
-A staged row has a finding, details, or both. A look that is applied at once leaves the findings of ended tasks here
-until their details are fetched.
+A staged row has a finding, details, or both. A look that is applied at once leaves the findings of
+ended tasks here until their details are fetched.
 """
 
 from __future__ import annotations
@@ -30,10 +31,13 @@ _PARTS = ("finding", "details")
 
 
 def stage(unit: Unit, parts: Mapping[int, Mapping[str, Any]]) -> None:
-    """Replace the staged parts (a finding, details) of these tasks. A row without any part is deleted.
+    """Replace the staged parts (a finding, details) of these tasks.
 
-    The function reads, deletes and inserts, because an upsert is spelled differently on each database. PyMySQL does not
-    know the new spelling of MySQL 8, and would send an upsert row by row.
+    A row without any part is deleted.
+
+    The function reads, deletes and inserts, because an upsert is spelled differently on each
+    database. PyMySQL does not know the new spelling of MySQL 8, and would send an upsert row by
+    row.
     """
     o = task_observation.c
     t = task_history.c
@@ -47,31 +51,45 @@ def stage(unit: Unit, parts: Mapping[int, Mapping[str, Any]]) -> None:
         replaced = []
         for old in known.mappings():
             part = parts[old["task_id"]]
-            new = {name: _merged(old[name], part[name]) if name in part else old[name] for name in _PARTS}
+            new = {
+                name: _merged(old[name], part[name]) if name in part else old[name]
+                for name in _PARTS
+            }
             if old["earlier"] is not None:
                 replaced.append(old["earlier"])
             if any(new.values()):
-                rows.append((old["task_id"], unit.run_id, old["task_index"], unit.attempt, *new.values()))
+                rows.append(
+                    (old["task_id"], unit.run_id, old["task_index"], unit.attempt, *new.values())
+                )
         delete_rows(unit.conn, o.task_id, "PRIMARY", replaced)
     names = ("task_id", "run_id", "task_index", "attempt", "finding", "details")
     insert_rows(unit.conn, task_observation, names, rows)
 
 
 def _merged(earlier: Any, later: Any) -> Any:
-    """Return the later part. If it has no log or no statistics, it gets those of the earlier part."""
+    """Return the later part.
+
+    If it has no log or no statistics, it gets those of the earlier part.
+    """
     if not isinstance(earlier, Mapping) or not isinstance(later, Mapping):
         return later
-    kept = (name for name in ("log_tail", "statistics") if earlier.get(name) and not later.get(name))
+    kept = (
+        name for name in ("log_tail", "statistics") if earlier.get(name) and not later.get(name)
+    )
     return {**later, **{name: earlier[name] for name in kept}}
 
 
 def staged_rows(unit: Unit) -> Iterable[Sequence[Row]]:
-    """Return the staged rows of the run in chunks, so that memory never holds the log tails of many tasks."""
+    """Return the staged rows of the run in chunks, so that memory never holds the log tails of many
+    tasks.
+    """
     o = task_observation.c
     t = task_history.c
     last = -1
     while True:
-        query = select(task_observation, t.status, t.cause).join(task_history, t.task_id == o.task_id)
+        query = select(task_observation, t.status, t.cause).join(
+            task_history, t.task_id == o.task_id
+        )
         query = query.where(o.run_id == unit.run_id, o.task_index > last)
         rows = unit.conn.execute(query.order_by(o.task_index).limit(CHUNK)).mappings().all()
         if rows:
@@ -95,7 +113,9 @@ def forget_findings(unit: Unit) -> None:
 
 
 def forget_written(unit: Unit, rows: Sequence[Row]) -> None:
-    """Delete the staged rows whose details are written, except those whose finding is not applied yet."""
+    """Delete the staged rows whose details are written, except those whose finding is not applied
+    yet.
+    """
     applied = [row for row in rows if not row["finding"] or row["status"] not in ALIVE]
     done = [row["task_id"] for row in applied if row["details"]]
     delete_rows(unit.conn, task_observation.c.task_id, "PRIMARY", done)
@@ -105,7 +125,11 @@ def awaiting_details(conn: Connection, run_id: int) -> int:
     """Return the number of ended tasks whose details are not written."""
     o = task_observation.c
     t = task_history.c
-    query = select(func.count()).select_from(task_observation).join(task_history, t.task_id == o.task_id)
+    query = (
+        select(func.count())
+        .select_from(task_observation)
+        .join(task_history, t.task_id == o.task_id)
+    )
     return int(conn.execute(query.where(o.run_id == run_id, t.status.not_in(ALIVE))).scalar_one())
 
 
@@ -116,14 +140,19 @@ def shortened(details: Details) -> Details:
 
 
 def detail_columns(row: Row) -> dict[str, Any]:
-    """Return the columns of a task that its staged row proves. A column that it does not prove is ``None``."""
+    """Return the columns of a task that its staged row proves.
+
+    A column that it does not prove is ``None``.
+    """
     finding = load_finding(row) if row["finding"] else None
     foreign = finding is not None and is_foreign(finding)
-    # Another object has the name of our task. Its node, counters, exit code and log say nothing about our task.
+    # Another object has the name of our task. Its node, counters, exit code and log say nothing
+    # about our task.
     seen = finding.observation if finding and not foreign else None
     details = load_details(row) if row["details"] and not foreign else None
     end = seen.end if seen else None
-    # Live counters of an executing task may be newer than those of its look, which ``record_look`` has compared.
+    # Live counters of an executing task may be newer than those of its look, which ``record_look``
+    # has compared.
     counted = (details, seen) if finding is None or finding.change.after.terminal else ()
     counters = [source.counters for source in counted if source is not None]
     peaks = [source.peak_memory for source in (details, seen) if source is not None]
@@ -137,7 +166,10 @@ def detail_columns(row: Row) -> dict[str, Any]:
         "node": seen.node if seen else None,
         "started_at": seen.started_at if seen else None,
         "peak_memory": max((peak for peak in peaks if peak is not None), default=None),
-        **{name: next((v for c in counters if (v := getattr(c, name)) is not None), None) for name in COUNTERS},
+        **{
+            name: next((v for c in counters if (v := getattr(c, name)) is not None), None)
+            for name in COUNTERS
+        },
         "error": error,
         "compressed": compressed(details.log_tail) if details and details.log_tail else None,
         "stats": details.statistics if details else None,
@@ -150,7 +182,9 @@ def _error(finding: TaskFinding, details: Details | None) -> str | None:
 
 
 def _with_error(cause: str | None, error: str | None) -> str | None:
-    """Return the cause of an end with the crawler's error, as ``moves`` joins them; ``None``: it stays as it is."""
+    """Return the cause of an end with the crawler's error, as ``moves`` joins them; ``None``: it
+    stays as it is.
+    """
     if cause is None or error is None or error[:100] in cause:
         return None
     return f"{cause}: {error}"

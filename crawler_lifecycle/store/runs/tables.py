@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, String, Text, UniqueConstraint
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    String,
+    Text,
+    UniqueConstraint,
+)
 
 from crawler_lifecycle.domain.last_words import ERROR_MAX
 from crawler_lifecycle.domain.run import RunStatus
@@ -46,8 +56,9 @@ run_history = new_table(
     project_column(),
     required("request_id", String(120)),
     required("request_hash", String(32)),
-    # work_hash: the fingerprint of the work, without its requester and its time. schedule: the schedule that requested
-    # the run. Both serve to find a later successful run of the same work or schedule.
+    # work_hash: the fingerprint of the work, without its requester and its time. schedule: the
+    # schedule that requested the run. Both serve to find a later successful run of the same work or
+    # schedule.
     Column("work_hash", String(32)),
     Column("schedule", String(80)),
     required("crawler", String(63)),
@@ -58,11 +69,13 @@ run_history = new_table(
     Column("outcome", Words(200)),
     Column("cause", Long),
     *owner_columns(),
-    # The facts about the claim of this attempt. A second claim by the same owner gets the same answer from them.
+    # The facts about the claim of this attempt. A second claim by the same owner gets the same
+    # answer from them.
     required("claim_resumed", Boolean),
     required("claim_rerun", Boolean),
     required("claim_repair", Boolean),
-    # The time when this attempt was accepted; null for the first attempt, which was accepted at created_at.
+    # The time when this attempt was accepted; null for the first attempt, which was accepted at
+    # created_at.
     Column("attempt_at", UtcTime),
     # The last attempt whose ended tasks were queued again.
     required("requeued_attempt", Integer),
@@ -80,7 +93,8 @@ run_history = new_table(
     Column("look_error", Long),
     Column("look_error_since", UtcTime),
     Column("verified_at", UtcTime),
-    # The time when Temporal ordered the look that was recorded last. Looks that were ordered earlier are refused.
+    # The time when Temporal ordered the look that was recorded last. Looks that were ordered
+    # earlier are refused.
     Column("look_ordered_at", UtcTime),
     Column("next_look_at", UtcTime),
     Column("last_progress_at", UtcTime),
@@ -98,19 +112,35 @@ run_history = new_table(
     Column("ended_by", String(20)),
     # What it lacks of what is expected (domain/run.py, Verdict).
     Column("lacks", String(20)),
-    # The number of recorded looks, stops and changes of tasks. A look that read an older number is refused.
+    # The number of recorded looks, stops and changes of tasks. A look that read an older number is
+    # refused.
     Column("look_revision", Integer),
     # Milliseconds from the look that its workflow ordered last to the next one.
     Column("look_gap_ms", BigInteger),
     UniqueConstraint("request_id"),
     Index(None, "run_uid", unique=True),
-    *list_indexes("run_id", "status", "stage", "trigger", "outcome", "ended_by", "pool", "crawler", "crawler status"),
-    *list_indexes("run_id", "flow_id", "flow_id status", "parent", "parent status", "parent ended_at"),
+    *list_indexes(
+        "run_id",
+        "status",
+        "stage",
+        "trigger",
+        "outcome",
+        "ended_by",
+        "pool",
+        "crawler",
+        "crawler status",
+    ),
+    *list_indexes(
+        "run_id", "flow_id", "flow_id status", "parent", "parent status", "parent ended_at"
+    ),
     *list_indexes("run_id", "work_hash status", "schedule status"),
     # For the search for resumed runs of a manager, which are few.
     *list_indexes("run_id", "parent attempt"),
-    # A caller of one project has the same filters, and may not read the rows of all other projects for them.
-    *list_indexes("run_id", "project", "project status", "project stage", "project trigger", "project outcome"),
+    # A caller of one project has the same filters, and may not read the rows of all other projects
+    # for them.
+    *list_indexes(
+        "run_id", "project", "project status", "project stage", "project trigger", "project outcome"
+    ),
     *list_indexes("run_id", "project ended_by", "project crawler", "project crawler status"),
     # For quotas.
     *list_indexes("run_id", "pool status", "caller status"),
@@ -120,7 +150,8 @@ run_history = new_table(
     Index(None, "created_at"),
     # For audits, which compare the runs that ended recently.
     *list_indexes("run_id", "ended_at"),
-    # Only live runs have a next look. Live runs without one are searched by the last change of their rows.
+    # Only live runs have a next look. Live runs without one are searched by the last change of
+    # their rows.
     Index("ix_run_history_overdue", "next_look_at", "status", "updated_at"),
     Index("ix_run_history_unowned", "owner_run_id", "status", "created_at"),
     Index(None, "deletion_ended_at", "deleted_at"),
@@ -150,7 +181,8 @@ task_history = new_table(
     "task_history",
     counted_key("task_id"),
     _run_id(),
-    # Counts the tries of this index, over all attempts of the run. It is part of the task's name on the cluster.
+    # Counts the tries of this index, over all attempts of the run. It is part of the task's name on
+    # the cluster.
     required("attempt", Integer),
     # The attempt of the run to which the try belongs.
     required("run_attempt", Integer),
@@ -182,8 +214,9 @@ task_history = new_table(
     Column("resumed", Boolean),
     Column("resume_note", Words(200)),
     Column("offered_until", UtcTime),
-    # The number of tries by the policy of retries before this one, in this attempt of the run. The next columns say
-    # when such a try may begin, with how much memory, and which node it should avoid.
+    # The number of tries by the policy of retries before this one, in this attempt of the run. The
+    # next columns say when such a try may begin, with how much memory, and which node it should
+    # avoid.
     required("retry", Integer, server_default="0"),
     Column("not_before", UtcTime),
     Column("memory", String(20)),
@@ -194,10 +227,11 @@ task_history = new_table(
     Column("pool", String(63)),
     Column("priority", Integer),
     required("ever_seen", Boolean),
-    # The last time at which a look saw the task, while later looks do not find it. This alone proves nothing.
+    # The last time at which a look saw the task, while later looks do not find it. This alone
+    # proves nothing.
     Column("absent_since", UtcTime),
-    # The time of the first look that did not find the task, if no later look found it. A second such look, much later,
-    # proves that the task is gone.
+    # The time of the first look that did not find the task, if no later look found it. A second
+    # such look, much later, proves that the task is gone.
     Column("missed_at", UtcTime),
     Column("last_progress_at", UtcTime),
     Column("deployed_at", UtcTime),
@@ -208,7 +242,8 @@ task_history = new_table(
     UniqueConstraint("run_id", "task_index", "attempt"),
     # For pages of the tasks of a run, which are in the order of the id.
     Index(None, "run_id", "task_id"),
-    # Counts need only the first three columns. Offers and pages of one status also use the order of the fourth.
+    # Counts need only the first three columns. Offers and pages of one status also use the order of
+    # the fourth.
     Index("ix_task_history_current", "run_id", "superseded_by", "status", "task_index"),
     # The places that pools hold are counted from this index alone.
     Index("ix_task_history_places", "status", "offered_until", "pool", "priority"),
@@ -272,8 +307,8 @@ task_observation = new_table(
 
 task_finding = new_table(
     "task_finding",
-    # The changes of the staged findings, prepared for one UPDATE (see moves.py). Columns with the name of a column of
-    # task_history have its type.
+    # The changes of the staged findings, prepared for one UPDATE (see moves.py). Columns with the
+    # name of a column of task_history have its type.
     given_key("run_id", BigInteger),
     given_key("task_id", BigInteger),
     required("believed", String(20)),
@@ -283,14 +318,23 @@ task_finding = new_table(
     Column("vouched_at", UtcTime),
     Column("correction", String(30)),
     required("evidence", Json),
-    *same_columns(task_history, "status", "outcome", "cause", "reason", "started_at", "deployed_at", "cluster_name"),
+    *same_columns(
+        task_history,
+        "status",
+        "outcome",
+        "cause",
+        "reason",
+        "started_at",
+        "deployed_at",
+        "cluster_name",
+    ),
     *same_columns(task_history, "cluster_uid", "node", "exit_code", "exit_signal", "ended_by"),
 )
 
 task_change = new_table(
     "task_change",
-    # A worktable: its rows exist only inside one transaction (see moves.py). Columns with the name of a column of
-    # task_history have its type.
+    # A worktable: its rows exist only inside one transaction (see moves.py). Columns with the name
+    # of a column of task_history have its type.
     given_key("run_id", BigInteger),
     given_key("task_id", BigInteger),
     Column("believed", String(20)),
@@ -298,19 +342,36 @@ task_change = new_table(
     Column("lag_ms", BigInteger),
     Column("correction", String(30)),
     Column("evidence", Json),
-    *same_columns(task_history, "superseded_by", "status", "status_since", "outcome", "cause", "error", "cluster"),
-    *same_columns(task_history, "cluster_name", "cluster_uid", "node", "reason", "exit_code", "exit_signal"),
-    *same_columns(task_history, "pages", "items", "errors", "bytes", "peak_memory", "fields", "resumed"),
-    *same_columns(task_history, "resume_note", "ever_seen", "absent_since", "missed_at", "last_progress_at"),
+    *same_columns(
+        task_history,
+        "superseded_by",
+        "status",
+        "status_since",
+        "outcome",
+        "cause",
+        "error",
+        "cluster",
+    ),
+    *same_columns(
+        task_history, "cluster_name", "cluster_uid", "node", "reason", "exit_code", "exit_signal"
+    ),
+    *same_columns(
+        task_history, "pages", "items", "errors", "bytes", "peak_memory", "fields", "resumed"
+    ),
+    *same_columns(
+        task_history, "resume_note", "ever_seen", "absent_since", "missed_at", "last_progress_at"
+    ),
     *same_columns(task_history, "deployed_at", "started_at", "ended_at", "retry_note", "ended_by"),
 )
 
 task_log = new_table(
     "task_log",
     owner_key("task_history.task_id"),
-    # The text of a row that an older build wrote. Now it is empty, and the next column has the text.
+    # The text of a row that an older build wrote. Now it is empty, and the next column has the
+    # text.
     required("log_tail", Text, default=""),
-    # A log as it is takes a page of 16 KiB. Compressed (columns.compressed) it takes a fifth of one.
+    # A log as it is takes a page of 16 KiB. Compressed (columns.compressed) it takes a fifth of
+    # one.
     Column("compressed", Bytes),
 )
 

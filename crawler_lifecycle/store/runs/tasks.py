@@ -53,7 +53,9 @@ class TaskReader(StorePart):
             query = query.where(t.superseded_by.is_(None))
         if among is not None:
             if len(among) > ROWS_MAX:
-                raise ValueError(f"among: {len(among)} ids are not allowed; give at most {ROWS_MAX}")
+                raise ValueError(
+                    f"among: {len(among)} ids are not allowed; give at most {ROWS_MAX}"
+                )
             query = query.where(t.task_id.in_(sorted(among)))
         # MySQL may otherwise use the index of current tasks and sort all tasks of a large run.
         page = query.order_by(t.task_id).limit(limit).with_hint(*_BY_ID)
@@ -70,7 +72,9 @@ class TaskReader(StorePart):
         Whole rows of many tasks would take too long.
         """
         t = task_history.c
-        query = select(*(t[name] for name in DrawnTask._fields)).where(t.run_id == run_id, t.superseded_by.is_(None))
+        query = select(*(t[name] for name in DrawnTask._fields)).where(
+            t.run_id == run_id, t.superseded_by.is_(None)
+        )
         page = query.order_by(t.task_id).limit(limit).with_hint(*_BY_ID)
         with self._db.reading() as conn:
             return [DrawnTask._make(row) for row in conn.execute(page)]
@@ -78,7 +82,9 @@ class TaskReader(StorePart):
     def task_page(
         self, run_id: int, statuses: Sequence[TaskStatus], after_index: int = -1, limit: int = 500
     ) -> list[TaskState]:
-        """Return tasks in these statuses with an index above ``after_index``, by index, without superseded tasks."""
+        """Return tasks in these statuses with an index above ``after_index``, by index, without
+        superseded tasks.
+        """
         t = task_history.c
         query = (
             current_tasks(run_id, task_history)
@@ -96,25 +102,33 @@ class TaskReader(StorePart):
             return count_tasks(conn, run_id)
 
     def tasks_of_runs(self, run_ids: Collection[int]) -> dict[int, RunTasks]:
-        """Return the counts of tasks of each of these runs, without superseded tasks, and a reason why a task waits.
+        """Return the counts of tasks of each of these runs, without superseded tasks, and a reason
+        why a task waits.
 
-        Runs without tasks are left out. One statement counts all tasks; a further statement for each 50 runs with
-        PENDING tasks reads the reasons. Raises ``ValueError`` for more than ``ROWS_MAX`` runs.
+        Runs without tasks are left out. One statement counts all tasks; a further statement for
+        each 50 runs with PENDING tasks reads the reasons. Raises ``ValueError`` for more than
+        ``ROWS_MAX`` runs.
         """
         if len(run_ids) > ROWS_MAX:
-            raise ValueError(f"run_ids: {len(run_ids)} runs are not allowed; give at most {ROWS_MAX}")
+            raise ValueError(
+                f"run_ids: {len(run_ids)} runs are not allowed; give at most {ROWS_MAX}"
+            )
         t = task_history.c
         ids = sorted(set(run_ids))
         if not ids:
             return {}
-        query = select(t.run_id, t.status, func.count()).where(t.run_id.in_(ids), t.superseded_by.is_(None))
+        query = select(t.run_id, t.status, func.count()).where(
+            t.run_id.in_(ids), t.superseded_by.is_(None)
+        )
         counts: dict[int, dict[str, int]] = {}
         reasons: dict[int, str] = {}
         with self._db.reading() as conn:
             counted = query.group_by(t.run_id, t.status).with_hint(*BY_RUN)
             for run_id, status, count in conn.execute(counted).all():
                 counts.setdefault(run_id, {})[status] = count
-            waiting = [run_id for run_id in ids if TaskStatus.PENDING.value in counts.get(run_id, ())]
+            waiting = [
+                run_id for run_id in ids if TaskStatus.PENDING.value in counts.get(run_id, ())
+            ]
             for chunk in chunks(waiting, 50):
                 first = (
                     current_tasks(run_id, t.run_id, t.task_index, t.reason)
@@ -124,10 +138,15 @@ class TaskReader(StorePart):
                     .subquery(f"page_{n}")
                     for n, run_id in enumerate(chunk)
                 )
-                for run_id, _, reason in sorted(conn.execute(union_all(*(select(one) for one in first))).all()):
+                for run_id, _, reason in sorted(
+                    conn.execute(union_all(*(select(one) for one in first))).all()
+                ):
                     if reason:
                         reasons.setdefault(run_id, reason)
-        return {run_id: RunTasks(TaskCounts(found), reasons.get(run_id)) for run_id, found in counts.items()}
+        return {
+            run_id: RunTasks(TaskCounts(found), reasons.get(run_id))
+            for run_id, found in counts.items()
+        }
 
     def task_indexes(self, task_ids: Collection[int]) -> dict[int, int]:
         """Return the index of each of these tasks. Unknown tasks are left out.
@@ -135,7 +154,9 @@ class TaskReader(StorePart):
         Raises ``ValueError`` for more than ``ROWS_MAX`` tasks.
         """
         if len(task_ids) > ROWS_MAX:
-            raise ValueError(f"task_ids: {len(task_ids)} tasks are not allowed; give at most {ROWS_MAX}")
+            raise ValueError(
+                f"task_ids: {len(task_ids)} tasks are not allowed; give at most {ROWS_MAX}"
+            )
         t = task_history.c
         query = select(t.task_id, t.task_index).where(t.task_id.in_(sorted(set(task_ids))))
         return {row["task_id"]: row["task_index"] for row in self._rows(query)} if task_ids else {}
@@ -153,9 +174,20 @@ class TaskReader(StorePart):
             for chunk in chunks(sorted(runs), 50):
                 query = (
                     recorded()
-                    .where(or_(*(and_(t.run_id == run_id, t.task_index.in_(sorted(runs[run_id]))) for run_id in chunk)))
+                    .where(
+                        or_(
+                            *(
+                                and_(t.run_id == run_id, t.task_index.in_(sorted(runs[run_id])))
+                                for run_id in chunk
+                            )
+                        )
+                    )
                     .where(*seen(run_history))
-                    .with_hint(task_history, "FORCE INDEX (uq_task_history_run_id_task_index_attempt)", "mysql")
+                    .with_hint(
+                        task_history,
+                        "FORCE INDEX (uq_task_history_run_id_task_index_attempt)",
+                        "mysql",
+                    )
                 )
                 found += [recorded_task(row) for row in conn.execute(query).mappings()]
             found = [task for task in found if task.key in wanted]
@@ -170,13 +202,20 @@ class TaskReader(StorePart):
         try:
             return uncompressed(rows[0]["compressed"]) or str(rows[0]["log_tail"]) if rows else None
         except (zlib.error, TypeError, UnicodeDecodeError):  # somebody edited it
-            fault = Fault("compressed", rows[0]["compressed"], "set it to NULL: this log is gone", document=True)
+            fault = Fault(
+                "compressed",
+                rows[0]["compressed"],
+                "set it to NULL: this log is gone",
+                document=True,
+            )
             raise unreadable(task_log, rows[0], fault) from None
 
     def statistics(self, run_id: int) -> dict[str, int | float]:
-        """Return the statistics that crawlers reported, summed over the run's tasks without superseded ones.
+        """Return the statistics that crawlers reported, summed over the run's tasks without
+        superseded ones.
 
-        They have at most 8 KiB as JSON (``bounds.statistics``). The result is empty when no crawler reported any.
+        They have at most 8 KiB as JSON (``bounds.statistics``). The result is empty when no crawler
+        reported any.
         """
         with self._db.reading() as conn:
             return run_statistics(conn, run_id)
@@ -192,10 +231,19 @@ def tries_of(conn: Connection, run_id: int) -> list[Try]:
 def recorded() -> Select[Any]:
     t = task_history.c
     r = run_history.c
-    columns = (t.task_id, t.run_id, t.task_index, t.attempt, t.status, t.cluster_uid, t.exit_code, t.exit_signal)
-    return select(*columns, t.outcome, t.ended_by, r.run_uid, r.status.label("run_status")).join_from(
-        task_history, run_history, r.run_id == t.run_id
+    columns = (
+        t.task_id,
+        t.run_id,
+        t.task_index,
+        t.attempt,
+        t.status,
+        t.cluster_uid,
+        t.exit_code,
+        t.exit_signal,
     )
+    return select(
+        *columns, t.outcome, t.ended_by, r.run_uid, r.status.label("run_status")
+    ).join_from(task_history, run_history, r.run_id == t.run_id)
 
 
 def recorded_task(row: Row) -> RecordedTask:
@@ -203,7 +251,9 @@ def recorded_task(row: Row) -> RecordedTask:
 
 
 def run_statistics(conn: Connection, run_id: int) -> dict[str, int | float]:
-    """Return the statistics that crawlers reported, summed over the run's tasks without superseded ones."""
+    """Return the statistics that crawlers reported, summed over the run's tasks without superseded
+    ones.
+    """
     t = task_history.c
     query = select(t.task_id, task_stats.c.stats).where(t.superseded_by.is_(None))
     query = query.join_from(task_history, task_stats, task_stats.c.task_id == t.task_id)

@@ -1,4 +1,7 @@
-"""The unit of work of runs: a write transaction on one locked run. Also queries that several modules need."""
+"""The unit of work of runs: a write transaction on one locked run.
+
+Also queries that several modules need.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,18 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any
 
-from sqlalchemy import BindParameter, Connection, Select, Table, bindparam, exists, func, insert, select, text
+from sqlalchemy import (
+    BindParameter,
+    Connection,
+    Select,
+    Table,
+    bindparam,
+    exists,
+    func,
+    insert,
+    select,
+    text,
+)
 
 from crawler_lifecycle.domain.audits.corrections import untrue_ms
 from crawler_lifecycle.domain.clocks import not_ahead
@@ -19,7 +33,13 @@ from crawler_lifecycle.domain.names import EVENT_CORRECTION_MADE, EVENT_RUN_CHAN
 from crawler_lifecycle.domain.run import RunStatus, Stage, StopIntent, run_may_become
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.waiting import Standing, waiting
-from crawler_lifecycle.ports.looks import CommittedChanges, CommittedCorrection, CorrectionRow, Start, TaskChanged
+from crawler_lifecycle.ports.looks import (
+    CommittedChanges,
+    CommittedCorrection,
+    CorrectionRow,
+    Start,
+    TaskChanged,
+)
 from crawler_lifecycle.ports.runs import Event, Fence, TaskCounts
 from crawler_lifecycle.store.base.outbox import facts, insert_event
 from crawler_lifecycle.store.base.rows import Fault, Row, change_row, made, seen, unreadable, where
@@ -34,25 +54,47 @@ log = logging.getLogger(__name__)
 CORRECTIONS_SHOWN = 20
 #: The fields of a correction that the event shows.
 _SHOWN = (
-    *("id", "task_id", "attempt", "kind", "believed", "believed_since", "truth", "truth_since", "found_by", "lag_ms"),
+    *(
+        "id",
+        "task_id",
+        "attempt",
+        "kind",
+        "believed",
+        "believed_since",
+        "truth",
+        "truth_since",
+        "found_by",
+        "lag_ms",
+    ),
     "created_at",
 )
 
 
-#: The indexes by which all tasks of a run are read. Without this hint the optimizer reads the whole table when the run
-#: has a large part of its rows.
-BY_RUN = (task_history, "FORCE INDEX (ix_task_history_current, uq_task_history_run_id_task_index_attempt)", "mysql")
+#: The indexes by which all tasks of a run are read. Without this hint the optimizer reads the whole
+#: table when the run has a large part of its rows.
+BY_RUN = (
+    task_history,
+    "FORCE INDEX (ix_task_history_current, uq_task_history_run_id_task_index_attempt)",
+    "mysql",
+)
 
 
 def current_tasks(run_id: int | BindParameter[int], *columns: Any) -> Select[Any]:
     """Return the query of these columns of the run's tasks, without superseded tasks."""
     t = task_history.c
-    query = select(*columns).select_from(task_history).where(t.run_id == run_id, t.superseded_by.is_(None))
+    query = (
+        select(*columns)
+        .select_from(task_history)
+        .where(t.run_id == run_id, t.superseded_by.is_(None))
+    )
     return query.with_hint(*BY_RUN)
 
 
-#: This query runs after every change and every look. It is built once, because building it takes longer than the query.
-_COUNT = current_tasks(bindparam("run_id"), task_history.c.status, func.count()).group_by(task_history.c.status)
+#: This query runs after every change and every look. It is built once, because building it takes
+#: longer than the query.
+_COUNT = current_tasks(bindparam("run_id"), task_history.c.status, func.count()).group_by(
+    task_history.c.status
+)
 
 
 def count_tasks(conn: Connection, run_id: int) -> TaskCounts:
@@ -71,7 +113,9 @@ def check_run(run: Row, ref: RunRef) -> None:
 def check_kept(run: Row) -> None:
     """Raise ``RunDeleted`` when the run was deleted."""
     if run["deleted_at"] is not None:
-        raise RunDeleted(f"Run {run['run_id']} was deleted at {run['deleted_at'].isoformat()}; start a new one")
+        raise RunDeleted(
+            f"Run {run['run_id']} was deleted at {run['deleted_at'].isoformat()}; start a new one"
+        )
 
 
 def check_fence(run: Row, fence: Fence) -> None:
@@ -89,8 +133,11 @@ def check_fence(run: Row, fence: Fence) -> None:
         f"attempt {fence.attempt} of owner {fence.owner_run_id} may no longer write"
     )
     if same_attempt or same_owner:
-        # A takeover changes both columns, so a manual edit changed this one. After a repair the writer continues.
-        column, value = ("owner_run_id", fence.owner_run_id) if same_attempt else ("attempt", fence.attempt)
+        # A takeover changes both columns, so a manual edit changed this one. After a repair the
+        # writer continues.
+        column, value = (
+            ("owner_run_id", fence.owner_run_id) if same_attempt else ("attempt", fence.attempt)
+        )
         fault = Fault(column, run[column], f"a manual edit changed it: set it back to {value!r}")
         raise RowEdited(f"{text}. {where(run_history, run)}: {fault}")
     log.warning("refused a late write: %s", text)
@@ -100,10 +147,14 @@ def check_fence(run: Row, fence: Fence) -> None:
 def missing(run_id: int) -> RowMissing:
     """Return the error that the workflow of a run gets when the row of the run is missing."""
     cure = "crawlctl audit --adopt inserts it again; until then the run waits"
-    return RowMissing(f"The row of run {run_id} is missing, perhaps after a restore of the database: {cure}")
+    return RowMissing(
+        f"The row of run {run_id} is missing, perhaps after a restore of the database: {cure}"
+    )
 
 
-def read_run(conn: Connection, run_id: int, *, lock: bool = False, owned: bool = False) -> dict[Any, Any]:
+def read_run(
+    conn: Connection, run_id: int, *, lock: bool = False, owned: bool = False
+) -> dict[Any, Any]:
     """Return the row of the run. ``lock`` keeps it locked until the end of the transaction.
 
     Raises ``RunNotFound``, or ``RowMissing`` when the caller ``owned`` the run.
@@ -117,7 +168,10 @@ def read_run(conn: Connection, run_id: int, *, lock: bool = False, owned: bool =
 
 
 def checked_counts(conn: Connection, run: Row) -> TaskCounts:
-    """Return ``count_tasks``. Raises ``RowUnreadable`` when the run has ended and still has alive tasks."""
+    """Return ``count_tasks``.
+
+    Raises ``RowUnreadable`` when the run has ended and still has alive tasks.
+    """
     counts = count_tasks(conn, run["run_id"])
     if counts.alive and RunStatus(run["status"]).terminal:
         raise unreadable(
@@ -126,7 +180,8 @@ def checked_counts(conn: Connection, run: Row) -> TaskCounts:
             Fault(
                 "status",
                 run["status"],
-                f"{counts.alive} of its tasks are alive: set it back to PROCESSING, or stop the run (crawlctl stop)",
+                f"{counts.alive} of its tasks are alive: set it back to PROCESSING, or stop the "
+                "run (crawlctl stop)",
             ),
         )
     return counts
@@ -134,9 +189,12 @@ def checked_counts(conn: Connection, run: Row) -> TaskCounts:
 
 @dataclass
 class Unit:
-    """A write transaction on a run whose row is locked. Other writers of this program wait for its end.
+    """A write transaction on a run whose row is locked.
 
-    ``run`` is the row that will be committed. ``changed`` requests one ``run.changed`` event at the end.
+    Other writers of this program wait for its end.
+
+    ``run`` is the row that will be committed. ``changed`` requests one ``run.changed`` event at the
+    end.
     """
 
     conn: Connection
@@ -155,14 +213,17 @@ class Unit:
     @cached_property
     def by_server(self) -> datetime:
         """The time of the database."""
-        if not self.by_database or self.conn.dialect.name != "mysql":  # the clock of a file is our own
+        # The clock of a file is our own.
+        if not self.by_database or self.conn.dialect.name != "mysql":
             return self.now
         told: datetime = self.conn.execute(text("SELECT UTC_TIMESTAMP(6)")).scalar_one()
         return told.replace(tzinfo=UTC)
 
     @property
     def dated(self) -> datetime:
-        """The time of changes and corrections of tasks: now, or the database's time if our clock is ahead of it."""
+        """The time of changes and corrections of tasks: now, or the database's time if our clock is
+        ahead of it.
+        """
         return not_ahead(self.now, self.by_server) or self.by_server
 
     @property
@@ -201,12 +262,15 @@ class Unit:
 
     @property
     def next_revision(self) -> int:
-        """The number to write with a change: looks that have read the run before may not write after it."""
+        """The number to write with a change: looks that have read the run before may not write
+        after it.
+        """
         return (self.run["look_revision"] or 0) + 1
 
     def _waiting_since(self, wait: str | None) -> datetime | None:
-        """Return the time since which the run waits for the same reason. The text before the colon names the reason;
-        the text after it may change.
+        """Return the time since which the run waits for the same reason.
+
+        The text before the colon names the reason; the text after it may change.
         """
         before = self.run["waiting_for"]
         if wait is None:
@@ -222,7 +286,9 @@ class Unit:
         cluster_time: datetime | None = None,
         **values: Any,
     ) -> bool:
-        """Change the status of the run, and record the transition. Returns whether the status changed.
+        """Change the status of the run, and record the transition.
+
+        Returns whether the status changed.
 
         A change that the state machine does not allow is ignored. ``values`` are further columns.
         """
@@ -240,7 +306,10 @@ class Unit:
         evidence: Mapping[str, Any],
         cluster_time: datetime | None = None,
     ) -> None:
-        """Append a transition of the run itself. Only ``move_run``, a new attempt and a new run may call this."""
+        """Append a transition of the run itself.
+
+        Only ``move_run``, a new attempt and a new run may call this.
+        """
         self.conn.execute(
             insert(status_transition).values(
                 run_id=self.run_id,
@@ -258,7 +327,16 @@ class Unit:
 
     def announce(self) -> None:
         """Append the event ``run.changed`` with the present state of the run."""
-        names = ("run_id", "attempt", "crawler", "trigger", "status", "stage", "outcome", "ended_by")
+        names = (
+            "run_id",
+            "attempt",
+            "crawler",
+            "trigger",
+            "status",
+            "stage",
+            "outcome",
+            "ended_by",
+        )
         tasks = dict(self.counts().by_status)
         body = facts(self.run, *names, "pages", "items", "errors") | {"tasks": tasks}
         body |= facts(self.run, "verified_at", "next_look_at", "look_error", "look_error_since")
@@ -266,10 +344,17 @@ class Unit:
         self.append_event(EVENT_RUN_CHANGED, None, body)
 
     def report_corrections(self) -> None:
-        """Append one event for all corrections of the transaction. It shows the first ``CORRECTIONS_SHOWN``."""
+        """Append one event for all corrections of the transaction.
+
+        It shows the first ``CORRECTIONS_SHOWN``.
+        """
         # The event leaves the evidence out. The table has it.
         shown = [facts(asdict(row), *_SHOWN) for row in self.corrections[:CORRECTIONS_SHOWN]]
-        body = {"attempt": self.attempt, "crawler": self.run["crawler"], "flow_id": self.run["flow_id"]}
+        body = {
+            "attempt": self.attempt,
+            "crawler": self.run["crawler"],
+            "flow_id": self.run["flow_id"],
+        }
         body |= {"status": self.run["status"], "count": len(self.corrections), "corrections": shown}
         self.append_event(EVENT_CORRECTION_MADE, None, body)
 
@@ -279,31 +364,41 @@ class Unit:
         uid = self.ref.uid
         more = {"attempt": self.attempt, "event_key": key}
         body = {"run_id": self.run_id, "run_uid": uid, "project": self.run["project"], **body}
-        return insert_event(self.conn, self.now, type, subject, uid, body, run_id=self.run_id, **more)
+        return insert_event(
+            self.conn, self.now, type, subject, uid, body, run_id=self.run_id, **more
+        )
 
 
 _STAGES = [stage.value for stage in Stage]
 
 
 def enter_stage(unit: Unit, stage: Stage) -> None:
-    """Enter a stage, unless the run is in a later stage. A late retry of an earlier step must not set it back."""
+    """Enter a stage, unless the run is in a later stage.
+
+    A late retry of an earlier step must not set it back.
+    """
     if _STAGES.index(stage) > _STAGES.index(unit.run["stage"]):
         unit.update_run(stage=stage.value)
 
 
 def begin_run(unit: Unit, start: Start) -> None:
-    """Record that the run has started: INITIALIZING becomes PROCESSING, and the stage becomes reconciliation."""
+    """Record that the run has started: INITIALIZING becomes PROCESSING, and the stage becomes
+    reconciliation.
+    """
     enter_stage(unit, Stage.RECONCILIATION)
     unit.update_run(started_at=unit.run["started_at"] or start.at)
     plan: dict[str, Any] = {"waiting_for": None, "next_look_at": start.next_look_at}
     if start.next_look_at is not None:
-        plan["look_gap_ms"] = max(start.next_look_at - unit.now, timedelta(0)) // timedelta(milliseconds=1)
+        plan["look_gap_ms"] = max(start.next_look_at - unit.now, timedelta(0)) // timedelta(
+            milliseconds=1
+        )
     unit.move_run(RunStatus.PROCESSING, "look", {}, cluster_time=start.at, **plan)
 
 
 def standing(run: Row, tasks: Mapping[str, int]) -> Standing:
-    """Return the facts from which the text about the wait of a run is made. They contain times and no ages, because
-    people read an event later.
+    """Return the facts from which the text about the wait of a run is made.
+
+    They contain times and no ages, because people read an event later.
     """
     return made(
         Standing,
@@ -326,16 +421,19 @@ class RunPart(StorePart):
     def _of_run(self, table: Table, run_id: int) -> list[Mapping[str, object]]:
         query = select(table).where(table.c.run_id == run_id).order_by(table.c.id)
         if mine := seen(run_history):
-            query = query.where(exists(select(run_history.c.run_id).where(run_history.c.run_id == run_id, *mine)))
+            query = query.where(
+                exists(select(run_history.c.run_id).where(run_history.c.run_id == run_id, *mine))
+            )
         return [{str(name): value for name, value in row.items()} for row in self._rows(query)]
 
     @contextmanager
     def _unit(self, of: int | Fence, *, of_deleted: bool = False) -> Iterator[Unit]:
-        """Lock the run with this number, or the run of a fence, which is checked. At the end, append an event if the
-        run changed.
+        """Lock the run with this number, or the run of a fence, which is checked.
 
-        Every transaction locks the row of the run first, so that two transactions never wait for each other. Raises
-        ``RunDeleted`` for a deleted run, unless ``of_deleted``.
+        At the end, append an event if the run changed.
+
+        Every transaction locks the row of the run first, so that two transactions never wait for
+        each other. Raises ``RunDeleted`` for a deleted run, unless ``of_deleted``.
         """
         with self._db.writing() as conn:
             if isinstance(of, Fence):
@@ -359,4 +457,8 @@ class RunPart(StorePart):
         if self._told is None or not (unit.told_changes or unit.told_corrections):
             return
         took = self._clock() - unit.now
-        self._told(CommittedChanges(unit.run_id, unit.attempt, unit.told_changes, unit.told_corrections, took))
+        self._told(
+            CommittedChanges(
+                unit.run_id, unit.attempt, unit.told_changes, unit.told_corrections, took
+            )
+        )

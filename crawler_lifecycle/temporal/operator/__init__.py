@@ -1,1 +1,3 @@
-"""Facts about a Temporal server for operators: version, search attributes, and workers that poll task queues."""
+"""Facts about a Temporal server for operators: version, search attributes, and workers that poll
+task queues.
+"""

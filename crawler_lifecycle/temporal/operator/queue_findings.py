@@ -1,4 +1,6 @@
-"""Findings about task queues: a sentence about the workers of a queue, and the command to start missing ones."""
+"""Findings about task queues: a sentence about the workers of a queue, and the command to start
+missing ones.
+"""
 
 from __future__ import annotations
 
@@ -40,21 +42,27 @@ class QueueFinding:
 def judged(queue: Queue, role: str, unreachable: str, *, told: bool = True) -> QueueFinding:
     """Return a finding about the workers of a queue.
 
-    ``role`` is the role of the workers that serve the queue. ``unreachable`` is the cure if the server does not
-    describe the queue. ``told``: the text says how much work waits.
+    ``role`` is the role of the workers that serve the queue. ``unreachable`` is the cure if the
+    server does not describe the queue. ``told``: the text says how much work waits.
     """
     what = f"{queue.name} ({queue.kind})"
     if queue.problem is not None:
         return QueueFinding("bad", f"{what} cannot be described: {queue.problem}", unreachable)
-    waiting = f", {queue.backlog} waiting for {queue.backlog_age_s:.0f} s" if told else ", work waits"
+    waiting = (
+        f", {queue.backlog} waiting for {queue.backlog_age_s:.0f} s" if told else ", work waits"
+    )
     waiting = waiting if queue.backlog else ""
     ours = [poller for poller in queue.pollers if poller.version == queue.current]
     number = sum(our.alive for our in ours)
     gone = min((our.seen_s for our in ours if not our.alive), default=None)
     served = [queue.current, *([queue.ramping] if queue.ramping else [])]
-    others = [poller.version for poller in queue.pollers if poller.alive and poller.version not in served]
+    others = [
+        poller.version for poller in queue.pollers if poller.alive and poller.version not in served
+    ]
     if number == 0 and others:
-        text = f"no worker of the current version ({_called(queue.current)}) polls {what}{waiting}; "
+        text = (
+            f"no worker of the current version ({_called(queue.current)}) polls {what}{waiting}; "
+        )
         text += f"{_counts(others)} and get no work"
         cure = f"start workers of {_called(queue.current)}, or run: {_make_current(queue, others)}"
         return QueueFinding("bad", text, cure)
@@ -63,8 +71,14 @@ def judged(queue: Queue, role: str, unreachable: str, *, told: bool = True) -> Q
     if queue.backlog and queue.backlog_age_s > BACKLOG_AGE_S:
         setting = "PLANS__FUNCTIONS" if queue.name == names.QUEUE_FUNCTIONS else "WORKER__THREADS"
         cure = f"start more workers (crawlctl worker {role}), or raise LIFECYCLE_{setting}"
-        return QueueFinding("warn", f"{what}: {count(number, 'poller')} cannot keep up{waiting}", cure)
-    lost = f"; another one was last seen {gone:.0f} s ago" if gone is not None and gone < POLLED_S else ""
+        return QueueFinding(
+            "warn", f"{what}: {count(number, 'poller')} cannot keep up{waiting}", cure
+        )
+    lost = (
+        f"; another one was last seen {gone:.0f} s ago"
+        if gone is not None and gone < POLLED_S
+        else ""
+    )
     spare = f"; {_counts(others)} and get no work" if others else ""
     return QueueFinding("ok", f"{what}: {number} polling{waiting}{lost}{spare}")
 
@@ -74,7 +88,9 @@ def _nobody(queue: Queue, role: str, what: str, waiting: str, gone: float | None
     if queue.name not in _SELDOM:
         return QueueFinding("bad", f"nobody polls {what}{seen}{waiting}", f"crawlctl worker {role}")
     text = f"no worker of the role {role} polls {what}{seen}{waiting}: {_WAITING[queue.name]}"
-    return QueueFinding("bad" if queue.backlog or gone is not None else "warn", text, _SELDOM[queue.name])
+    return QueueFinding(
+        "bad" if queue.backlog or gone is not None else "warn", text, _SELDOM[queue.name]
+    )
 
 
 def _called(version: Version) -> str:
@@ -82,7 +98,9 @@ def _called(version: Version) -> str:
 
 
 def _counts(others: Sequence[Version]) -> str:
-    return " and ".join(f"{others.count(other)} of {_called(other)} poll" for other in sorted(set(others), key=str))
+    return " and ".join(
+        f"{others.count(other)} of {_called(other)} poll" for other in sorted(set(others), key=str)
+    )
 
 
 def _make_current(queue: Queue, others: Sequence[Version]) -> str:

@@ -1,11 +1,16 @@
-"""Facts about a Temporal server for operators: version, namespace, search attributes, and pollers of task queues."""
+"""Facts about a Temporal server for operators: version, namespace, search attributes, and pollers
+of task queues.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from temporalio.api.enums.v1 import IndexedValueType
-from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
+from temporalio.api.operatorservice.v1 import (
+    AddSearchAttributesRequest,
+    ListSearchAttributesRequest,
+)
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest, GetClusterInfoRequest
 from temporalio.client import Client
 from temporalio.service import RPCStatusCode
@@ -19,8 +24,8 @@ from crawler_lifecycle.temporal.operator.task_queues import Queue, describe_queu
 class Server:
     """One namespace of a Temporal server.
 
-    Methods raise ``TemporalUnavailable`` if a call has no answer within ``call_s`` seconds, and its subclass
-    ``TemporalRefused`` if the server answers with an error.
+    Methods raise ``TemporalUnavailable`` if a call has no answer within ``call_s`` seconds, and its
+    subclass ``TemporalRefused`` if the server answers with an error.
     """
 
     def __init__(self, client: Client, call_s: float) -> None:
@@ -30,16 +35,22 @@ class Server:
         self._call_s = call_s
 
     async def version(self) -> str | None:
-        """Return the server's version; ``None`` if the server does not report it (some hosted ones). Raises nothing."""
+        """Return the server's version; ``None`` if the server does not report it (some hosted
+        ones). Raises nothing.
+        """
         try:
             async with answering(self._call_s):
-                answer = await self._client.workflow_service.get_cluster_info(GetClusterInfoRequest(), retry=True)
+                answer = await self._client.workflow_service.get_cluster_info(
+                    GetClusterInfoRequest(), retry=True
+                )
         except TemporalUnavailable:
             return None
         return answer.server_version
 
     async def retention_s(self) -> int:
-        """Return the seconds for which closed workflows are kept; 0 if the server does not report them."""
+        """Return the seconds for which closed workflows are kept; 0 if the server does not report
+        them.
+        """
         async with answering(self._call_s):
             request = DescribeNamespaceRequest(namespace=self.namespace)
             found = await self._client.workflow_service.describe_namespace(request, retry=True)
@@ -56,7 +67,10 @@ class Server:
             return await register_search_attributes(self._client)
 
     async def task_queues(self, workflows: Sequence[str], activities: Sequence[str]) -> list[Queue]:
-        """Return facts about these queues, or for each queue the reason why there are none. Raises nothing."""
+        """Return facts about these queues, or for each queue the reason why there are none.
+
+        Raises nothing.
+        """
         return await describe_queues(self._client, workflows, activities, self._call_s)
 
 
@@ -65,7 +79,9 @@ async def serves(address: str, namespace: str, timeout_s: float) -> bool:
     try:
         async with answering(timeout_s):
             client = await Client.connect(address, namespace=namespace)
-            await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=namespace), retry=True)
+            await client.workflow_service.describe_namespace(
+                DescribeNamespaceRequest(namespace=namespace), retry=True
+            )
     except (TemporalUnavailable, RuntimeError):
         return False
     return True
@@ -75,18 +91,23 @@ _PREFIX = "INDEXED_VALUE_TYPE_"
 
 
 async def registered_search_attributes(client: Client) -> dict[str, str]:
-    """Return every search attribute of the namespace with its type, such as ``Keyword``. Raises ``RPCError``."""
+    """Return every search attribute of the namespace with its type, such as ``Keyword``.
+
+    Raises ``RPCError``.
+    """
     request = ListSearchAttributesRequest(namespace=client.namespace)
     answer = await client.operator_service.list_search_attributes(request, retry=True)
     kinds = answer.custom_attributes.items()
-    return {name: IndexedValueType.Name(kind).removeprefix(_PREFIX).capitalize() for name, kind in kinds}
+    return {
+        name: IndexedValueType.Name(kind).removeprefix(_PREFIX).capitalize() for name, kind in kinds
+    }
 
 
 async def register_search_attributes(client: Client) -> list[str]:
     """Register our missing search attributes in the namespace. Return their names.
 
-    A worker calls this before it polls, because a workflow that sets an unknown attribute fails on every retry.
-    Raises ``RPCError`` (PERMISSION_DENIED if this account may not register them).
+    A worker calls this before it polls, because a workflow that sets an unknown attribute fails on
+    every retry. Raises ``RPCError`` (PERMISSION_DENIED if this account may not register them).
     """
     known = await registered_search_attributes(client)
     missing = {name: kind for name, kind in SEARCH_ATTRIBUTES.items() if name not in known}
@@ -100,6 +121,8 @@ async def register_search_attributes(client: Client) -> list[str]:
 
 
 def registration_command(namespace: str) -> str:
-    """Return the command that registers our search attributes, for an operator with more rights than this process."""
+    """Return the command that registers our search attributes, for an operator with more rights
+    than this process.
+    """
     pairs = " ".join(f"--name {name} --type {kind}" for name, kind in SEARCH_ATTRIBUTES.items())
     return f"temporal operator search-attribute create --namespace {namespace} {pairs}"

@@ -1,8 +1,10 @@
-"""Pollers of task queues: which workers are alive, and whether Temporal gives work to their version.
+"""Pollers of task queues: which workers are alive, and whether Temporal gives work to their
+version.
 
-The server lists a poller for minutes after its worker was killed. Therefore we use heartbeats, which our workers send
-every two seconds. A worker without a known heartbeat is judged by its last poll: it has just started, it died before
-its first heartbeat, or the server does not keep heartbeats.
+The server lists a poller for minutes after its worker was killed. Therefore we use heartbeats,
+which our workers send every two seconds. A worker without a known heartbeat is judged by its last
+poll: it has just started, it died before its first heartbeat, or the server does not keep
+heartbeats.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ from crawler_lifecycle.temporal.errors import answering
 BEAT_S = 2.0
 #: A worker is dead or suspended if its last heartbeat is older than these seconds.
 SILENT_S = 4 * BEAT_S
-#: A worker without heartbeats is dead if its last poll is older than these seconds. A living one polls every minute.
+#: A worker without heartbeats is dead if its last poll is older than these seconds. A living one
+#: polls every minute.
 POLLED_S = 120.0
 #: The most pages that are read from the server's list of workers, and the workers on each page.
 PAGES = 10
@@ -63,14 +66,18 @@ class Queue:
     ramping: Version = None
     """Another version that gets a part of the work."""
     ahead_s: float = 0.0
-    """Seconds by which the latest poll is in the future: our clock is that much behind the server's clock."""
+    """Seconds by which the latest poll is in the future: our clock is that much behind the server's
+    clock.
+    """
     problem: str | None = None
     """The reason why the server does not describe the queue; ``None`` if it does."""
 
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """The latest heartbeat of a worker: its time by the worker's clock, and whether the worker was shutting down."""
+    """The latest heartbeat of a worker: its time by the worker's clock, and whether the worker was
+    shutting down.
+    """
 
     at: float
     leaving: bool
@@ -82,19 +89,29 @@ Beats = dict[tuple[str, str], Beat]
 async def describe_queues(
     client: Client, workflows: Sequence[str], activities: Sequence[str], call_s: float
 ) -> list[Queue]:
-    """Return facts about these queues of workflows and of activities. A queue without an answer has a ``problem``."""
+    """Return facts about these queues of workflows and of activities.
+
+    A queue without an answer has a ``problem``.
+    """
     wanted = [(queue, "workflows", TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW) for queue in workflows]
-    wanted += [(queue, "activities", TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY) for queue in activities]
+    wanted += [
+        (queue, "activities", TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY) for queue in activities
+    ]
     calls = (_describe(client, queue, kind, call_s) for queue, _, kind in wanted)
     answers = await asyncio.gather(*calls, return_exceptions=True)
     listed = await _beats(client, call_s)
     beats = listed or {}
     polled_s = SILENT_S if listed is not None and await _takes_beats(client, call_s) else POLLED_S
     now = time.time()
-    silent = {one for one, beat in beats.items() if SILENT_S <= now - beat.at < POLLED_S and not beat.leaving}
+    silent = {
+        one
+        for one, beat in beats.items()
+        if SILENT_S <= now - beat.at < POLLED_S and not beat.leaving
+    }
     again: Beats = {}
     if silent:
-        # A clock may be wrong, or a machine slow: ask again, and a worker with a newer heartbeat is alive.
+        # A clock may be wrong, or a machine slow: ask again, and a worker with a newer heartbeat is
+        # alive.
         await asyncio.sleep(2 * BEAT_S)
         again = await _beats(client, call_s) or {}
     living = {one for one, beat in beats.items() if not beat.leaving and now - beat.at < SILENT_S}
@@ -123,7 +140,10 @@ async def _describe(
     client: Client, queue: str, kind: TaskQueueType.ValueType, call_s: float
 ) -> DescribeTaskQueueResponse:
     request = DescribeTaskQueueRequest(
-        namespace=client.namespace, task_queue=TaskQueue(name=queue), task_queue_type=kind, report_stats=True
+        namespace=client.namespace,
+        task_queue=TaskQueue(name=queue),
+        task_queue_type=kind,
+        report_stats=True,
     )
     async with answering(call_s):
         return await client.workflow_service.describe_task_queue(request, retry=True)
@@ -141,7 +161,9 @@ async def _takes_beats(client: Client, call_s: float) -> bool:
 
 
 async def _beats(client: Client, call_s: float) -> Beats | None:
-    """Return the latest heartbeat of each worker, by task queue and identity; ``None`` without an answer."""
+    """Return the latest heartbeat of each worker, by task queue and identity; ``None`` without an
+    answer.
+    """
     found: Beats = {}
     request = ListWorkersRequest(namespace=client.namespace, page_size=PAGE)
     for _ in range(PAGES):
@@ -164,10 +186,17 @@ async def _beats(client: Client, call_s: float) -> Beats | None:
 
 
 def _poller(
-    queue: str, poller: PollerInfo, beats: Beats, living: set[tuple[str, str]], now: float, polled_s: float
+    queue: str,
+    poller: PollerInfo,
+    beats: Beats,
+    living: set[tuple[str, str]],
+    now: float,
+    polled_s: float,
 ) -> Poller:
     options = poller.deployment_options
-    versioned = options.worker_versioning_mode == WorkerVersioningMode.WORKER_VERSIONING_MODE_VERSIONED
+    versioned = (
+        options.worker_versioning_mode == WorkerVersioningMode.WORKER_VERSIONING_MODE_VERSIONED
+    )
     version = (options.deployment_name, options.build_id) if versioned else None
     key = (queue, poller.identity)
     if key in beats:

@@ -19,11 +19,12 @@ SAMPLE_PAGES = 5
 
 
 class SupportingFiles:
-    """Writes a crawl's files into the folder named by CRAWL_FILES_DIR; switched off when there is none.
+    """Writes a crawl's files into the folder named by CRAWL_FILES_DIR; switched off when there is
+    none.
 
-    ``items.jsonl`` and ``urls.txt`` grow line by line, so they are useful even after a crawl that was killed, and a
-    resumed crawl adds to what it finds. ``pages/`` holds the first few pages as they came. ``summary.json`` is
-    written when the crawl ends in order, also after a stop.
+    ``items.jsonl`` and ``urls.txt`` grow line by line, so they are useful even after a crawl that
+    was killed, and a resumed crawl adds to what it finds. ``pages/`` holds the first few pages as
+    they came. ``summary.json`` is written when the crawl ends in order, also after a stop.
     """
 
     def __init__(self, crawler: Crawler, folder: Path) -> None:
@@ -63,7 +64,9 @@ class SupportingFiles:
     def response_received(self, response: Response, request: Request) -> None:
         if self._urls is not None:
             self._urls.write(f"{response.status} {response.url}\n")
-        if self._samples < SAMPLE_PAGES and b"text/html" in (response.headers.get("Content-Type") or b""):
+        if self._samples < SAMPLE_PAGES and b"text/html" in (
+            response.headers.get("Content-Type") or b""
+        ):
             self._samples += 1
             slug = re.sub(r"[^A-Za-z0-9]+", "-", response.url.partition("://")[2]).strip("-")[-80:]
             (self._folder / "pages" / f"{self._samples:02}-{slug}.html").write_bytes(response.body)
@@ -86,5 +89,7 @@ class SupportingFiles:
             "forbidden_by_robots": stats.get("robotstxt/forbidden", 0),
         }
         unfinished = self._folder / "summary.json.tmp"
-        unfinished.write_text(json.dumps(summary, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        unfinished.write_text(
+            json.dumps(summary, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+        )
         unfinished.replace(self._folder / "summary.json")

@@ -16,7 +16,8 @@ RETRY_TIMES = 3
 TELNETCONSOLE_ENABLED = False
 REMOTE_CONTROL_ENABLED = False
 
-# A pipeline rather than an extension: whoever runs the project may hand in EXTENSIONS, which would replace ours.
+# A pipeline rather than an extension: whoever runs the project may hand in EXTENSIONS, which would
+# replace ours.
 ITEM_PIPELINES = {"apidocs.pipelines.SupportingFiles": 900}
 
 FEED_EXPORT_ENCODING = "utf-8"

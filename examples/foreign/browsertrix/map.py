@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""The command line of browsertrix-crawler as a task: ``map.py crawl [options]``, standard library only.
+"""The command line of browsertrix-crawler as a task: ``map.py crawl [options]``, standard library
+only.
 
-It adds where the crawl starts, where it lies and what it goes on from, tells the counters of ``--statsFilename``, keeps
-the WACZ, and gives one of its exit codes another number. The stop signal is passed on once: a second one would cut the
-crawl off.
+It adds where the crawl starts, where it lies and what it goes on from, tells the counters of
+``--statsFilename``, keeps the WACZ, and gives one of its exit codes another number. The stop signal
+is passed on once: a second one would cut the crawl off.
 """
 
 import json
@@ -15,7 +16,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-#: A full disk is one code for the service, and two for browsertrix. All others mean the same, or just a failure.
+#: A full disk is one code for the service, and two for browsertrix. All others mean the same, or
+#: just a failure.
 CODES = {16: 3}
 COLLECTION = "crawl"
 
@@ -23,12 +25,22 @@ COLLECTION = "crawl"
 def command(words: list[str], state: Path) -> tuple[list[str], bool]:
     """Return its command line, and whether the crawl goes on from a saved state."""
     arguments = json.loads(os.environ.get("CRAWL_ARGS", "{}"))
-    where = ["--cwd", str(state), "--collection", COLLECTION, "--statsFilename", str(state / "stats.json")]
-    saved = sorted((state / "collections" / COLLECTION / "crawls").glob("*.yaml"), key=os.path.getmtime)
+    where = [
+        "--cwd",
+        str(state),
+        "--collection",
+        COLLECTION,
+        "--statsFilename",
+        str(state / "stats.json"),
+    ]
+    saved = sorted(
+        (state / "collections" / COLLECTION / "crawls").glob("*.yaml"), key=os.path.getmtime
+    )
     resumed = os.environ.get("CRAWL_RESUME") == "1" and bool(saved)
     if not resumed:
         shutil.rmtree(state / "collections", ignore_errors=True)
-    # A saved state has no options, so they are all given again. By default it is saved at a stop only, not for a kill.
+    # A saved state has no options, so they are all given again. By default it is saved at a stop
+    # only, not for a kill.
     going_on = ["--config", str(saved[-1])] if resumed else []
     keeping = ["--saveState", "always", "--saveStateInterval", "10", "--generateWACZ"]
     given = shlex.split(arguments.get("options", ""))

@@ -1,4 +1,6 @@
-"""A crawler of Crawlee as its own guide writes them. Its arguments come as JSON, and its items go into a folder.
+"""A crawler of Crawlee as its own guide writes them.
+
+Its arguments come as JSON, and its items go into a folder.
 
 By hand: ``python main.py``.
 """
@@ -25,7 +27,9 @@ async def main() -> None:
     async def handle(context: ParselCrawlingContext) -> None:
         context.log.info(context.request.url)
         await asyncio.sleep(int(ARGS.get("delay_ms", 0)) / 1000)
-        await context.push_data({"url": context.request.url, "title": context.selector.css("title::text").get()})
+        await context.push_data(
+            {"url": context.request.url, "title": context.selector.css("title::text").get()}
+        )
         await context.enqueue_links()
 
     await crawler.run([ARGS.get("site", "http://127.0.0.1:8400/")])

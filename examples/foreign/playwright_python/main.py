@@ -1,7 +1,8 @@
 """Titles and pictures of the pages of a site, taken by Playwright in the Chromium of this machine.
 
-By hand: ``python main.py``. Where something else runs it, its arguments come as JSON, what it found goes into a folder
-that is kept, and SIGTERM ends it after the page at hand; it then goes on from there.
+By hand: ``python main.py``. Where something else runs it, its arguments come as JSON, what it found
+goes into a folder that is kept, and SIGTERM ends it after the page at hand; it then goes on from
+there.
 """
 
 import json
@@ -36,9 +37,15 @@ def replace(file: Path, content: object) -> None:
 def main() -> None:
     signal.signal(signal.SIGTERM, stop)
     resumed = os.environ.get("CRAWL_RESUME") == "1" and PLACE.exists()
-    place = json.loads(PLACE.read_text()) if resumed else {"waiting": [SITE], "known": [SITE], "pages": 0, "errors": 0}
+    place = (
+        json.loads(PLACE.read_text())
+        if resumed
+        else {"waiting": [SITE], "known": [SITE], "pages": 0, "errors": 0}
+    )
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=ARGS.get("browser", "/usr/bin/chromium"))
+        browser = playwright.chromium.launch(
+            executable_path=ARGS.get("browser", "/usr/bin/chromium")
+        )
         page = browser.new_page()
         page.set_default_timeout(10_000)  # a page that hangs holds up a stop for no longer
         while place["waiting"] and place["pages"] < int(ARGS.get("max_pages", 20)) and not stopping:
@@ -66,7 +73,9 @@ def main() -> None:
             place["waiting"].pop(0)
             replace(PLACE, place)
             if STATS.name != "null":
-                replace(STATS, {"pages": place["pages"], "errors": place["errors"], "resumed": resumed})
+                replace(
+                    STATS, {"pages": place["pages"], "errors": place["errors"], "resumed": resumed}
+                )
         browser.close()
 
 

@@ -1,4 +1,6 @@
-"""What the tests of the S3 archive share: servers, a faulty way to them, and folders of two sizes."""
+"""What the tests of the S3 archive share: servers, a faulty way to them, and folders of two
+sizes.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def proxy(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultPr
 
 @pytest.fixture
 def part_size(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Small parts, so that little is many of them. moto insists on the smallest size of S3, rclone does not."""
+    """Small parts, so that little is many of them. moto insists on the smallest size of S3, rclone
+    does not.
+    """
     size = 5 * MIB if server.kind == "moto" else MIB // 8
     monkeypatch.setattr(upload, "part_bytes", lambda _: size)
     return size

@@ -23,7 +23,9 @@ OBJECT = f"exports/crawls/{KEY}"
 
 
 def store(archive: S3Archive, folder: Path) -> ExportResult:
-    return archive.store(KEY, [FileSource("0/1", folder)], {"run_id": 7, "attempt": 1}, lambda *_: None)
+    return archive.store(
+        KEY, [FileSource("0/1", folder)], {"run_id": 7, "attempt": 1}, lambda *_: None
+    )
 
 
 def proved(archive: S3Archive, bucket: Bucket, folder: Path, result: ExportResult) -> None:
@@ -34,8 +36,14 @@ def proved(archive: S3Archive, bucket: Bucket, folder: Path, result: ExportResul
     assert b"".join(archive.open(result.url)) == content
     opened = zipfile.ZipFile(io.BytesIO(content))
     assert opened.testzip() is None
-    there = {f"0/1/{path.relative_to(folder)}": path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    assert {name: opened.read(name) for name in opened.namelist() if name != "manifest.json"} == there
+    there = {
+        f"0/1/{path.relative_to(folder)}": path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+    assert {
+        name: opened.read(name) for name in opened.namelist() if name != "manifest.json"
+    } == there
     assert result.files == len(there)
     assert bucket.keys() == [key]
     assert bucket.unfinished() == []

@@ -1,4 +1,6 @@
-"""Bundles come from pods, so they may be anything: nothing gets out of its folder, and nothing stops an export."""
+"""Bundles come from pods, so they may be anything: nothing gets out of its folder, and nothing
+stops an export.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,12 @@ from hypothesis import strategies as st
 
 from crawler_lifecycle.adapters.archive.limits import ArchiveLimits
 from crawler_lifecycle.adapters.archive.zip.packing import Pace, PackedZip, pack
-from crawler_lifecycle.clusters.kubernetes.files.sources import BundleFiles, NoFiles, VolumeFiles, task_files
+from crawler_lifecycle.clusters.kubernetes.files.sources import (
+    BundleFiles,
+    NoFiles,
+    VolumeFiles,
+    task_files,
+)
 from crawler_lifecycle.domain.errors import ClusterUnavailable, InvalidRequest
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports.files import FilesMissing, FileSource
@@ -69,7 +76,15 @@ def _names(opened: zipfile.ZipFile) -> list[str]:
 
 
 def test_names_lead_nowhere() -> None:
-    names = ("/etc/passwd", "../../../up", "a/./b//../c", "..", "C:\\windows\\x", "tab\there", "NUL")
+    names = (
+        "/etc/passwd",
+        "../../../up",
+        "a/./b//../c",
+        "..",
+        "C:\\windows\\x",
+        "tab\there",
+        "NUL",
+    )
     opened, done, skipped = _export(gzip.compress(_tar(*(_member(name, b"x") for name in names))))
     safe = ("%4EUL", "C%3A%5Cwindows%5Cx", "a/b/c", "etc/passwd", "tab%09here", "up")
     assert _names(opened) == [f"task-0/{name}" for name in safe]
@@ -98,7 +113,14 @@ def test_what_is_no_file_is_left_out_by_name(kind: bytes, reason: str) -> None:
 def test_the_same_name_twice_and_folders_out_of_order_lose_nothing() -> None:
     tar = _tar(*(_member(name, name.encode()) for name in ("a/x", "b/x", "a/x", "A/X", "a", "b")))
     opened, _, _ = _export(gzip.compress(tar))
-    assert sorted(opened.read(name) for name in _names(opened)) == [b"A/X", b"a", b"a/x", b"a/x", b"b", b"b/x"]
+    assert sorted(opened.read(name) for name in _names(opened)) == [
+        b"A/X",
+        b"a",
+        b"a/x",
+        b"a/x",
+        b"b",
+        b"b/x",
+    ]
     assert len(set(_names(opened))) == 6
 
 
@@ -110,7 +132,9 @@ def test_times_and_long_names_come_through(tmp_path: Path) -> None:
 
 
 def test_every_cut_gives_what_came_before_it_and_says_so() -> None:
-    packed = gzip.compress(_tar(_member("first", b"1" * 3000), _member("second", bytes(range(256)) * 8)), mtime=0)
+    packed = gzip.compress(
+        _tar(_member("first", b"1" * 3000), _member("second", bytes(range(256)) * 8)), mtime=0
+    )
     for end in range(0, len(packed) - 40, 7):
         opened, done, skipped = _export(packed[:end], step=5)
         assert done.note is not None
@@ -128,11 +152,15 @@ def test_whatever_comes_an_archive_is_made(noise: bytes, packed: bool) -> None:
 
 @given(st.data())
 def test_a_damaged_bundle_gives_an_archive_all_the_same(data: st.DataObject) -> None:
-    tar = bytearray(_tar(_member("a/b", b"content" * 100), _member("c", b"more"), _member("d" * 300, b"long")))
+    tar = bytearray(
+        _tar(_member("a/b", b"content" * 100), _member("c", b"more"), _member("d" * 300, b"long"))
+    )
     for _ in range(data.draw(st.integers(1, 5))):
         tar[data.draw(st.integers(0, len(tar) - 1))] = data.draw(st.integers(0, 255))
     opened, _, _ = _export(gzip.compress(bytes(tar), 1))
-    assert all(name.startswith("task-0/") and ".." not in name.split("/") for name in _names(opened))
+    assert all(
+        name.startswith("task-0/") and ".." not in name.split("/") for name in _names(opened)
+    )
 
 
 def _claiming(size: int, name: str = "bomb") -> bytes:
@@ -143,7 +171,9 @@ def _claiming(size: int, name: str = "bomb") -> bytes:
 
 @pytest.mark.parametrize("size", [2**33, 2**60])
 def test_a_claimed_size_costs_nothing_but_words(size: int) -> None:
-    opened, done, skipped = _export(gzip.compress(_claiming(size) + b"\0" * 4096), ArchiveLimits(bytes_max=MIB))
+    opened, done, skipped = _export(
+        gzip.compress(_claiming(size) + b"\0" * 4096), ArchiveLimits(bytes_max=MIB)
+    )
     assert _names(opened) == []
     assert skipped["task-0/bomb"] == f"over the limit of {MIB} bytes in all"
     assert done.note is not None
@@ -161,7 +191,11 @@ def test_a_bomb_is_read_no_further_than_the_limit_and_in_little_memory() -> None
     read: list[int] = []
     tracemalloc.start()
     done = pack(
-        io.BytesIO(), [FileSource("task-0", bundle=chunks)], {}, ArchiveLimits(bytes_max=8 * MIB), Pace(lambda *_: None)
+        io.BytesIO(),
+        [FileSource("task-0", bundle=chunks)],
+        {},
+        ArchiveLimits(bytes_max=8 * MIB),
+        Pace(lambda *_: None),
     )
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -193,7 +227,7 @@ def test_more_names_than_the_limit_end_the_reading() -> None:
     assert set(skipped.values()) == {"over the limit of 10 files"}
 
 
-# --- where the files of pods are --------------------------------------------------------------------------------------
+# --- where the files of pods are ------------------------------------------------------------------
 
 TASKS = [TaskRef(1, 0, 1, "uid-0"), TaskRef(2, 1, 1, None), TaskRef(3, 2, 3, "uid-2")]
 
@@ -228,7 +262,9 @@ def test_a_link_in_the_place_of_a_folder_is_not_followed(tmp_path: Path) -> None
 
 
 class _Bundles:
-    def ticket(self, run: RunRef, index: int, attempt: int, part: int | None, size: int, md5: str) -> Ticket:
+    def ticket(
+        self, run: RunRef, index: int, attempt: int, part: int | None, size: int, md5: str
+    ) -> Ticket:
         raise NotImplementedError
 
     def read(self, run: RunRef, index: int, attempt: int) -> Iterator[bytes]:

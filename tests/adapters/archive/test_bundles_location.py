@@ -67,7 +67,9 @@ def test_a_later_attempt_stays(bucket: Bucket, place: BundlesPlace) -> None:
     assert bucket.keys() == before
 
 
-def test_more_than_one_page(bucket: Bucket, place: BundlesPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_than_one_page(
+    bucket: Bucket, place: BundlesPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A service answers with at most a thousand at once; here with two."""
     for run_id in (7, 8, 9):
         uploaded(bucket, run_id, tasks=2)
@@ -80,12 +82,16 @@ def test_more_than_one_page(bucket: Bucket, place: BundlesPlace, monkeypatch: py
     assert place.runs() == {SEVEN, str(run_ref(9))}
 
 
-def test_a_refusal_is_told_and_the_next_call_ends_it(bucket: Bucket, place: BundlesPlace, proxy: FaultProxy) -> None:
+def test_a_refusal_is_told_and_the_next_call_ends_it(
+    bucket: Bucket, place: BundlesPlace, proxy: FaultProxy
+) -> None:
     uploaded(bucket, 7, tasks=2)
     proxy.faults = [Fault("status", "DeleteObject", times=1, skip=2)]
     with pytest.raises(NotDelivered, match="removing an object: AccessDenied") as caught:
         place.remove(run_ref(7), 1)
-    assert str(caught.value).endswith("give the credentials the permissions that docs/kubernetes-files.md lists")
+    assert str(caught.value).endswith(
+        "give the credentials the permissions that docs/kubernetes-files.md lists"
+    )
     place.remove(run_ref(7), 1)
     assert bucket.keys() == []
     proxy.faults = [Fault("status", "GET bucket")]
@@ -94,5 +100,7 @@ def test_a_refusal_is_told_and_the_next_call_ends_it(bucket: Bucket, place: Bund
 
 
 def test_the_setting_is_named() -> None:
-    with pytest.raises(InvalidRequest, match="LIFECYCLE_CLUSTER__FILES_URL: 'file:///x' is not allowed"):
+    with pytest.raises(
+        InvalidRequest, match="LIFECYCLE_CLUSTER__FILES_URL: 'file:///x' is not allowed"
+    ):
         BundlesPlace("file:///x")

@@ -1,4 +1,6 @@
-"""The archive: nothing foreign gets in, nothing makes it hang, and it is there whole or not at all."""
+"""The archive: nothing foreign gets in, nothing makes it hang, and it is there whole or not at
+all.
+"""
 
 from __future__ import annotations
 
@@ -50,16 +52,24 @@ def archive(tmp_path: Path) -> FolderArchive:
     return FolderArchive((tmp_path / "archive").as_uri())
 
 
-def _store(archive: FolderArchive, *folders: Path, key: str = KEY, prefix: str = "") -> ExportResult:
-    return archive.store(key, [FileSource(prefix, folder) for folder in folders], {"run_id": 7}, lambda *_: None)
+def _store(
+    archive: FolderArchive, *folders: Path, key: str = KEY, prefix: str = ""
+) -> ExportResult:
+    return archive.store(
+        key, [FileSource(prefix, folder) for folder in folders], {"run_id": 7}, lambda *_: None
+    )
 
 
-def _read(archive: FolderArchive, result: ExportResult) -> tuple[dict[str, bytes], Mapping[str, Any]]:
+def _read(
+    archive: FolderArchive, result: ExportResult
+) -> tuple[dict[str, bytes], Mapping[str, Any]]:
     opened = zipfile.ZipFile(io.BytesIO(b"".join(archive.open(result.url))))
     assert opened.testzip() is None
     names = opened.namelist()
     assert len({name.casefold() for name in names}) == len(names)
-    assert not any(name.startswith("/") or ".." in name.split("/") or "\\" in name for name in names)
+    assert not any(
+        name.startswith("/") or ".." in name.split("/") or "\\" in name for name in names
+    )
     manifest = json.loads(opened.read("manifest.json"))
     return {name: opened.read(name) for name in names if name != "manifest.json"}, manifest
 
@@ -101,7 +111,9 @@ def test_only_regular_files_under_the_root_get_in_and_nothing_blocks(
     assert manifest["skipped_count"] == 7
 
 
-def test_a_root_that_is_a_link_or_missing_or_a_file(archive: FolderArchive, folder: Path, tmp_path: Path) -> None:
+def test_a_root_that_is_a_link_or_missing_or_a_file(
+    archive: FolderArchive, folder: Path, tmp_path: Path
+) -> None:
     (tmp_path / "link").symlink_to(folder)
     (folder / "file").touch()
     for root in (tmp_path / "link", tmp_path / "none", folder / "file"):
@@ -145,8 +157,25 @@ def test_a_file_replaced_by_a_link_between_look_and_open(
 
 
 NAMES = [
-    *(b"plain.txt", b"Plain.TXT", b"PLAIN.txt", b"manifest.json", b"latin-\xe9", b"tab\there", b"line\nbreak"),
-    *(b"bidi-\xe2\x80\xae-txt.exe", b"back\\slash", b"C:drive", b"...", b".hidden", b"-rf", b"%2e%2e", b"space "),
+    *(
+        b"plain.txt",
+        b"Plain.TXT",
+        b"PLAIN.txt",
+        b"manifest.json",
+        b"latin-\xe9",
+        b"tab\there",
+        b"line\nbreak",
+    ),
+    *(
+        b"bidi-\xe2\x80\xae-txt.exe",
+        b"back\\slash",
+        b"C:drive",
+        b"...",
+        b".hidden",
+        b"-rf",
+        b"%2e%2e",
+        b"space ",
+    ),
     *(name.encode() for name in ("nfc-é", "nfd-e\u0301", "nfd-é", "emoji-🕷")),
 ]
 
@@ -157,7 +186,9 @@ def test_names_become_safe_and_unique(archive: FolderArchive, folder: Path) -> N
     files, manifest = _read(archive, _store(archive, folder))
     assert sorted(files.values()) == sorted(NAMES)
     assert manifest["skipped"] == []
-    assert {"latin-%E9", "line%0Abreak", "back%5Cslash", "C%3Adrive", "manifest~2.json"} <= set(files)
+    assert {"latin-%E9", "line%0Abreak", "back%5Cslash", "C%3Adrive", "manifest~2.json"} <= set(
+        files
+    )
     plain = sorted(name for name in files if name.lower().startswith("plain"))
     assert len({name.casefold() for name in plain}) == 3
     assert all(name.isprintable() for name in files)
@@ -177,7 +208,9 @@ def test_any_time_of_modification(archive: FolderArchive, folder: Path, seconds:
     assert files == {"old": b"x"}
 
 
-def test_a_growing_and_a_shrinking_file(archive: FolderArchive, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_growing_and_a_shrinking_file(
+    archive: FolderArchive, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(packing, "CHUNK", 1000)
     monkeypatch.setattr(packing, "BEAT_S", 0)
     for name in ("grows", "shrinks"):
@@ -239,7 +272,9 @@ def _open_below(folder: Path) -> list[str]:
     return [path for path in found if path.startswith(f"{folder}/")]
 
 
-def test_many_skipped_things_do_not_make_a_large_manifest(archive: FolderArchive, folder: Path) -> None:
+def test_many_skipped_things_do_not_make_a_large_manifest(
+    archive: FolderArchive, folder: Path
+) -> None:
     named = ArchiveLimits().skipped_named_max
     for n in range(named + 50):
         (folder / f"{n}").symlink_to("x")
@@ -260,7 +295,9 @@ def test_a_sparse_file_costs_no_memory(archive: FolderArchive, folder: Path) -> 
 
 
 @pytest.mark.parametrize("data", [None, 0, 2**30, 5 * 2**30 - 100])
-def test_a_file_of_holes_is_left_out(archive: FolderArchive, folder: Path, data: int | None) -> None:
+def test_a_file_of_holes_is_left_out(
+    archive: FolderArchive, folder: Path, data: int | None
+) -> None:
     with (folder / "giant").open("wb") as file:
         if data is not None:
             file.seek(data)
@@ -274,19 +311,25 @@ def test_a_file_of_holes_is_left_out(archive: FolderArchive, folder: Path, data:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may make device nodes")
-def test_devices_are_not_even_opened(archive: FolderArchive, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_are_not_even_opened(
+    archive: FolderArchive, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     os.mknod(folder / "zeros", 0o600 | stat.S_IFCHR, os.makedev(1, 5))
     os.mknod(folder / "disk", 0o600 | stat.S_IFBLK, os.makedev(7, 99))
     opened: list[object] = []
     real = os.open
-    monkeypatch.setattr(os, "open", lambda name, *rest, **more: (opened.append(name), real(name, *rest, **more))[1])
+    monkeypatch.setattr(
+        os, "open", lambda name, *rest, **more: (opened.append(name), real(name, *rest, **more))[1]
+    )
     _, manifest = _read(archive, _store(archive, folder))
     assert _skipped(manifest) == {"zeros": "a device", "disk": "a device"}
     assert b"zeros" not in opened
     assert b"disk" not in opened
 
 
-def test_a_file_and_a_folder_of_one_name_after_folding(archive: FolderArchive, folder: Path) -> None:
+def test_a_file_and_a_folder_of_one_name_after_folding(
+    archive: FolderArchive, folder: Path
+) -> None:
     for path in ("a", "A/x", "B", "b/x", "b/X", "c/x", "C/x", "manifest.JSON/x"):
         (folder / path).parent.mkdir(exist_ok=True)
         (folder / path).write_text(path)
@@ -295,14 +338,18 @@ def test_a_file_and_a_folder_of_one_name_after_folding(archive: FolderArchive, f
         path.encode() for path in ("a", "A/x", "B", "b/x", "b/X", "c/x", "C/x", "manifest.JSON/x")
     )
     members = {name.casefold() for name in (*files, "manifest.json")}
-    folders = {"/".join(name.split("/")[:n]) for name in members for n in range(1, name.count("/") + 1)}
+    folders = {
+        "/".join(name.split("/")[:n]) for name in members for n in range(1, name.count("/") + 1)
+    }
     assert len(members) == len(files) + 1
     assert not members & folders
 
 
 def test_thousands_of_names_that_fold_to_one(archive: FolderArchive, folder: Path) -> None:
     for n in range(2**10):
-        name = "".join(char.upper() if n >> bit & 1 else char for bit, char in enumerate("abcdefghij"))
+        name = "".join(
+            char.upper() if n >> bit & 1 else char for bit, char in enumerate("abcdefghij")
+        )
         (folder / name).touch()
     result = _store(archive, folder)
     files, _ = _read(archive, result)
@@ -338,7 +385,10 @@ def test_a_folder_with_too_many_names_is_not_read_to_its_end(
     small = FolderArchive(archive.root.as_uri())
     small.limits = ArchiveLimits(files_max=4)
     _, manifest = _read(small, _store(small, folder))
-    assert manifest["skipped_reasons"] == {"a named pipe": 10, "incomplete: over the limit of 10 names": 1}
+    assert manifest["skipped_reasons"] == {
+        "a named pipe": 10,
+        "incomplete: over the limit of 10 names": 1,
+    }
 
 
 def _refuse_opening(target: bytes, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -353,7 +403,9 @@ def _refuse_opening(target: bytes, number: int, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("what", ["file", "folder"])
-def test_what_may_not_be_read(archive: FolderArchive, folder: Path, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_may_not_be_read(
+    archive: FolderArchive, folder: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (folder / "sub").mkdir()
     (folder / "sub" / "f").write_text("x")
     (folder / "z").write_text("z")
@@ -387,7 +439,9 @@ def test_a_read_error_keeps_the_beginning(
                 raise OSError(errno.EIO, "Input/output error")
             return super().read(size) or b""
 
-    monkeypatch.setattr(os, "fdopen", lambda fd, *_, **options: Failing(fd) if options else real(fd))
+    monkeypatch.setattr(
+        os, "fdopen", lambda fd, *_, **options: Failing(fd) if options else real(fd)
+    )
     result = _store(archive, folder)
     monkeypatch.undo()
     files, manifest = _read(archive, result)
@@ -395,7 +449,7 @@ def test_a_read_error_keeps_the_beginning(
     assert manifest["files"][0]["trouble"] == "only its beginning: Input/output error"
 
 
-# --- the zip itself ---------------------------------------------------------------------------------------------------
+# --- the zip itself -------------------------------------------------------------------------------
 
 
 def test_members_can_be_read_from_the_front(archive: FolderArchive, folder: Path) -> None:
@@ -418,7 +472,10 @@ def test_members_can_be_read_from_the_front(archive: FolderArchive, folder: Path
     assert {name: data for name, data in seen.items() if name != "manifest.json"} == files
 
 
-@pytest.mark.skipif(shutil.which("unzip") is None, reason="unzip is not installed; the test above reads it otherwise")
+@pytest.mark.skipif(
+    shutil.which("unzip") is None,
+    reason="unzip is not installed; the test above reads it otherwise",
+)
 def test_another_program_finds_no_fault(archive: FolderArchive, folder: Path) -> None:
     for n in range(50):
         (folder / f"{n}-é").write_bytes(os.urandom(n * 1000))
@@ -454,7 +511,9 @@ def test_pages_are_packed_by_isal_and_noise_is_not_packed(
         page, photo = opened.getinfo("page"), opened.getinfo("photo")
     assert page.compress_size < page.file_size / 10
     assert photo.file_size < photo.compress_size < photo.file_size * 1.001
-    assert sum(made) < page.file_size + 10_000, "isal has seen the photo, or the page was packed by another"
+    assert sum(made) < page.file_size + 10_000, (
+        "isal has seen the photo, or the page was packed by another"
+    )
     assert made
     assert result.files == 2
 
@@ -478,7 +537,10 @@ print(result.files, (peak() - before) // 1024)
 """
     place = (tmp_path / "archive").as_uri()
     done = subprocess.run(
-        [sys.executable, "-c", code, place, KEY, str(folder)], capture_output=True, text=True, check=True
+        [sys.executable, "-c", code, place, KEY, str(folder)],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     files, grown = map(int, done.stdout.split())
     assert files == 100_000
@@ -507,10 +569,15 @@ def test_a_full_disk_leaves_the_former_archive_and_no_rest(
     assert os.listdir(archive.root / "7" / "1") == ["supporting-files.zip"]
 
 
-def test_what_a_killed_exporter_left_is_removed_and_a_living_one_is_not(archive: FolderArchive, folder: Path) -> None:
+def test_what_a_killed_exporter_left_is_removed_and_a_living_one_is_not(
+    archive: FolderArchive, folder: Path
+) -> None:
     _store(archive, folder)
     place = archive.root / "7" / "1"
-    dead, alive = place / ".supporting-files.zip.dead.part", place / ".supporting-files.zip.alive.part"
+    dead, alive = (
+        place / ".supporting-files.zip.dead.part",
+        place / ".supporting-files.zip.alive.part",
+    )
     dead.touch()
     with alive.open("wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -561,7 +628,12 @@ def test_another_exporter_removes_what_is_not_locked_yet(
 def test_reading_stays_inside(archive: FolderArchive, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("x")
     archive.root.mkdir()
-    for url in ((tmp_path / "secret").as_uri(), f"{archive.root.as_uri()}/../secret", "file:///etc/passwd", "x"):
+    for url in (
+        (tmp_path / "secret").as_uri(),
+        f"{archive.root.as_uri()}/../secret",
+        "file:///etc/passwd",
+        "x",
+    ):
         with pytest.raises(NotDelivered):
             archive.open(url)
 
@@ -572,7 +644,9 @@ def test_other_urls_are_refused_with_the_setting(url: str) -> None:
         FolderArchive(url)
 
 
-def test_a_check_leaves_nothing_and_says_what_is_wrong(archive: FolderArchive, tmp_path: Path) -> None:
+def test_a_check_leaves_nothing_and_says_what_is_wrong(
+    archive: FolderArchive, tmp_path: Path
+) -> None:
     assert archive.check() == f"archives go to the folder {archive.root}"
     assert os.listdir(archive.root) == []
     (tmp_path / "file").touch()
@@ -585,14 +659,24 @@ def test_a_check_leaves_nothing_and_says_what_is_wrong(archive: FolderArchive, t
 
 def test_numbers_do_not_make_a_name_too_long() -> None:
     given = Names()
-    for name in ("x" * 255, "é" * 127 + "x", "x" * 251 + ".txt", "." * 3 + "x" * 252, "x." + "y" * 253):
+    for name in (
+        "x" * 255,
+        "é" * 127 + "x",
+        "x" * 251 + ".txt",
+        "." * 3 + "x" * 252,
+        "x." + "y" * 253,
+    ):
         for path in (name, f"a/{name}"):
             made = {given.file(path) for _ in range(12)}
             assert len(made) == 12
             assert all(len(path.rpartition("/")[2].encode()) <= 255 for path in made)
 
 
-@given(names=st.lists(st.binary(min_size=1, max_size=255).filter(lambda n: b"/" not in n and b"\0" not in n)))
+@given(
+    names=st.lists(
+        st.binary(min_size=1, max_size=255).filter(lambda n: b"/" not in n and b"\0" not in n)
+    )
+)
 def test_any_names_become_safe_and_unique(names: list[bytes]) -> None:
     given = Names("manifest.json")
     made = [given.file(safe_component(name)) for name in names if name not in (b".", b"..")]
@@ -606,11 +690,15 @@ def test_any_names_become_safe_and_unique(names: list[bytes]) -> None:
         assert len(name.encode()) <= 255
 
 
-def test_archives_in_a_folder_that_is_away_are_not_gone(archive: FolderArchive, folder: Path) -> None:
+def test_archives_in_a_folder_that_is_away_are_not_gone(
+    archive: FolderArchive, folder: Path
+) -> None:
     (folder / "f").write_text("first")
     _store(archive, folder)
     away = archive.root.rename(archive.root.with_name("away"))
-    with pytest.raises(NotDelivered, match=r"mount or make the folder that LIFECYCLE_ARCHIVE__URL names"):
+    with pytest.raises(
+        NotDelivered, match=r"mount or make the folder that LIFECYCLE_ARCHIVE__URL names"
+    ):
         archive.remove(run_ref(7))
     assert list(away.iterdir())
     away.rename(archive.root)

@@ -1,4 +1,6 @@
-"""The archive in S3: one request or parts, whole or not at all, and every trouble said in words without secrets."""
+"""The archive in S3: one request or parts, whole or not at all, and every trouble said in words
+without secrets.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ from tests.support.s3 import Bucket, S3Server, aws_environment, use_aws
 from tests.support.s3_faults import Fault, FaultProxy
 
 
-def test_a_small_archive_is_one_request(archive: S3Archive, bucket: Bucket, proxy: FaultProxy, folder: Path) -> None:
+def test_a_small_archive_is_one_request(
+    archive: S3Archive, bucket: Bucket, proxy: FaultProxy, folder: Path
+) -> None:
     result = store(archive, folder)
     assert result.url == f"s3://{bucket.name}/{OBJECT}"
     proved(archive, bucket, folder, result)
@@ -35,10 +39,16 @@ def test_a_small_archive_is_one_request(archive: S3Archive, bucket: Bucket, prox
     assert (metadata["sha256"], metadata["files"]) == (result.sha256, "2")
 
 
-def test_a_large_one_goes_in_parts(archive: S3Archive, bucket: Bucket, proxy: FaultProxy, large: Path) -> None:
+def test_a_large_one_goes_in_parts(
+    archive: S3Archive, bucket: Bucket, proxy: FaultProxy, large: Path
+) -> None:
     result = store(archive, large)
     proved(archive, bucket, large, result)
-    assert (proxy.calls["UploadPart"], proxy.calls["CompleteMultipartUpload"], proxy.calls["PutObject"]) == (4, 1, 0)
+    assert (
+        proxy.calls["UploadPart"],
+        proxy.calls["CompleteMultipartUpload"],
+        proxy.calls["PutObject"],
+    ) == (4, 1, 0)
 
 
 def test_exactly_one_part_is_one_request_and_a_byte_more_is_two(
@@ -48,7 +58,9 @@ def test_exactly_one_part_is_one_request_and_a_byte_more_is_two(
     for size, parts in ((5 * MIB, 0), (5 * MIB + 1, 2), (10 * MIB, 2), (0, 0)):
         proxy.calls.clear()
         data = os.urandom(size)
-        with s3_upload.Upload(client, bucket.name, f"size/{size}", {}, 5 * MIB, lambda: None) as upload:
+        with s3_upload.Upload(
+            client, bucket.name, f"size/{size}", {}, 5 * MIB, lambda: None
+        ) as upload:
             for start in range(0, size, 3 * MIB):
                 upload.write(data[start : start + 3 * MIB])
             upload.finish(hashlib.sha256(data).hexdigest(), 1)
@@ -95,7 +107,11 @@ def test_two_parts_are_on_their_way_and_never_more(
 
 @pytest.mark.parametrize("operation", ["PutObject", "HeadObject", "ListMultipartUploads"])
 def test_progress_goes_on_while_the_server_takes_its_time(
-    archive: S3Archive, proxy: FaultProxy, folder: Path, operation: str, monkeypatch: pytest.MonkeyPatch
+    archive: S3Archive,
+    proxy: FaultProxy,
+    folder: Path,
+    operation: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(s3_bucket, "TRIES", 1)
     proxy.faults.append(Fault("hang", operation))
@@ -166,7 +182,7 @@ def test_what_a_killed_worker_left_is_removed_by_the_next_try(
     proved(archive, bucket, large, store(archive, large))
 
 
-# --- checks, URLs, laziness -------------------------------------------------------------------------------------------
+# --- checks, URLs, laziness -----------------------------------------------------------------------
 
 
 def test_a_check_does_what_an_export_does_and_leaves_nothing(
@@ -175,7 +191,13 @@ def test_a_check_does_what_an_export_does_and_leaves_nothing(
     assert archive.check() == f"archives go to s3://{bucket.name}/exports/crawls/ at {proxy.url}"
     assert (bucket.keys(), bucket.unfinished()) == ([], [])
     assert {
-        *("PutObject", "HeadObject", "CreateMultipartUpload", "AbortMultipartUpload", "ListMultipartUploads"),
+        *(
+            "PutObject",
+            "HeadObject",
+            "CreateMultipartUpload",
+            "AbortMultipartUpload",
+            "ListMultipartUploads",
+        ),
         "DeleteObject",
     } == set(proxy.calls)
 
@@ -215,7 +237,15 @@ def test_a_check_does_not_wait_as_long_as_an_export(
 @pytest.mark.parametrize(
     "url",
     [
-        *("s3://", "s3://a", "s3://UPPER/x", "s3://bucket/../x", "s3://bucket/a//b", "s3://bucket/a b", "s3:bucket"),
+        *(
+            "s3://",
+            "s3://a",
+            "s3://UPPER/x",
+            "s3://bucket/../x",
+            "s3://bucket/a//b",
+            "s3://bucket/a b",
+            "s3:bucket",
+        ),
         *(
             "s3://key:secret@bucket/x",
             "s3://bucket:9000/x",
@@ -231,7 +261,9 @@ def test_urls_that_cannot_be_meant(url: str) -> None:
         open_archive(url)
 
 
-@pytest.mark.parametrize(("url", "root"), [("s3://bucket", "s3://bucket/"), ("s3://b.c-d/x/y/", "s3://b.c-d/x/y/")])
+@pytest.mark.parametrize(
+    ("url", "root"), [("s3://bucket", "s3://bucket/"), ("s3://b.c-d/x/y/", "s3://b.c-d/x/y/")]
+)
 def test_urls_with_and_without_prefix(url: str, root: str) -> None:
     opened = open_archive(url)
     assert isinstance(opened, S3Archive)
@@ -240,12 +272,18 @@ def test_urls_with_and_without_prefix(url: str, root: str) -> None:
 
 def test_reading_stays_below_the_prefix(archive: S3Archive, bucket: Bucket) -> None:
     bucket.client.put_object(Bucket=bucket.name, Key="secret", Body=b"secret")
-    for url in (f"s3://{bucket.name}/secret", f"s3://{bucket.name}/exports/crawlsX", "s3://other/exports/crawls/x"):
+    for url in (
+        f"s3://{bucket.name}/secret",
+        f"s3://{bucket.name}/exports/crawlsX",
+        "s3://other/exports/crawls/x",
+    ):
         with pytest.raises(NotDelivered, match="not below"):
             archive.open(url)
 
 
-def test_an_answer_that_breaks_off_is_no_archive(archive: S3Archive, proxy: FaultProxy, large: Path) -> None:
+def test_an_answer_that_breaks_off_is_no_archive(
+    archive: S3Archive, proxy: FaultProxy, large: Path
+) -> None:
     result = store(archive, large)
     proxy.faults.append(Fault("cut", "GetObject"))
     with pytest.raises(NotDelivered, match="cannot be read"):

@@ -1,4 +1,6 @@
-"""S3 in trouble: what is said, what is left behind, and that the archive is there whole or not at all."""
+"""S3 in trouble: what is said, what is left behind, and that the archive is there whole or not at
+all.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ pytestmark = pytest.mark.troubles
 
 @pytest.fixture
 def server(rclone_server: S3Server) -> S3Server:
-    """What is said does not depend on the server; what is left behind is tried on both where it may."""
+    """What is said does not depend on the server; what is left behind is tried on both where it
+    may.
+    """
     return rclone_server
 
 
@@ -50,7 +54,9 @@ def once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def unanswered(archive: S3Archive, operation: str, skip: int) -> Iterator[None]:
-    """The calls of an operation, after so many, get no answer in time; every other one has all the time it needs."""
+    """The calls of an operation, after so many, get no answer in time; every other one has all the
+    time it needs.
+    """
     calls = itertools.count()
 
     def silent(request: Any, **_: object) -> None:
@@ -67,7 +73,7 @@ def _prefix(bucket: Bucket) -> str:
     return f"s3://{bucket.name}/exports/crawls/"
 
 
-# --- what is said -----------------------------------------------------------------------------------------------------
+# --- what is said ---------------------------------------------------------------------------------
 
 TROUBLE = [
     ("AccessDenied", 403, "docs/archive.md"),
@@ -83,7 +89,13 @@ TROUBLE = [
 @pytest.mark.parametrize(("code", "status", "cure"), TROUBLE, ids=[t[0] for t in TROUBLE])
 @pytest.mark.usefixtures("once")
 def test_trouble_is_said_with_its_code_and_cure(
-    archive: S3Archive, bucket: Bucket, proxy: FaultProxy, folder: Path, code: str, status: int, cure: str
+    archive: S3Archive,
+    bucket: Bucket,
+    proxy: FaultProxy,
+    folder: Path,
+    code: str,
+    status: int,
+    cure: str,
 ) -> None:
     proxy.faults.append(Fault("status", "PutObject", times=99, status=status, code=code))
     with pytest.raises(NotDelivered, match=code) as caught:
@@ -97,11 +109,15 @@ def test_trouble_is_said_with_its_code_and_cure(
     assert (bucket.keys(), bucket.unfinished()) == ([], [])
 
 
-def test_a_bucket_that_is_not_there(server: S3Server, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+def test_a_bucket_that_is_not_there(
+    server: S3Server, monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
     use_aws(monkeypatch, server.url)
     archive = S3Archive("s3://no-such-bucket-here")
     for call in (lambda: store(archive, folder), archive.check):
-        with pytest.raises(NotDelivered, match=r"NoSuchBucket.*create the bucket or correct LIFECYCLE_ARCHIVE__URL"):
+        with pytest.raises(
+            NotDelivered, match=r"NoSuchBucket.*create the bucket or correct LIFECYCLE_ARCHIVE__URL"
+        ):
             call()
 
 
@@ -138,7 +154,7 @@ def test_secrets_of_an_error_message_are_masked(monkeypatch: pytest.MonkeyPatch)
 
 PARTED = ("CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload")
 
-# --- what is left behind ----------------------------------------------------------------------------------------------
+# --- what is left behind --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -149,7 +165,9 @@ PARTED = ("CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload")
         *((op, kind) for op in PARTED for kind in ("garbage", "empty")),
     ],
 )
-@pytest.mark.parametrize("server", ["rclone", pytest.param("moto", marks=pytest.mark.slow)], indirect=True)
+@pytest.mark.parametrize(
+    "server", ["rclone", pytest.param("moto", marks=pytest.mark.slow)], indirect=True
+)
 @pytest.mark.usefixtures("once")
 def test_an_upload_that_fails_leaves_nothing_and_the_next_one_succeeds(
     archive: S3Archive, bucket: Bucket, proxy: FaultProxy, large: Path, operation: str, kind: str
@@ -241,7 +259,10 @@ def test_a_lost_answer_to_the_first_call_repeated_by_boto_leaves_nothing(
 def test_an_upload_that_cannot_even_be_aborted_is_removed_by_the_next_try(
     archive: S3Archive, bucket: Bucket, proxy: FaultProxy, large: Path
 ) -> None:
-    proxy.faults += [Fault("reset", "UploadPart", skip=1), Fault("slow_down", "AbortMultipartUpload", times=9)]
+    proxy.faults += [
+        Fault("reset", "UploadPart", skip=1),
+        Fault("slow_down", "AbortMultipartUpload", times=9),
+    ]
     with pytest.raises(NotDelivered):
         store(archive, large)
     assert bucket.unfinished() == [OBJECT]
@@ -255,7 +276,9 @@ def test_an_upload_that_ends_while_a_run_is_removed_keeps_no_other_one(
 ) -> None:
     run = run_ref(7)
     for attempt in (1, 2, 3):
-        bucket.client.create_multipart_upload(Bucket=bucket.name, Key=f"exports/crawls/{run}/{attempt}.zip")
+        bucket.client.create_multipart_upload(
+            Bucket=bucket.name, Key=f"exports/crawls/{run}/{attempt}.zip"
+        )
     proxy.faults.append(Fault("status", "AbortMultipartUpload", status=404, code="NoSuchUpload"))
     archive.remove(run)
     assert len(bucket.unfinished()) == 1, "the first one, of which we were told that it had ended"
@@ -272,17 +295,26 @@ def test_a_success_that_stored_nothing_is_none(
     assert bucket.keys() == []
 
 
-def test_a_service_that_keeps_no_metadata(archive: S3Archive, bucket: Bucket, proxy: FaultProxy, folder: Path) -> None:
+def test_a_service_that_keeps_no_metadata(
+    archive: S3Archive, bucket: Bucket, proxy: FaultProxy, folder: Path
+) -> None:
     proxy.faults.append(Fault("no_metadata", "HeadObject", times=9))
     proved(archive, bucket, folder, store(archive, folder))
 
 
 @pytest.mark.parametrize("size", ["folder", "large"])
 def test_an_object_that_is_not_what_was_sent_is_removed(
-    archive: S3Archive, bucket: Bucket, proxy: FaultProxy, folder: Path, size: str, request: pytest.FixtureRequest
+    archive: S3Archive,
+    bucket: Bucket,
+    proxy: FaultProxy,
+    folder: Path,
+    size: str,
+    request: pytest.FixtureRequest,
 ) -> None:
     request.getfixturevalue(size)
-    proxy.faults.append(Fault("wrong_etag", "CompleteMultipartUpload" if size == "large" else "PutObject"))
+    proxy.faults.append(
+        Fault("wrong_etag", "CompleteMultipartUpload" if size == "large" else "PutObject")
+    )
     with pytest.raises(NotDelivered, match=r"its ETag is not .*; the object was removed"):
         store(archive, folder)
     assert (bucket.keys(), bucket.unfinished()) == ([], [])
@@ -295,7 +327,9 @@ def test_a_checksum_that_the_service_has_is_compared(
     result = store(archive, large)
     content = bucket.read(OBJECT)
     right = base64.b64encode(
-        zlib.crc32(content).to_bytes(4, "big") if name.endswith("crc32") else hashlib.sha256(content).digest()
+        zlib.crc32(content).to_bytes(4, "big")
+        if name.endswith("crc32")
+        else hashlib.sha256(content).digest()
     ).decode()
     proxy.faults.append(Fault("header", "HeadObject", code=f"{name}: {right}"))
     assert store(archive, large) == result
@@ -339,7 +373,9 @@ def test_without_the_right_to_list_uploads_archives_are_stored_all_the_same(
 
 @pytest.mark.usefixtures("once")
 @pytest.mark.parametrize("share", [0.1, 0.3])
-@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(n, marks=pytest.mark.slow) for n in range(3, 40))])
+@pytest.mark.parametrize(
+    "seed", [*range(3), *(pytest.param(n, marks=pytest.mark.slow) for n in range(3, 40))]
+)
 def test_whatever_goes_wrong_the_archive_is_whole_or_not_there(
     archive: S3Archive, bucket: Bucket, proxy: FaultProxy, large: Path, seed: int, share: float
 ) -> None:
@@ -350,7 +386,7 @@ def test_whatever_goes_wrong_the_archive_is_whole_or_not_there(
             result = store(archive, large)
             break
         except NotDelivered:
-            for key in bucket.keys():  # noqa: SIM118 a bucket is no dict
+            for key in bucket.keys():  # noqa: SIM118
                 assert zipfile.ZipFile(io.BytesIO(bucket.read(key))).testzip() is None
     proxy.calm()
     if result is not None and bucket.unfinished() == []:
@@ -359,7 +395,7 @@ def test_whatever_goes_wrong_the_archive_is_whole_or_not_there(
     proved(archive, bucket, large, store(archive, large))
 
 
-# --- being stopped ----------------------------------------------------------------------------------------------------
+# --- being stopped --------------------------------------------------------------------------------
 
 
 class Cancelled(Exception):
@@ -368,7 +404,12 @@ class Cancelled(Exception):
 
 @pytest.mark.parametrize("after", [0.0, 0.5, 1.0])
 def test_cancelled_by_its_heartbeat_it_leaves_nothing(
-    archive: S3Archive, bucket: Bucket, large: Path, after: float, part_size: int, monkeypatch: pytest.MonkeyPatch
+    archive: S3Archive,
+    bucket: Bucket,
+    large: Path,
+    after: float,
+    part_size: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("crawler_lifecycle.adapters.archive.zip.packing.BEAT_S", 0)
 
@@ -413,13 +454,14 @@ def test_a_cancelled_activity_leaves_nothing(
     assert (bucket.keys(), bucket.unfinished()) == ([], [])
 
 
-# --- others at work ---------------------------------------------------------------------------------------------------
+# --- others at work -------------------------------------------------------------------------------
 
 
 def test_a_living_exporter_of_the_same_key_and_those_of_other_keys_are_left_alone(
     bucket: Bucket, proxy: FaultProxy, folder: Path
 ) -> None:
-    archive = S3Archive(f"s3://{bucket.name}/exports/crawls", quiet_s=60)  # it may stand still, and lives
+    # It may stand still, and lives.
+    archive = S3Archive(f"s3://{bucket.name}/exports/crawls", quiet_s=60)
     client, where = bucket.client, {"Bucket": bucket.name, "Key": OBJECT}
     living = client.create_multipart_upload(**where)["UploadId"]
     others = [f"{OBJECT}.other", OBJECT.replace("/1/", "/2/"), OBJECT.replace("/7-", "/77-")]

@@ -21,7 +21,9 @@ BLIND = CLEAN | {"troubles": ["cluster tasks could not be compared: 503"]}
 def test_the_exit_code_says_whether_something_is_left(
     crawlctl: Crawlctl, gateway: respx.MockRouter, report: dict[str, object], code: int
 ) -> None:
-    asked = gateway.post("/v1/audit").respond(200, json={"audit_id": "a", "report": report, "note": None})
+    asked = gateway.post("/v1/audit").respond(
+        200, json={"audit_id": "a", "report": report, "note": None}
+    )
     result = crawlctl("audit", "--repair")
     assert result.code == code, result.err
     assert asked.calls.last.request.content == b'{"repair":true,"unknown":"leave"}'
@@ -29,7 +31,9 @@ def test_the_exit_code_says_whether_something_is_left(
         assert "503" in result.err
 
 
-def test_an_audit_that_takes_longer_is_waited_for(crawlctl: Crawlctl, gateway: respx.MockRouter) -> None:
+def test_an_audit_that_takes_longer_is_waited_for(
+    crawlctl: Crawlctl, gateway: respx.MockRouter
+) -> None:
     gateway.post("/v1/audit").respond(202, json=GOING_ON)
     answers = [
         problem(404, "audit_not_found", "there is no report yet"),
@@ -42,9 +46,13 @@ def test_an_audit_that_takes_longer_is_waited_for(crawlctl: Crawlctl, gateway: r
     assert asked.calls.last.request.url.params["audit_id"] == "0190-audit"
 
 
-def test_an_audit_that_nobody_carries_out_is_given_up(crawlctl: Crawlctl, gateway: respx.MockRouter) -> None:
+def test_an_audit_that_nobody_carries_out_is_given_up(
+    crawlctl: Crawlctl, gateway: respx.MockRouter
+) -> None:
     gateway.post("/v1/audit").respond(202, json=GOING_ON)
-    gateway.get("/v1/audit").mock(return_value=problem(404, "audit_not_found", "there is no report yet"))
+    gateway.get("/v1/audit").mock(
+        return_value=problem(404, "audit_not_found", "there is no report yet")
+    )
     result = crawlctl("audit", "--timeout", "0.01s")
     assert result.code == 7
     assert "role audit" in result.err
@@ -54,7 +62,9 @@ def test_an_audit_that_nobody_carries_out_is_given_up(crawlctl: Crawlctl, gatewa
 def test_a_person_says_what_becomes_of_what_no_row_knows(
     crawlctl: Crawlctl, gateway: respx.MockRouter, option: str, unknown: str
 ) -> None:
-    asked = gateway.post("/v1/audit").respond(200, json={"audit_id": "a", "report": CLEAN, "note": None})
+    asked = gateway.post("/v1/audit").respond(
+        200, json={"audit_id": "a", "report": CLEAN, "note": None}
+    )
     assert crawlctl("audit", option).code == 0
     assert json.loads(asked.calls.last.request.content) == {"repair": False, "unknown": unknown}
     assert crawlctl("audit", "--adopt", "--end-unknown").code == 2

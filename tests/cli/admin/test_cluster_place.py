@@ -32,12 +32,16 @@ def test_what_is_not_given_is_left_to_the_settings(monkeypatch: pytest.MonkeyPat
 
 def test_a_wrong_setting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LIFECYCLE_CLUSTER__READ_S", "soon")
-    with pytest.raises(CommandFailed, match="LIFECYCLE_CLUSTER__READ_S: 'soon' is not allowed") as caught:
+    with pytest.raises(
+        CommandFailed, match="LIFECYCLE_CLUSTER__READ_S: 'soon' is not allowed"
+    ) as caught:
         ClusterAccess().settings()
     assert caught.value.code is Exit.USAGE
 
 
-def test_parts_of_the_stack_get_the_cluster_and_pods_no_token_for_a_gateway_they_cannot_reach(tmp_path: Path) -> None:
+def test_parts_of_the_stack_get_the_cluster_and_pods_no_token_for_a_gateway_they_cannot_reach(
+    tmp_path: Path,
+) -> None:
     place = ClusterAccess(tmp_path / "kubeconfig", None, "night", "crawl.test/demo", "10.88.0.1")
     plan = layout.Layout(tmp_path, PORTS, kubernetes=place)
     env = plan.environment(tmp_path / "crawlers.yaml")
@@ -49,7 +53,11 @@ def test_parts_of_the_stack_get_the_cluster_and_pods_no_token_for_a_gateway_they
     known = plan.addresses()
     assert known["site"] == f"http://10.88.0.1:{PORTS['site']}"
     assert known["gateway"] == f"http://127.0.0.1:{PORTS['gateway']}"
-    assert (known["cluster"], known["cluster_namespace"], known["image"]) == ("kubernetes", "night", "crawl.test/demo")
+    assert (known["cluster"], known["cluster_namespace"], known["image"]) == (
+        "kubernetes",
+        "night",
+        "crawl.test/demo",
+    )
     site = plan.parts(env)["site"].command
     assert site[site.index("--host") + 1] == "10.88.0.1"
 
@@ -67,7 +75,9 @@ def test_examples_in_images_are_where_their_image_has_them(tmp_path: Path) -> No
     examples = layout.examples_dir()
     assert examples is not None
     target = tmp_path / "crawlers.yaml"
-    layout.write_crawlers(examples / "crawlers.yaml", target, "http://10.88.0.1:8400", in_images=True)
+    layout.write_crawlers(
+        examples / "crawlers.yaml", target, "http://10.88.0.1:8400", in_images=True
+    )
     written = {crawler["name"]: crawler for crawler in yaml.safe_load(target.read_text())}
     assert written["services"]["project"] == layout.IMAGE_PROJECT
     dockerfile = (examples.parent / "images/crawler/Dockerfile").read_text()
@@ -76,13 +86,17 @@ def test_examples_in_images_are_where_their_image_has_them(tmp_path: Path) -> No
 
 
 def test_examples_without_an_image_are_refused_before_anything_starts(tmp_path: Path) -> None:
-    stack = Stack(layout.Layout(tmp_path / "state", PORTS, kubernetes=ClusterAccess(namespace="night")))
+    stack = Stack(
+        layout.Layout(tmp_path / "state", PORTS, kubernetes=ClusterAccess(namespace="night"))
+    )
     with pytest.raises(CommandFailed, match="the example crawlers need an image") as caught:
         stack._catalogues()
     assert caught.value.code is Exit.USAGE
 
 
-@pytest.mark.parametrize("option", ["--kubeconfig", "--context", "--namespace", "--image", "--address"])
+@pytest.mark.parametrize(
+    "option", ["--kubeconfig", "--context", "--namespace", "--image", "--address"]
+)
 def test_options_for_pods_want_the_cluster_named(crawlctl: Crawlctl, option: str) -> None:
     done = crawlctl("dev", option, "10.0.0.1")
     assert done.code == Exit.USAGE

@@ -1,4 +1,6 @@
-"""``crawlctl cluster release``: it tells first, lets go of what waits, and says what it could not do."""
+"""``crawlctl cluster release``: it tells first, lets go of what waits, and says what it could not
+do.
+"""
 
 from __future__ import annotations
 
@@ -42,14 +44,25 @@ def pod(api: FakeApiServer, name: str, *, run: int = 7, phase: str = "Succeeded"
     """A pod as the cluster shows it; ended an hour ago unless it runs."""
     ended = phase in ("Succeeded", "Failed")
     at = (NOW - timedelta(hours=1)).isoformat().replace("+00:00", "Z")
-    state = {"terminated": {"exitCode": 0, "finishedAt": at}} if ended else {"running": {"startedAt": at}}
-    own = {labels.MANAGED_BY: labels.MANAGER, labels.RUN: str(run), labels.TASK: "0", labels.ATTEMPT: "1"}
+    state = (
+        {"terminated": {"exitCode": 0, "finishedAt": at}}
+        if ended
+        else {"running": {"startedAt": at}}
+    )
+    own = {
+        labels.MANAGED_BY: labels.MANAGER,
+        labels.RUN: str(run),
+        labels.TASK: "0",
+        labels.ATTEMPT: "1",
+    }
     meta: dict[str, Any] = {"name": name, "namespace": "crawls", "labels": own if labelled else {}}
     meta["finalizers"] = [labels.FINALIZER] if finalizers is None else finalizers
     if deleted:
         meta |= {"deletionTimestamp": at, "deletionGracePeriodSeconds": 30}
     status = {"phase": phase, "containerStatuses": [{"name": labels.CONTAINER, "state": state}]}
-    api.store.create(PODS, ("crawls", name), {"metadata": meta, "spec": {"nodeName": "n1"}, "status": status})
+    api.store.create(
+        PODS, ("crawls", name), {"metadata": meta, "spec": {"nodeName": "n1"}, "status": status}
+    )
 
 
 def finalizers(api: FakeApiServer, name: str) -> list[str]:
@@ -62,14 +75,26 @@ def test_without_yes_it_tells_and_changes_nothing(api: FakeApiServer, release: A
     done = release()
     assert done.code == Exit.DONE
     assert done.out.splitlines()[0].split() == ["POD", "RUN", "TASK", "STATE", "RELEASE"]
-    assert done.out.splitlines()[1].split() == ["ended", "7", "0", "Succeeded,", "ended", "1", "h", "ago", "-"]
+    assert done.out.splitlines()[1].split() == [
+        "ended",
+        "7",
+        "0",
+        "Succeeded,",
+        "ended",
+        "1",
+        "h",
+        "ago",
+        "-",
+    ]
     assert "runs" not in done.out, "it still executes, and its end will be evidence"
     assert "nothing was changed" in done.err
     assert "next: crawlctl cluster release --yes" in done.err
     assert api.count("PATCH") == 0
 
 
-def test_it_lets_go_of_what_ended_and_leaves_the_finalizers_of_others(api: FakeApiServer, release: Any) -> None:
+def test_it_lets_go_of_what_ended_and_leaves_the_finalizers_of_others(
+    api: FakeApiServer, release: Any
+) -> None:
     pod(api, "ended", finalizers=[OTHER, labels.FINALIZER])
     pod(api, "failed", phase="Failed")
     pod(api, "runs", phase="Running")
@@ -83,10 +108,16 @@ def test_it_lets_go_of_what_ended_and_leaves_the_finalizers_of_others(api: FakeA
     assert finalizers(api, "free") == [OTHER]
 
 
-def test_a_pod_that_was_only_waiting_for_us_is_gone_afterwards(api: FakeApiServer, release: Any) -> None:
+def test_a_pod_that_was_only_waiting_for_us_is_gone_afterwards(
+    api: FakeApiServer, release: Any
+) -> None:
     pod(api, "deleted", phase="Running", deleted=True)
     assert release("--yes").code == Exit.DONE
-    assert [p for p in api.store.find(PODS) if labels.FINALIZER in (p["metadata"].get("finalizers") or [])] == []
+    assert [
+        p
+        for p in api.store.find(PODS)
+        if labels.FINALIZER in (p["metadata"].get("finalizers") or [])
+    ] == []
 
 
 def test_all_takes_what_executes_and_warns_of_it(api: FakeApiServer, release: Any) -> None:
@@ -112,7 +143,9 @@ def test_labels_that_somebody_took_away_hide_no_pod(api: FakeApiServer, release:
     assert finalizers(api, "bare") == []
 
 
-def test_many_pods_are_read_in_pages(api: FakeApiServer, release: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_pods_are_read_in_pages(
+    api: FakeApiServer, release: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(cluster, "PROGRESS_EVERY", 400)
     for n in range(620):
         pod(api, f"pod-{n:04}", run=n % 5)
@@ -131,17 +164,23 @@ def test_twice_is_no_error(api: FakeApiServer, release: Any) -> None:
     assert "no pod in crawls waits for our finalizer" in again.err
 
 
-def test_a_namespace_that_is_not_there_is_no_empty_success(api: FakeApiServer, release: Any) -> None:
+def test_a_namespace_that_is_not_there_is_no_empty_success(
+    api: FakeApiServer, release: Any
+) -> None:
     done = release("--namespace", "night", "--yes")
     assert done.code == Exit.NOT_FOUND
     assert "the cluster has no namespace 'night'" in done.err
 
 
-def test_a_pod_that_is_gone_meanwhile_and_another_under_its_name(api: FakeApiServer, release: Any) -> None:
+def test_a_pod_that_is_gone_meanwhile_and_another_under_its_name(
+    api: FakeApiServer, release: Any
+) -> None:
     pod(api, "ended")
     api.faults.add("PATCH", "/pods/ended", Answer(404, 'pods "ended" not found'))
     assert release("--yes", "-o", "json").json["pods"][0]["released"] is False
-    api.faults.add("PATCH", "/pods/ended", Answer(409, "the UID in the precondition is another one"))
+    api.faults.add(
+        "PATCH", "/pods/ended", Answer(409, "the UID in the precondition is another one")
+    )
     done = release("--yes")
     assert "already gone 1" in done.err
     assert finalizers(api, "ended") == [labels.FINALIZER]
@@ -156,7 +195,9 @@ def test_what_the_server_asks_to_wait_for_is_waited_for(api: FakeApiServer, rele
     assert finalizers(api, "ended") == []
 
 
-def test_one_that_cannot_be_released_keeps_none_of_the_others(api: FakeApiServer, release: Any) -> None:
+def test_one_that_cannot_be_released_keeps_none_of_the_others(
+    api: FakeApiServer, release: Any
+) -> None:
     pod(api, "first")
     pod(api, "second")
     api.faults.add("PATCH", "/pods/first", Answer(500, "etcd is away"), times=None)

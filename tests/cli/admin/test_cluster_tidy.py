@@ -1,4 +1,6 @@
-"""``crawlctl cluster tidy``: it tells first, removes what is old and exported, and keeps everything else."""
+"""``crawlctl cluster tidy``: it tells first, removes what is old and exported, and keeps everything
+else.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,14 @@ class Fleet:
         self.world = World(store, clock)
         self.count = 0
 
-    def run(self, *, days: float, export: str | None = "exported", note: str | None = None, live: bool = False) -> int:
+    def run(
+        self,
+        *,
+        days: float,
+        export: str | None = "exported",
+        note: str | None = None,
+        live: bool = False,
+    ) -> int:
         """A run that ended so many days ago, and its files."""
         self.count += 1
         self.world.clock.now = NOW - timedelta(days=days)
@@ -44,7 +53,11 @@ class Fleet:
         if not live:
             self.world.finish(fence, failed=[0])
         if export is not None and not live:
-            result = ExportResult("file:///archive.zip", 1, 1, "0" * 64, None) if export == "exported" else None
+            result = (
+                ExportResult("file:///archive.zip", 1, 1, "0" * 64, None)
+                if export == "exported"
+                else None
+            )
             self.store.exports.record_export(fence, export, result, note)
         self.leave(str(fence.run))
         self.world.clock.now = NOW
@@ -59,8 +72,12 @@ class Fleet:
             (folder / "file").write_text("x")
 
     def there(self) -> set[str]:
-        """The runs of which anything still lies there, and other names under which something does."""
-        lies = [path.relative_to(self.volume).parts for path in self.volume.rglob("*") if path.is_file()]
+        """The runs of which anything still lies there, and other names under which something
+        does.
+        """
+        lies = [
+            path.relative_to(self.volume).parts for path in self.volume.rglob("*") if path.is_file()
+        ]
         found = {parts[1]: RunRef.named(parts[1]) for parts in lies}
         return {name if ref is None else str(ref.run_id) for name, ref in found.items()}
 
@@ -101,7 +118,11 @@ def states(result: Result) -> dict[str, str]:
 
 
 def test_without_yes_it_tells_and_changes_nothing(fleet: Fleet, tidy: Any) -> None:
-    old, recent, failed = fleet.run(days=20), fleet.run(days=2), fleet.run(days=20, export="failed", note="no bucket")
+    old, recent, failed = (
+        fleet.run(days=20),
+        fleet.run(days=2),
+        fleet.run(days=20, export="failed", note="no bucket"),
+    )
     fleet.leave("999")
     before = fleet.there()
     done = tidy()
@@ -110,14 +131,18 @@ def test_without_yes_it_tells_and_changes_nothing(fleet: Fleet, tidy: Any) -> No
     assert fleet.store.runs.properties(old) == []
     head, *lines = [line.split() for line in done.out.splitlines()]
     assert head == ["RUN", "CRAWLER", "ENDED", "STATE", "WHY", "REMOVAL"]
-    assert [line[0] for line in lines] == [str(old), str(failed), "999"], f"{recent} is only counted"
+    assert [line[0] for line in lines] == [str(old), str(failed), "999"], (
+        f"{recent} is only counted"
+    )
     assert "no bucket" in done.out
     assert "found 4 runs: 1 old, 1 recent, 1 not exported, 1 unknown" in done.err
     assert "nothing was changed\nnext: crawlctl cluster tidy --yes" in done.err
 
 
 def test_files_of_another_run_of_the_same_number_are_told_and_stay(fleet: Fleet, tidy: Any) -> None:
-    """The number was given out again, by a restored database: what lies there is of the run before."""
+    """The number was given out again, by a restored database: what lies there is of the run
+    before.
+    """
     old = fleet.run(days=20)
     fleet.leave(other := str(run_ref(old)))
     done = tidy("--yes", "-o", "json")
@@ -152,7 +177,12 @@ def test_it_removes_what_is_old_and_keeps_everything_else(fleet: Fleet, tidy: An
     done = tidy("--yes", "-o", "json")
     assert done.code == Exit.DONE
     unknown = dict.fromkeys(("999", "007", "lost+found", "99999999999999999999"), "unknown")
-    assert states(done) == {str(old): "old", str(empty): "old", **{str(k): v for k, v in kept.items()}, **unknown}
+    assert states(done) == {
+        str(old): "old",
+        str(empty): "old",
+        **{str(k): v for k, v in kept.items()},
+        **unknown,
+    }
     assert (done.json["removed"], done.json["failed"]) == (2, 0)
     assert [row["run_id"] for row in done.json["runs"] if row["removed"]] == [old, empty]
     assert fleet.there() == {*map(str, kept), *unknown}
@@ -195,7 +225,9 @@ def test_nothing_is_there(fleet: Fleet, tidy: Any) -> None:
     ]
 
 
-def test_a_run_that_is_resumed_in_this_moment_is_kept(fleet: Fleet, tidy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_is_resumed_in_this_moment_is_kept(
+    fleet: Fleet, tidy: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run_id = fleet.run(days=20)
     really = FileRetentionStore.give_up_files
 
@@ -210,7 +242,9 @@ def test_a_run_that_is_resumed_in_this_moment_is_kept(fleet: Fleet, tidy: Any, m
     assert fleet.there() == {str(run_id)}
 
 
-def test_two_at_once_remove_everything_once(fleet: Fleet, tidy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_at_once_remove_everything_once(
+    fleet: Fleet, tidy: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The second one comes when the first has put a run aside."""
     runs = [fleet.run(days=20) for _ in range(3)]
     really, codes = VolumePlace.remove, list[int]()
@@ -229,7 +263,9 @@ def test_two_at_once_remove_everything_once(fleet: Fleet, tidy: Any, monkeypatch
     assert [value.split()[0] for value in values] == ["done"] * 3
 
 
-def test_one_that_was_killed_is_ended_by_the_next(fleet: Fleet, tidy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_was_killed_is_ended_by_the_next(
+    fleet: Fleet, tidy: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Killed(BaseException):
         pass
 
@@ -243,7 +279,9 @@ def test_one_that_was_killed_is_ended_by_the_next(fleet: Fleet, tidy: Any, monke
         with pytest.raises(Killed):
             tidy("--yes")
     assert fleet.there() != set()
-    assert fleet.store.exports.begin_export(fleet.fence(run_id)) == 1, "nobody reads what is half gone"
+    assert fleet.store.exports.begin_export(fleet.fence(run_id)) == 1, (
+        "nobody reads what is half gone"
+    )
     assert tidy("--yes").code == Exit.DONE
     assert fleet.there() == set()
 
@@ -263,7 +301,9 @@ def test_what_cannot_be_removed_is_told_and_does_not_keep_the_others(
     done = tidy("--yes", "-o", "json")
     assert done.code == Exit.ERROR
     assert (done.json["removed"], done.json["failed"]) == (1, 1)
-    assert "Input/output error" in next(row["trouble"] for row in done.json["runs"] if row["run_id"] == first)
+    assert "Input/output error" in next(
+        row["trouble"] for row in done.json["runs"] if row["run_id"] == first
+    )
     assert fleet.there() == {str(first)}, second
     assert fleet.store.runs.properties(first) == [], "nothing was given up"
 
@@ -276,7 +316,9 @@ def test_nothing_is_mounted(fleet: Fleet, tidy: Any) -> None:
     assert "mount the volume that crawl pods write to" in done.err
 
 
-def test_no_database_no_removal(fleet: Fleet, tidy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_database_no_removal(
+    fleet: Fleet, tidy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without the database every run would be unknown."""
     fleet.run(days=20)
     monkeypatch.setenv("LIFECYCLE_DATABASE__URL", f"sqlite:///{tmp_path}/other.db")
@@ -290,13 +332,26 @@ def test_no_database_no_removal(fleet: Fleet, tidy: Any, tmp_path: Path, monkeyp
     ("name", "value", "said"),
     [
         ("CLUSTER__KIND", "local", "crawlctl cluster tidy only removes files of crawl pods"),
-        ("CLUSTER__VOLUME_PATH", None, "LIFECYCLE_CLUSTER__VOLUME_PATH, LIFECYCLE_CLUSTER__FILES_URL: none of them"),
-        ("CLUSTER__FILES_URL", "file:///x", "LIFECYCLE_CLUSTER__FILES_URL: 'file:///x' is not allowed"),
+        (
+            "CLUSTER__VOLUME_PATH",
+            None,
+            "LIFECYCLE_CLUSTER__VOLUME_PATH, LIFECYCLE_CLUSTER__FILES_URL: none of them",
+        ),
+        (
+            "CLUSTER__FILES_URL",
+            "file:///x",
+            "LIFECYCLE_CLUSTER__FILES_URL: 'file:///x' is not allowed",
+        ),
         ("DATABASE__URL", "oracle://x", "no usable database"),
     ],
 )
 def test_a_wrong_setting(
-    fleet: Fleet, tidy: Any, monkeypatch: pytest.MonkeyPatch, name: str, value: str | None, said: str
+    fleet: Fleet,
+    tidy: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    value: str | None,
+    said: str,
 ) -> None:
     if value is None:
         monkeypatch.delenv(f"LIFECYCLE_{name}")
@@ -307,7 +362,7 @@ def test_a_wrong_setting(
     assert said in done.err
 
 
-# --- object storage ------------------------------------------------------------------------------------------------
+# --- object storage -------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -353,13 +408,17 @@ def test_the_bucket_refuses(fleet: Fleet, tidy: Any, bucket: Bucket, proxy: Faul
     assert "cannot be listed" in done.err
 
 
-def test_a_stop_in_the_middle_leaves_nothing_half(fleet: Fleet, tidy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_in_the_middle_leaves_nothing_half(
+    fleet: Fleet, tidy: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An export that wants to begin while a run is given up finds it whole, or given up."""
     run_id, seen = fleet.run(days=20), list[int]()
     really = VolumePlace.put_aside
 
     def put_aside(self: VolumePlace, which: RunRef) -> None:
-        asking = threading.Thread(target=lambda: seen.append(fleet.store.exports.begin_export(fleet.fence(run_id))))
+        asking = threading.Thread(
+            target=lambda: seen.append(fleet.store.exports.begin_export(fleet.fence(run_id)))
+        )
         asking.start()
         asking.join(0.3)
         assert seen == [], "it waits"

@@ -1,4 +1,6 @@
-"""``crawlctl db``: every state of a database is answered in words, and nothing is changed that should not be."""
+"""``crawlctl db``: every state of a database is answered in words, and nothing is changed that
+should not be.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ pytestmark = pytest.mark.processes
 
 def db(url: str, *words: str) -> subprocess.CompletedProcess[str]:
     """``crawlctl db …`` on this database."""
-    return in_process.crawlctl("db", *words, env={**os.environ, "LIFECYCLE_DATABASE__URL": url}, folder=Path())
+    return in_process.crawlctl(
+        "db", *words, env={**os.environ, "LIFECYCLE_DATABASE__URL": url}, folder=Path()
+    )
 
 
 def test_an_empty_database_becomes_current_and_stays_so(tmp_path: Path) -> None:
@@ -28,7 +32,10 @@ def test_an_empty_database_becomes_current_and_stays_so(tmp_path: Path) -> None:
     assert "already" in db(url, "upgrade").stderr
     assert db(url, "check").returncode == 0
     assert db(url, "current").stdout.strip() == head_version()
-    assert json.loads(db(url, "current", "-o", "json").stdout) == {"schema": head_version(), "needed": head_version()}
+    assert json.loads(db(url, "current", "-o", "json").stdout) == {
+        "schema": head_version(),
+        "needed": head_version(),
+    }
 
 
 @pytest.mark.parametrize(
@@ -39,16 +46,24 @@ def test_an_empty_database_becomes_current_and_stays_so(tmp_path: Path) -> None:
         (None, 0, f"9999, which is newer than this build's {head_version()} and works with it"),
     ],
 )
-def test_a_newer_database_is_left_alone(tmp_path: Path, works_from: str | None, code: int, said: str) -> None:
+def test_a_newer_database_is_left_alone(
+    tmp_path: Path, works_from: str | None, code: int, said: str
+) -> None:
     file = tmp_path / "runs.db"
     url = f"sqlite:///{file}"
     db(url, "upgrade")
     with closing(sqlite_files.connect(file)) as connection, connection:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
-        connection.execute("UPDATE schema_compatibility SET works_from = coalesce(?, works_from)", (works_from,))
+        connection.execute(
+            "UPDATE schema_compatibility SET works_from = coalesce(?, works_from)", (works_from,)
+        )
     for verb in ("check", "upgrade"):
         done = db(url, verb)
-        assert (done.returncode, said in done.stderr, "9999" in done.stderr) == (code, True, True), done.stderr
+        assert (done.returncode, said in done.stderr, "9999" in done.stderr) == (
+            code,
+            True,
+            True,
+        ), done.stderr
         assert "Traceback" not in done.stderr
     assert db(url, "current").stdout.strip() == "9999"
 
@@ -64,11 +79,16 @@ def test_a_database_that_cannot_be_used_is_named(url: str, code: int, words: str
     assert "Traceback" not in done.stderr
 
 
-def test_a_database_of_an_older_build_is_named_and_created_anew_on_demand_alone(tmp_path: Path) -> None:
+def test_a_database_of_an_older_build_is_named_and_created_anew_on_demand_alone(
+    tmp_path: Path,
+) -> None:
     url = f"sqlite:///{tmp_path / 'runs.db'}"
     db(url, "upgrade")
     refused = db(url, "upgrade", "--recreate")
-    assert (refused.returncode, "--recreate would delete all records" in refused.stderr) == (4, True), refused.stderr
+    assert (refused.returncode, "--recreate would delete all records" in refused.stderr) == (
+        4,
+        True,
+    ), refused.stderr
     with closing(sqlite_files.connect(tmp_path / "runs.db")) as connection, connection:
         connection.execute("DROP TABLE graph")
     for verb in ("check", "upgrade"):

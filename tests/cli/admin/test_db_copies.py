@@ -1,4 +1,6 @@
-"""``crawlctl db backup`` and ``crawlctl db restore``: whole copies, also in a storm, and nothing else is put back."""
+"""``crawlctl db backup`` and ``crawlctl db restore``: whole copies, also in a storm, and nothing
+else is put back.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,10 @@ def fill(file: Path, name: str) -> None:
 
 def runs(file: Path) -> list[str]:
     with closing(sqlite_files.connect(file, "ro")) as database:
-        return [name for (name,) in database.execute("SELECT request_id FROM run_history ORDER BY run_id")]
+        return [
+            name
+            for (name,) in database.execute("SELECT request_id FROM run_history ORDER BY run_id")
+        ]
 
 
 def damaged(file: Path, first: int = 10, pages: int = 40) -> None:
@@ -75,7 +80,9 @@ def damaged(file: Path, first: int = 10, pages: int = 40) -> None:
 def storm(file: Path, writers: int = 2) -> Iterator[None]:
     command = (sys.executable, "-c", STORM, sqlite_url(file))
     processes = [
-        subprocess.Popen((*command, f"w{number}"), cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        subprocess.Popen(
+            (*command, f"w{number}"), cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
         for number in range(writers)
     ]
     try:
@@ -89,10 +96,12 @@ def storm(file: Path, writers: int = 2) -> Iterator[None]:
             process.communicate(timeout=60)
 
 
-# --- backup ----------------------------------------------------------------------------------------------------------
+# --- backup ---------------------------------------------------------------------------------------
 
 
-def test_copies_in_a_storm_are_whole_and_of_one_moment(crawlctl: Crawlctl, file: Path, tmp_path: Path) -> None:
+def test_copies_in_a_storm_are_whole_and_of_one_moment(
+    crawlctl: Crawlctl, file: Path, tmp_path: Path
+) -> None:
     made = [tmp_path / f"copy-{number}.db" for number in range(5)]
     with storm(file):
         until = time.monotonic() + 60
@@ -121,7 +130,9 @@ def test_copies_in_a_storm_are_whole_and_of_one_moment(crawlctl: Crawlctl, file:
     assert counts == sorted(set(counts)), "each has more than the one before"
 
 
-def test_a_copy_is_never_written_over_a_file(crawlctl: Crawlctl, file: Path, tmp_path: Path) -> None:
+def test_a_copy_is_never_written_over_a_file(
+    crawlctl: Crawlctl, file: Path, tmp_path: Path
+) -> None:
     copy = tmp_path / "copy.db"
     copy.write_text("precious")
     result = crawlctl("db", "backup", str(copy), "--url", sqlite_url(file))
@@ -131,7 +142,9 @@ def test_a_copy_is_never_written_over_a_file(crawlctl: Crawlctl, file: Path, tmp
     assert sorted(path.name for path in tmp_path.iterdir()) == [file.parent.name, "copy.db"]
 
 
-def test_no_copy_is_made_of_a_damaged_database(crawlctl: Crawlctl, file: Path, tmp_path: Path) -> None:
+def test_no_copy_is_made_of_a_damaged_database(
+    crawlctl: Crawlctl, file: Path, tmp_path: Path
+) -> None:
     damaged(file)
     result = crawlctl("db", "backup", str(tmp_path / "copy.db"), "--url", sqlite_url(file))
     assert (result.code, "was not copied" in result.err) == (4, True)
@@ -143,17 +156,22 @@ def test_a_server_is_copied_with_its_own_tools(crawlctl: Crawlctl, verb: str) ->
     result = crawlctl("db", verb, "a copy.sql", "--url", "mysql://ann:secret@db.example/runs")
     assert result.code == 2
     address = "--host=db.example --port=3306 --user=ann --password runs"
-    assert f"mysqldump --single-transaction --hex-blob --no-tablespaces {address} > 'a copy.sql'" in result.err
+    assert (
+        f"mysqldump --single-transaction --hex-blob --no-tablespaces {address} > 'a copy.sql'"
+        in result.err
+    )
     assert f"mysql {address} < 'a copy.sql'" in result.err
     assert "secret" not in result.err
     wrong = crawlctl("db", verb, "copy.db", "--url", "oracle://x/y")
     assert (wrong.code, "LIFECYCLE_DATABASE__URL" in wrong.err) == (2, True)
 
 
-# --- restore ---------------------------------------------------------------------------------------------------------
+# --- restore --------------------------------------------------------------------------------------
 
 
-def test_a_copy_is_put_back_and_the_former_files_are_kept(crawlctl: Crawlctl, file: Path, tmp_path: Path) -> None:
+def test_a_copy_is_put_back_and_the_former_files_are_kept(
+    crawlctl: Crawlctl, file: Path, tmp_path: Path
+) -> None:
     copy, url = tmp_path / "copy.db", sqlite_url(file)
     assert crawlctl("db", "backup", str(copy), "--url", url).code == 0
     fill(file, "r2")
@@ -161,7 +179,9 @@ def test_a_copy_is_put_back_and_the_former_files_are_kept(crawlctl: Crawlctl, fi
     with closing(sqlite_files.connect(file)) as database:
         database.execute("UPDATE run_history SET request_id = 'r3' WHERE request_id = 'r2'")
         database.commit()
-        kept = {suffix: file.with_name(file.name + suffix).read_bytes() for suffix in ("-wal", "-shm")}
+        kept = {
+            suffix: file.with_name(file.name + suffix).read_bytes() for suffix in ("-wal", "-shm")
+        }
     for suffix, content in kept.items():
         file.with_name(file.name + suffix).write_bytes(content)
     result = crawlctl("db", "restore", str(copy), "--url", url)
@@ -169,15 +189,21 @@ def test_a_copy_is_put_back_and_the_former_files_are_kept(crawlctl: Crawlctl, fi
     assert "next: crawlctl dev" in result.err
     assert (runs(file), runs(copy), copy.exists()) == (["r1"], ["r1"], True)
     (aside,) = (
-        path for path in file.parent.glob("*.replaced-*") if "-wal" not in path.name and "-shm" not in path.name
+        path
+        for path in file.parent.glob("*.replaced-*")
+        if "-wal" not in path.name and "-shm" not in path.name
     )
     assert str(aside) in result.err
     assert runs(aside)[0] == "r1"
-    assert Path(f"{aside}-wal").exists(), "the log goes with its database, and is not applied to the next"
+    assert Path(f"{aside}-wal").exists(), (
+        "the log goes with its database, and is not applied to the next"
+    )
     assert file.with_name("lifecycle.db.restored").read_text() == str(copy)
 
 
-def test_a_damaged_file_and_a_missing_one_are_replaced(crawlctl: Crawlctl, file: Path, tmp_path: Path) -> None:
+def test_a_damaged_file_and_a_missing_one_are_replaced(
+    crawlctl: Crawlctl, file: Path, tmp_path: Path
+) -> None:
     copy, url = tmp_path / "copy.db", sqlite_url(file)
     assert crawlctl("db", "backup", str(copy), "--url", url).code == 0
     file.write_bytes(b"no database" * 1000)
@@ -228,12 +254,16 @@ def test_what_is_no_usable_copy_is_refused(
                 database.execute("UPDATE alembic_version SET version_num = '9999'")
                 database.execute("UPDATE schema_compatibility SET works_from = '9998'")
     result = crawlctl("db", "restore", str(copy), "--url", url)
-    assert (result.code, said in result.err, "Traceback" in result.err) == (4, True, False), result.err
+    assert (result.code, said in result.err, "Traceback" in result.err) == (4, True, False), (
+        result.err
+    )
     assert file.read_bytes() == before
     assert [path.name for path in file.parent.iterdir()] == [file.name], "no draft is left"
 
 
-def test_an_older_copy_is_upgraded_before_it_replaces_anything(crawlctl: Crawlctl, file: Path, tmp_path: Path) -> None:
+def test_an_older_copy_is_upgraded_before_it_replaces_anything(
+    crawlctl: Crawlctl, file: Path, tmp_path: Path
+) -> None:
     copy, config = tmp_path / "copy.db", schema_version._config()
     with schema_version._changing(sqlite_url(copy)) as connection:
         config.attributes["connection"] = connection
@@ -245,7 +275,7 @@ def test_an_older_copy_is_upgraded_before_it_replaces_anything(crawlctl: Crawlct
     assert runs(file) == []
 
 
-# --- the daily copies of crawlctl dev --------------------------------------------------------------------------------
+# --- the daily copies of crawlctl dev -------------------------------------------------------------
 
 
 def test_three_daily_copies_are_kept_and_errors_are_only_told(file: Path) -> None:
@@ -265,7 +295,9 @@ def test_three_daily_copies_are_kept_and_errors_are_only_told(file: Path) -> Non
     copies.make(file, say=said.append)
     assert len(said) == 1
     assert "there is no copy of today" in said[0]
-    assert sorted(path.name for path in folder.iterdir()) == names[:-1], "a damaged file pushes no whole copy out"
+    assert sorted(path.name for path in folder.iterdir()) == names[:-1], (
+        "a damaged file pushes no whole copy out"
+    )
 
 
 def test_a_damaged_file_is_told_with_its_newest_whole_copy(file: Path) -> None:
@@ -282,4 +314,6 @@ def test_a_damaged_file_is_told_with_its_newest_whole_copy(file: Path) -> None:
     whole = folder / "lifecycle-2026-01-02.db"
     assert told.value.why == f"its newest whole copy is {whole}"
     assert told.value.next_step is not None
-    assert told.value.next_step.startswith(f"crawlctl db restore '{whole}' --url {sqlite_url(file)}")
+    assert told.value.next_step.startswith(
+        f"crawlctl db restore '{whole}' --url {sqlite_url(file)}"
+    )

@@ -1,4 +1,6 @@
-"""``crawlctl db prune``: it tells first, removes what nobody needs of old runs, and goes on where it was stopped."""
+"""``crawlctl db prune``: it tells first, removes what nobody needs of old runs, and goes on where
+it was stopped.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ class Fleet:
         fence = self.world.deployed(f"r{self.count}", tasks)
         self.world.execute(fence)
         rows = self.store.tasks.list_tasks(fence.run_id)
-        self.store.looks.save_details(fence, [Details(task.task_id, "the end of a log") for task in rows])
+        self.store.looks.save_details(
+            fence, [Details(task.task_id, "the end of a log") for task in rows]
+        )
         if not live:
             self.world.finish(fence, failed=[0])
         for event in self.store.events.events_after(0, 10_000, fence.run_id):
@@ -71,7 +75,11 @@ def prune(crawlctl: Crawlctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def rows(result: Result, what: str) -> dict[str, int]:
-    return {row["table"]: row["rows"] for row in result.json["tables"] if row["what"] == what and row["rows"]}
+    return {
+        row["table"]: row["rows"]
+        for row in result.json["tables"]
+        if row["what"] == what and row["rows"]
+    }
 
 
 def test_without_yes_it_tells_and_changes_nothing(fleet: Fleet, prune: Any) -> None:
@@ -115,16 +123,24 @@ def test_it_removes_what_it_told_and_nothing_else(fleet: Fleet, prune: Any) -> N
 def test_forms(fleet: Fleet, prune: Any) -> None:
     fleet.run(days=20)
     assert prune("-o", "name").out == ""
-    assert prune("-o", "name", "--older-than", "7d").out.split() == ["outbox_event", "outbox_delivery", "task_log"]
+    assert prune("-o", "name", "--older-than", "7d").out.split() == [
+        "outbox_event",
+        "outbox_delivery",
+        "task_log",
+    ]
     assert "next: crawlctl db prune --older-than 10d --yes" in prune("--older-than", "10d").err
-    assert prune("-o", "name", "--older-than", "30d", "--logs-older-than", "7d").out.split() == ["task_log"]
+    assert prune("-o", "name", "--older-than", "30d", "--logs-older-than", "7d").out.split() == [
+        "task_log"
+    ]
     told = prune("--older-than", "30d", "--logs-older-than", "7d").err
     assert "next: crawlctl db prune --older-than 30d --logs-older-than 7d --yes" in told
     assert len(prune("-o", "jsonl").out.splitlines()) >= len(GOES) + len(NEVER)
     assert "next:" not in prune().err
 
 
-def test_chunks_and_a_line_about_the_progress(fleet: Fleet, prune: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_and_a_line_about_the_progress(
+    fleet: Fleet, prune: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for _ in range(4):
         fleet.run(days=100)
     monkeypatch.setattr(adapter, "CHUNK", 5)
@@ -167,7 +183,9 @@ def test_a_wrong_age(fleet: Fleet, prune: Any, text: str, said: str) -> None:
 class TestTrouble:
     """The database does not always answer."""
 
-    def test_a_chunk_is_tried_again(self, fleet: Fleet, prune: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_chunk_is_tried_again(
+        self, fleet: Fleet, prune: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         old, failures, pauses = fleet.run(days=100), [1, 2, 3], list[float]()
         really = Pruner.remove
 

@@ -1,4 +1,6 @@
-"""``crawlctl token``: tokens that the database keeps are made, listed and revoked, and wrong ones are named."""
+"""``crawlctl token``: tokens that the database keeps are made, listed and revoked, and wrong ones
+are named.
+"""
 
 from __future__ import annotations
 
@@ -24,17 +26,27 @@ def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_a_token_is_shown_once_and_its_hash_is_kept(url: str, crawlctl: Crawlctl) -> None:
     made = crawlctl("token", "create", "ci", "--role", "operate", "--expires", "90d", "--by", "ann")
-    assert (made.code, made.out.startswith("crawl_"), "shown only once" in made.err) == (0, True, True)
+    assert (made.code, made.out.startswith("crawl_"), "shown only once" in made.err) == (
+        0,
+        True,
+        True,
+    )
     token = made.out.strip()
     with closing(open_store(url)) as store:
         [live] = store.tokens.list_tokens()
-        assert (live.sha256, live.project, live.expires_at) == (digest(token), "default", NOW + timedelta(days=90))
-    more = crawlctl("token", "create", "all", "--role", "admin", "--project", "*", "-o", "json").json
+        assert (live.sha256, live.project, live.expires_at) == (
+            digest(token),
+            "default",
+            NOW + timedelta(days=90),
+        )
+    more = crawlctl(
+        "token", "create", "all", "--role", "admin", "--project", "*", "-o", "json"
+    ).json
     assert (more["project"], more["expires_at"], more["token"][:6]) == ("*", None, "crawl_")
     listed = crawlctl("token", "list", "-o", "json")
-    assert [(one["name"], one["state"], one["created_by"]) for one in listed.json["tokens"]][1:] == [
-        ("ci", "valid", "ann")
-    ]
+    assert [(one["name"], one["state"], one["created_by"]) for one in listed.json["tokens"]][
+        1:
+    ] == [("ci", "valid", "ann")]
     ended = crawlctl("token", "revoke", "ci", "--by", "bob")
     assert (ended.code, "revoked" in ended.out) == (0, True)
     said = crawlctl("token", "list", "-o", "wide").out + listed.out
@@ -47,23 +59,41 @@ def test_a_token_is_shown_once_and_its_hash_is_kept(url: str, crawlctl: Crawlctl
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        ("create c/i --role read", Exit.USAGE, "name: 'c/i' is not allowed; use 1 to 64 of letters"),
+        (
+            "create c/i --role read",
+            Exit.USAGE,
+            "name: 'c/i' is not allowed; use 1 to 64 of letters",
+        ),
         ("create ci --role king", Exit.USAGE, "king"),
         ("create ci", Exit.USAGE, "--role"),
         ("create ci --role read --project A", Exit.USAGE, "project: 'A' is not allowed"),
         ("create ci --role read --expires soon", Exit.USAGE, "give a duration such as 90s"),
         ("create ci --role read --expires 7", Exit.USAGE, "--expires '7' is not a time"),
-        ("create ci --role read --expires 2026-11-20T12:00Z", Exit.USAGE, "is over; next: give a later time"),
+        (
+            "create ci --role read --expires 2026-11-20T12:00Z",
+            Exit.USAGE,
+            "is over; next: give a later time",
+        ),
         ("create ci --role read --expires 0d", Exit.USAGE, "is over"),
         ("create ci --role read --expires 99999999d", Exit.USAGE, "2100"),
         ("create ci --role read --expires 50000d", Exit.USAGE, "2100"),
-        ("create taken --role read", Exit.NOT_IN_THIS_STATE, "token 'taken' exists already; revoke it first"),
+        (
+            "create taken --role read",
+            Exit.NOT_IN_THIS_STATE,
+            "token 'taken' exists already; revoke it first",
+        ),
         ("create file --role read", Exit.USAGE, "name: 'file' is a name of the tokens file"),
         ("revoke nobody", Exit.NOT_IN_THIS_STATE, "keeps no token 'nobody'; crawlctl token list"),
     ],
 )
 def test_what_cannot_be_is_named_with_its_cure(
-    url: str, tmp_path: Path, crawlctl: Crawlctl, monkeypatch: pytest.MonkeyPatch, words: str, code: Exit, says: str
+    url: str,
+    tmp_path: Path,
+    crawlctl: Crawlctl,
+    monkeypatch: pytest.MonkeyPatch,
+    words: str,
+    code: Exit,
+    says: str,
 ) -> None:
     assert url
     file = tmp_path / "tokens.toml"

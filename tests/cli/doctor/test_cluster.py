@@ -1,4 +1,6 @@
-"""The doctor on a Kubernetes cluster: each thing that can be wrong is named with its cure, and nothing is changed."""
+"""The doctor on a Kubernetes cluster: each thing that can be wrong is named with its cure, and
+nothing is changed.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def look(api: FakeApiServer, **settings: Any) -> list[Line]:
     given = {"kind": "kubernetes", "kubeconfig": api.kubeconfig(), "read_s": 1.0} | settings
     known = Settings.model_validate({"cluster": given})
     lines = cluster.check_cluster(Context(known, Sources({}), Redactor(set())))
-    assert not [r for r in api.requests if r.method not in ("GET", "POST")], "who looks changes nothing"
+    assert not [r for r in api.requests if r.method not in ("GET", "POST")], (
+        "who looks changes nothing"
+    )
     assert all(one.cure for one in lines if one.level != "ok")
     return [replace(one, text=one.text.replace(api.url, "https://cluster.test")) for one in lines]
 
@@ -49,7 +53,9 @@ def of(lines: list[Line], check: str) -> list[tuple[str, str]]:
     return [(one.level, one.text) for one in lines if one.check == check]
 
 
-def test_a_cluster_on_which_everything_is_right(api: FakeApiServer, snapshot: SnapshotAssertion) -> None:
+def test_a_cluster_on_which_everything_is_right(
+    api: FakeApiServer, snapshot: SnapshotAssertion
+) -> None:
     lines = look(api)
     assert [one.level for one in lines] == ["ok"] * len(lines)
     assert [(one.check, one.text) for one in lines if one.check != "clock"] == snapshot
@@ -58,7 +64,9 @@ def test_a_cluster_on_which_everything_is_right(api: FakeApiServer, snapshot: Sn
 
 def look_for(api: FakeApiServer, services: str) -> list[Line]:
     """What the doctor finds about the rights of the accounts in that namespace."""
-    known = Settings.model_validate({"cluster": {"kind": "kubernetes", "kubeconfig": api.kubeconfig(), "read_s": 1.0}})
+    known = Settings.model_validate(
+        {"cluster": {"kind": "kubernetes", "kubeconfig": api.kubeconfig(), "read_s": 1.0}}
+    )
     lines = cluster.check_cluster(Context(known, Sources({}), Redactor(set()), services=services))
     return [one for one in lines if one.check == "rights"]
 
@@ -68,7 +76,9 @@ def test_the_rights_of_each_account_are_asked_for(api: FakeApiServer) -> None:
         "every service account of fleet-a has its rights in crawls"
     ]
     asked = [r.body["spec"] for r in api.requests if r.path.endswith("/subjectaccessreviews")]
-    assert {one["user"] for one in asked} == {f"system:serviceaccount:fleet-a:{name}" for name in rbac.COMPONENTS}
+    assert {one["user"] for one in asked} == {
+        f"system:serviceaccount:fleet-a:{name}" for name in rbac.COMPONENTS
+    }
     groups = ["system:authenticated", "system:serviceaccounts", "system:serviceaccounts:fleet-a"]
     assert all(one["groups"] == groups for one in asked)
     api.deny("delete", "pods")
@@ -90,7 +100,14 @@ def test_who_may_not_ask_for_the_rights_of_others_hears_it_and_its_own(api: Fake
 
 @pytest.mark.parametrize(
     ("version", "level"),
-    [("v1.29.9-eks-1", "bad"), ("v1.30.0", "ok"), ("v1.4.0", "bad"), ("v2.0", "ok"), ("odd", "ok"), ("", "ok")],
+    [
+        ("v1.29.9-eks-1", "bad"),
+        ("v1.30.0", "ok"),
+        ("v1.4.0", "bad"),
+        ("v2.0", "ok"),
+        ("odd", "ok"),
+        ("", "ok"),
+    ],
 )
 def test_a_cluster_that_is_too_old_is_named(api: FakeApiServer, version: str, level: str) -> None:
     api.routes.version = {"gitVersion": version}
@@ -100,12 +117,14 @@ def test_a_cluster_that_is_too_old_is_named(api: FakeApiServer, version: str, le
         assert lines[1][1].startswith(f"Kubernetes {version} is too old: ")
 
 
-# --- reaching it ---------------------------------------------------------------------------------------------------
+# --- reaching it ----------------------------------------------------------------------------------
 
 
 def test_nobody_listens(api: FakeApiServer, tmp_path: Path, closed_port: Callable[[], int]) -> None:
     file = tmp_path / "gone"
-    file.write_text(api.kubeconfig().read_text().replace(api.url, f"http://127.0.0.1:{closed_port()}"))
+    file.write_text(
+        api.kubeconfig().read_text().replace(api.url, f"http://127.0.0.1:{closed_port()}")
+    )
     ((level, text),) = of(look(api, kubeconfig=file), "cluster")
     assert level == "bad"
     assert "the Kubernetes API did not answer" in text
@@ -140,7 +159,9 @@ class Off:
 
 
 @pytest.mark.parametrize(("off", "level"), [(0.0, "ok"), (-3.0, "warn"), (5.0, "bad")])
-def test_a_clock_that_is_off(api: FakeApiServer, monkeypatch: pytest.MonkeyPatch, off: float, level: str) -> None:
+def test_a_clock_that_is_off(
+    api: FakeApiServer, monkeypatch: pytest.MonkeyPatch, off: float, level: str
+) -> None:
     build = kube.api_of
     monkeypatch.setattr(kube, "api_of", lambda settings: Off(build(settings), off))
     ((found, text),) = of(look(api), "clock")
@@ -148,7 +169,7 @@ def test_a_clock_that_is_off(api: FakeApiServer, monkeypatch: pytest.MonkeyPatch
     assert "the Kubernetes API" in text
 
 
-# --- the namespace -------------------------------------------------------------------------------------------------
+# --- the namespace --------------------------------------------------------------------------------
 
 
 def test_no_namespace(api: FakeApiServer) -> None:
@@ -161,7 +182,9 @@ def test_no_namespace(api: FakeApiServer) -> None:
 
 
 def test_a_namespace_on_its_way_out(api: FakeApiServer) -> None:
-    api.store.update(NAMESPACES, ("", "crawls"), lambda found: found["status"].update(phase="Terminating"))
+    api.store.update(
+        NAMESPACES, ("", "crawls"), lambda found: found["status"].update(phase="Terminating")
+    )
     (line,) = [one for one in look(api) if one.check == "namespace"]
     assert (line.level, "is being deleted" in line.text) == ("bad", True)
     assert "crawlctl cluster release --namespace crawls" in str(line.cure)
@@ -172,36 +195,48 @@ def test_a_namespace_that_is_not_ours_to_read(api: FakeApiServer) -> None:
     assert of(look(api), "namespace")[0][0] == "warn"
 
 
-# --- rights --------------------------------------------------------------------------------------------------------
+# --- rights ---------------------------------------------------------------------------------------
 
 
 RIGHTS = sorted({one for role in rbac.ROLES.values() for one in role})
 
 
 @pytest.mark.parametrize("half", [0, 1])
-def test_each_missing_right_is_named_with_the_roles_that_grant_it(api: FakeApiServer, half: int) -> None:
+def test_each_missing_right_is_named_with_the_roles_that_grant_it(
+    api: FakeApiServer, half: int
+) -> None:
     """One half of them is missing, then the other: what is there is not named."""
     missing = sorted({(one.verb, one.resource, one.name) for one in RIGHTS})[half::2]
     for verb, resource, name in missing:
         api.deny(verb, resource, name or ("crawls" if resource == "namespaces" else None))
     found = [one for one in look(api) if one.check == "rights"]
     for right in RIGHTS:
-        exactly = re.compile(rf"{re.escape(str(right))}(,|:| in )")  # and not the same of another group
+        # And not the same of another group.
+        exactly = re.compile(rf"{re.escape(str(right))}(,|:| in )")
         lines = [one for one in found if exactly.search(one.text)]
         lacking = (right.verb, right.resource, right.name) in missing
         roles = {name for name, granted in rbac.ROLES.items() if lacking and right in granted}
-        assert {name for name in rbac.ROLES if any(f"(Role {name}" in str(one.cure) for one in lines)} == roles, right
-        assert {one.level for one in lines} <= ({"warn"} if right in rbac.DISPENSABLE else {"bad"}), right
+        assert {
+            name for name in rbac.ROLES if any(f"(Role {name}" in str(one.cure) for one in lines)
+        } == roles, right
+        assert {one.level for one in lines} <= (
+            {"warn"} if right in rbac.DISPENSABLE else {"bad"}
+        ), right
 
 
 def test_a_component_asks_for_its_own_rights_only(api: FakeApiServer) -> None:
     me = b'{"kind": "SelfSubjectReview", "status": {"userInfo": {"username": "system:serviceaccount:x:gateway"}}}'
     api.faults.add("POST", "selfsubjectreviews", Garbage(me), times=None)
     api.deny("delete", "jobs")
-    assert of(look(api), "rights") == [("ok", "gateway has its rights, checked as system:serviceaccount:x:gateway")]
+    assert of(look(api), "rights") == [
+        ("ok", "gateway has its rights, checked as system:serviceaccount:x:gateway")
+    ]
     api.deny("get", "pods/log")
     ((level, text),) = of(look(api), "rights")
-    assert (level, text) == ("bad", "gateway: system:serviceaccount:x:gateway may not get pods/log in crawls")
+    assert (level, text) == (
+        "bad",
+        "gateway: system:serviceaccount:x:gateway may not get pods/log in crawls",
+    )
 
 
 def in_the_pod_of(api: FakeApiServer, account: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,7 +253,9 @@ def test_in_a_components_pod_what_it_cannot_reach_is_not_checked(
 ) -> None:
     """Otherwise it would end badly in every pod: the network lets none of them reach everything."""
     in_the_pod_of(api, account, monkeypatch)
-    known = Settings.model_validate({"cluster": {"kind": "kubernetes", "kubeconfig": api.kubeconfig()}})
+    known = Settings.model_validate(
+        {"cluster": {"kind": "kubernetes", "kubeconfig": api.kubeconfig()}}
+    )
     every = _checks(known)
     chosen, (line,) = _here(every, Context(known, Sources({}), Redactor(set())))
     assert {check.name for check in chosen} == component.OWN | component.USES[account]
@@ -237,8 +274,12 @@ def test_a_namespace_is_read_by_those_whose_role_says_so(
     assert [found for found, _ in of(look(api), "namespace")] == [level]
 
 
-def test_anywhere_else_everything_is_checked(api: FakeApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    known = Settings.model_validate({"cluster": {"kind": "kubernetes", "kubeconfig": api.kubeconfig(), "read_s": 1.0}})
+def test_anywhere_else_everything_is_checked(
+    api: FakeApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = Settings.model_validate(
+        {"cluster": {"kind": "kubernetes", "kubeconfig": api.kubeconfig(), "read_s": 1.0}}
+    )
     context = Context(known, Sources({}), Redactor(set()))
     every = _checks(known)
     assert _here(every, context) == (every, ())
@@ -279,4 +320,6 @@ def test_a_component_is_known_by_the_name_of_its_pod(
 
 def test_an_old_cluster_keeps_our_name_to_itself(api: FakeApiServer) -> None:
     api.faults.add("POST", "selfsubjectreviews", Answer(404), times=None)
-    assert of(look(api), "rights") == [("ok", "every component has its rights, checked as an unknown account")]
+    assert of(look(api), "rights") == [
+        ("ok", "every component has its rights, checked as an unknown account")
+    ]

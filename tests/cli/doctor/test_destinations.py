@@ -1,4 +1,6 @@
-"""The doctor on the places of supporting files: each way of not being able to use them is named with its cure."""
+"""The doctor on the places of supporting files: each way of not being able to use them is named
+with its cure.
+"""
 
 from __future__ import annotations
 
@@ -44,9 +46,15 @@ def found(**cluster: Any) -> list[Line]:
 
 
 def test_it_is_one_of_the_checks() -> None:
-    of = {kind: Settings.model_validate({"cluster": {"kind": kind}}) for kind in ("local", "kubernetes")}
+    of = {
+        kind: Settings.model_validate({"cluster": {"kind": kind}})
+        for kind in ("local", "kubernetes")
+    }
     looks = {kind: [check.look for check in _checks(one)] for kind, one in of.items()}
-    assert (destinations.check_files in looks["kubernetes"], destinations.check_files in looks["local"]) == (
+    assert (
+        destinations.check_files in looks["kubernetes"],
+        destinations.check_files in looks["local"],
+    ) == (
         True,
         False,
     )
@@ -57,10 +65,12 @@ def test_it_is_one_of_the_checks() -> None:
 
 
 def test_no_place_at_all(who: dict[str, str | None]) -> None:
-    assert look() == [("warn", "supporting files are lost with their pods: no storage is set for them")]
+    assert look() == [
+        ("warn", "supporting files are lost with their pods: no storage is set for them")
+    ]
 
 
-# --- object storage ------------------------------------------------------------------------------------------------
+# --- object storage -------------------------------------------------------------------------------
 
 
 def test_a_bucket_with_every_right(bucket: Bucket, who: dict[str, str | None]) -> None:
@@ -77,7 +87,12 @@ def test_a_bucket_with_every_right(bucket: Bucket, who: dict[str, str | None]) -
     ],
 )
 def test_in_a_pod_what_its_component_does(
-    bucket: Bucket, proxy: FaultProxy, who: dict[str, str | None], mine: str, said: str, asked: set[str]
+    bucket: Bucket,
+    proxy: FaultProxy,
+    who: dict[str, str | None],
+    mine: str,
+    said: str,
+    asked: set[str],
 ) -> None:
     who["name"] = mine
     assert look(files_url=f"s3://{bucket.name}") == [("ok", f"s3://{bucket.name}/ can be {said}")]
@@ -104,13 +119,20 @@ def test_a_gateway_that_may_not_remove_leaves_one_probe_however_often(
     ],
 )
 def test_each_missing_right_is_named(
-    bucket: Bucket, proxy: FaultProxy, who: dict[str, str | None], operation: str, level: str, said: str
+    bucket: Bucket,
+    proxy: FaultProxy,
+    who: dict[str, str | None],
+    operation: str,
+    level: str,
+    said: str,
 ) -> None:
     proxy.faults = [Fault("status", operation, times=9)]
     wrong = [line for line in found(files_url=f"s3://{bucket.name}/tasks") if line.level != "ok"]
     assert [line.level for line in wrong] == [level]
     assert said in wrong[0].text
-    assert wrong[0].cure == "give the credentials the permissions that docs/kubernetes-files.md lists"
+    assert (
+        wrong[0].cure == "give the credentials the permissions that docs/kubernetes-files.md lists"
+    )
 
 
 def test_there_is_no_such_bucket(proxy: FaultProxy, who: dict[str, str | None]) -> None:
@@ -132,14 +154,16 @@ def test_a_url_that_is_none(who: dict[str, str | None]) -> None:
     assert (level, text) == ("bad", "LIFECYCLE_CLUSTER__FILES_URL: 'gs://bucket' is not allowed")
 
 
-# --- shared volume -------------------------------------------------------------------------------------------------
+# --- shared volume --------------------------------------------------------------------------------
 
 
 def test_a_volume_is_tried_by_the_exports_alone() -> None:
     assert look(volume_claim="files") == []
 
 
-def test_with_both_the_exports_read_from_the_bucket(bucket: Bucket, who: dict[str, str | None]) -> None:
+def test_with_both_the_exports_read_from_the_bucket(
+    bucket: Bucket, who: dict[str, str | None]
+) -> None:
     who["name"] = "worker-export"
     both = {"files_url": f"s3://{bucket.name}", "volume_claim": "files"}
     assert [level for level, _ in look(**both)] == ["ok"]

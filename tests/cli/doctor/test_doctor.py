@@ -1,4 +1,6 @@
-"""The doctor: what each finding means, that none hides another, and that looking changes nothing."""
+"""The doctor: what each finding means, that none hides another, and that looking changes
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,11 @@ from typing import Any
 
 import pytest
 import yaml
-from temporalio.api.workflowservice.v1 import DescribeNamespaceResponse, DescribeTaskQueueResponse, ListWorkersResponse
+from temporalio.api.workflowservice.v1 import (
+    DescribeNamespaceResponse,
+    DescribeTaskQueueResponse,
+    ListWorkersResponse,
+)
 from temporalio.service import RPCError, RPCStatusCode
 
 from crawler_lifecycle import sqlite_files
@@ -48,7 +54,12 @@ SECRET = "correct-horse-battery"
 
 
 @pytest.fixture
-def doctor(crawlctl: Crawlctl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, closed_port: Callable[[], int]) -> Any:
+def doctor(
+    crawlctl: Crawlctl,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    closed_port: Callable[[], int],
+) -> Any:
     """Call ``crawlctl doctor`` where nothing of the machine's own set-up can be found."""
     monkeypatch.setenv("TEMPORAL_ADDRESS", f"127.0.0.1:{closed_port()}")
     monkeypatch.setenv("TEMPORAL_CONFIG_FILE", str(tmp_path / "none.toml"))
@@ -68,7 +79,12 @@ def doctor(crawlctl: Crawlctl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, 
 
 #: Variables of the fixture that say where parts are.
 NAMED = (
-    *("LIFECYCLE_DATABASE__URL", "LIFECYCLE_SCHEDULER__URL", "LIFECYCLE_ARCHIVE__URL", "LIFECYCLE_GATEWAY__URL"),
+    *(
+        "LIFECYCLE_DATABASE__URL",
+        "LIFECYCLE_SCHEDULER__URL",
+        "LIFECYCLE_ARCHIVE__URL",
+        "LIFECYCLE_GATEWAY__URL",
+    ),
     *("TEMPORAL_ADDRESS", "TEMPORAL_CONFIG_FILE"),
 )
 
@@ -78,7 +94,7 @@ def found(result: Result, check: str) -> list[tuple[str, str]]:
     return [(one["level"], one["text"]) for one in result.json["checks"] if one["check"] == check]
 
 
-# --- the whole -----------------------------------------------------------------------------------------------------
+# --- the whole ------------------------------------------------------------------------------------
 
 
 def test_a_machine_on_which_nothing_runs(doctor: Any, tmp_path: Path) -> None:
@@ -94,8 +110,12 @@ def test_a_machine_on_which_nothing_runs(doctor: Any, tmp_path: Path) -> None:
 def test_fix_makes_the_schema(doctor: Any, tmp_path: Path) -> None:
     assert found(doctor(), "schema")[0][0] == "bad"
     # A slow machine may need longer for all tables than a person waits.
-    assert found(doctor("--fix", "--timeout", "20s"), "schema") == [("ok", f"empty -> {head_version()}")]
-    assert found(doctor(), "schema") == [("ok", f"version {head_version()}, which this build needs")]
+    assert found(doctor("--fix", "--timeout", "20s"), "schema") == [
+        ("ok", f"empty -> {head_version()}")
+    ]
+    assert found(doctor(), "schema") == [
+        ("ok", f"version {head_version()}, which this build needs")
+    ]
     with closing(sqlite_files.connect(tmp_path / "runs.db")) as connection, connection:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
     newer = f"9999, which is newer than this build's {head_version()} and works with it"
@@ -105,7 +125,9 @@ def test_fix_makes_the_schema(doctor: Any, tmp_path: Path) -> None:
     assert found(doctor(), "schema")[0][0] == found(doctor("--fix"), "schema")[0][0] == "bad"
 
 
-def test_a_database_that_can_only_be_read_is_bad(doctor: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_that_can_only_be_read_is_bad(
+    doctor: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(engine, "BUSY_TIMEOUT_S", 0.1)
     make_tables(f"sqlite:///{tmp_path}/runs.db")
     assert found(doctor(), "database")[0][0] == "ok"
@@ -184,21 +206,33 @@ def test_for_people(doctor: Any, crawlctl: Crawlctl) -> None:
     assert "cure: start it (crawlctl dev" in result.out
     assert "2 bad" in result.err
     shown = crawlctl("doctor", "--settings").out
-    assert shown.index("\nbad   temporal ") < shown.index("LIFECYCLE_CLUSTER__SLOTS"), "checks come first"
+    assert shown.index("\nbad   temporal ") < shown.index("LIFECYCLE_CLUSTER__SLOTS"), (
+        "checks come first"
+    )
     assert crawlctl("doctor", "-o", "name").out.split() == ["temporal", "schema"]
     assert len(crawlctl("doctor", "-o", "jsonl").out.splitlines()) == len(doctor().json["checks"])
     assert yaml.safe_load(crawlctl("doctor", "-o", "yaml").out)["summary"]["bad"] == 2
 
 
-def test_a_stack_of_dev_is_found_and_named(doctor: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stack_of_dev_is_found_and_named(
+    doctor: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / ".crawl").mkdir()
-    known = {"database": f"sqlite:///{tmp_path}/other.db", "temporal": "127.0.0.1:9", "archive": None}
+    known = {
+        "database": f"sqlite:///{tmp_path}/other.db",
+        "temporal": "127.0.0.1:9",
+        "archive": None,
+    }
     (tmp_path / ".crawl" / "dev.json").write_text(json.dumps(known))
-    assert "lifecycle.db" not in json.dumps(doctor().json["settings"]), "settings that name parts come first"
+    assert "lifecycle.db" not in json.dumps(doctor().json["settings"]), (
+        "settings that name parts come first"
+    )
     for name in NAMED:
         monkeypatch.delenv(name)
     result = doctor()
-    source = {one["name"]: one["source"] for one in result.json["settings"]}["LIFECYCLE_DATABASE__URL"]
+    source = {one["name"]: one["source"] for one in result.json["settings"]}[
+        "LIFECYCLE_DATABASE__URL"
+    ]
     assert source == str(tmp_path / ".crawl" / "dev.json")
     assert "127.0.0.1:9 cannot be reached" in found(result, "temporal")[0][1]
 
@@ -210,12 +244,18 @@ def test_temporal_of_other_programs_hides_no_stack_that_runs(
     """Who works with Temporal elsewhere has its variables in every shell."""
     (tmp_path / ".crawl").mkdir()
     started = start_time(os.getpid()) if runs else "before"
-    known = {"database": f"sqlite:///{tmp_path}/other.db", "temporal": "127.0.0.1:9", "namespace": "default"}
+    known = {
+        "database": f"sqlite:///{tmp_path}/other.db",
+        "temporal": "127.0.0.1:9",
+        "namespace": "default",
+    }
     known |= {"processes": {"temporal": os.getpid()}, "started": {"temporal": started}}
     (tmp_path / ".crawl" / "dev.json").write_text(json.dumps(known))
     for name in NAMED:
         monkeypatch.delenv(name)
-    result = doctor(TEMPORAL_ADDRESS="127.0.0.1:8", TEMPORAL_TLS="true", TEMPORAL_NAMESPACE="elsewhere")
+    result = doctor(
+        TEMPORAL_ADDRESS="127.0.0.1:8", TEMPORAL_TLS="true", TEMPORAL_NAMESPACE="elsewhere"
+    )
     port = 9 if runs else 8
     assert f"127.0.0.1:{port} cannot be reached" in found(result, "temporal")[0][1]
     assert ("other.db" in found(result, "schema")[0][1]) is runs
@@ -233,9 +273,17 @@ def test_a_gateway_of_elsewhere_is_not_checked_with_the_database_of_this_folder(
         (tmp_path / ".crawl" / "dev.json").write_text(json.dumps(known))
     for name in NAMED:
         monkeypatch.delenv(name)
-    for words, env in ((("--gateway", served.url), {}), ((), {"LIFECYCLE_GATEWAY__URL": served.url})):
+    for words, env in (
+        (("--gateway", served.url), {}),
+        ((), {"LIFECYCLE_GATEWAY__URL": served.url}),
+    ):
         result = doctor("--fix", *words, **env)
-        assert {one["check"] for one in result.json["checks"]} == {"settings", "component", "environment", "versions"}
+        assert {one["check"] for one in result.json["checks"]} == {
+            "settings",
+            "component",
+            "environment",
+            "versions",
+        }
         assert "only the address of a gateway is set" in found(result, "component")[0][1]
     assert not list(tmp_path.rglob("*.db"))
     if stack:
@@ -247,7 +295,9 @@ def test_a_gateway_of_elsewhere_is_not_checked_with_the_database_of_this_folder(
 def test_it_looks_where_this_stack_is(
     doctor: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closed_port: Callable[[], int]
 ) -> None:
-    known = {name: f"http://127.0.0.1:{closed_port()}" for name in ("scheduler", "gateway", "worker")}
+    known = {
+        name: f"http://127.0.0.1:{closed_port()}" for name in ("scheduler", "gateway", "worker")
+    }
     state = tmp_path / "elsewhere" / "state"
     state.mkdir(parents=True)
     known |= {"archive": (state / "archive").as_uri(), "events": (state / "events.jsonl").as_uri()}
@@ -258,14 +308,19 @@ def test_it_looks_where_this_stack_is(
     assert f"{state}/archive does not exist yet" in found(result, "archive")[0][1]
     assert str(state / "lifecycle.db") in found(result, "schema")[0][1]
     shown = {one["name"]: (one["value"], one["source"]) for one in result.json["settings"]}
-    assert shown["LIFECYCLE_CLUSTER__STATE_DIR"] == (str(state / "cluster"), str(state / "dev.json"))
+    assert shown["LIFECYCLE_CLUSTER__STATE_DIR"] == (
+        str(state / "cluster"),
+        str(state / "dev.json"),
+    )
 
 
 def test_empty_values_are_shown_as_they_are() -> None:
     def shown(value: object) -> str:
         return sources._shown("LIFECYCLE_X", value, Redactor([SECRET]))
 
-    assert [shown(value) for value in (None, [], "", ["a b", "c"], Path("a b/c"), ["x" + SECRET])] == [
+    assert [
+        shown(value) for value in (None, [], "", ["a b", "c"], Path("a b/c"), ["x" + SECRET])
+    ] == [
         *("-", "[]", '""', '["a b", "c"]', "a b/c"),
         '["' + Redactor([SECRET]).text("x" + SECRET) + '"]',
     ]
@@ -289,12 +344,27 @@ def test_packages_are_loaded_before_the_threads_of_checks_begin(
     doctor: Any, tmp_path: Path, closed_port: Callable[[], int]
 ) -> None:
     nowhere = f"http://127.0.0.1:{closed_port()}"
-    env = {**os.environ, "AWS_ENDPOINT_URL": nowhere, "AWS_REGION": "eu-west-1", "PYTHONPATH": str(ROOT)}
-    env |= {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": SECRET, "LIFECYCLE_EVENTS__URL": "eventbridge://bus"}
-    env |= {"LIFECYCLE_ARCHIVE__URL": "s3://bucket", "LIFECYCLE_PUSHER__APP_ID": "1", "LIFECYCLE_PUSHER__KEY": "key"}
+    env = {
+        **os.environ,
+        "AWS_ENDPOINT_URL": nowhere,
+        "AWS_REGION": "eu-west-1",
+        "PYTHONPATH": str(ROOT),
+    }
+    env |= {
+        "AWS_ACCESS_KEY_ID": "x",
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "LIFECYCLE_EVENTS__URL": "eventbridge://bus",
+    }
+    env |= {
+        "LIFECYCLE_ARCHIVE__URL": "s3://bucket",
+        "LIFECYCLE_PUSHER__APP_ID": "1",
+        "LIFECYCLE_PUSHER__KEY": "key",
+    }
     env |= {"LIFECYCLE_PUSHER__SECRET": SECRET, "LIFECYCLE_PUSHER__HOST": "127.0.0.1"}
     command = [sys.executable, "-c", LOADED_IN_THREADS]
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=True
+    )
     ours = {
         "crawler_lifecycle",
         "boto3",
@@ -317,7 +387,7 @@ def test_a_folder_without_a_stack(doctor: Any, tmp_path: Path) -> None:
     assert "crawlctl dev --state-dir" in result.err
 
 
-# --- running checks ------------------------------------------------------------------------------------------------
+# --- running checks -------------------------------------------------------------------------------
 
 
 def _context(**more: Any) -> Context:
@@ -326,7 +396,9 @@ def _context(**more: Any) -> Context:
 
 def test_a_check_that_crashes_or_hangs_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     # Time is up for the one that hangs, and not for those that answer.
-    monkeypatch.setattr(report, "time", SimpleNamespace(monotonic=iter([0.0, 60.0, 0.0, 0.0]).__next__))
+    monkeypatch.setattr(
+        report, "time", SimpleNamespace(monotonic=iter([0.0, 60.0, 0.0, 0.0]).__next__)
+    )
     held = threading.Event()
 
     def crash(_: Context) -> list[Line]:
@@ -339,26 +411,41 @@ def test_a_check_that_crashes_or_hangs_hides_no_other(monkeypatch: pytest.Monkey
     checks = [
         Check("hangs", hang, needs_settings=False),
         Check("crashes", crash, needs_settings=False),
-        Check("fine", lambda _: [Line("fine", "ok", "fine", "a cure that nobody needs")], needs_settings=False),
+        Check(
+            "fine",
+            lambda _: [Line("fine", "ok", "fine", "a cure that nobody needs")],
+            needs_settings=False,
+        ),
         Check("needs", crash),
     ]
     try:
         lines = list(report.run(checks, _context(limit_s=60)))
     finally:
         held.set()
-    assert [(line.check, line.level) for line in lines] == [("hangs", "bad"), ("crashes", "bad"), ("fine", "ok")]
+    assert [(line.check, line.level) for line in lines] == [
+        ("hangs", "bad"),
+        ("crashes", "bad"),
+        ("fine", "ok"),
+    ]
     assert "no answer within 60 s" in lines[0].text
     assert "ZeroDivisionError" in lines[1].text
     assert SECRET not in lines[1].text
     assert lines[2].cure is None
 
 
-# --- what findings mean --------------------------------------------------------------------------------------------
+# --- what findings mean ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("ahead", "uncertain", "level"),
-    [(0.3, 0.5, "ok"), (2.4, 0.5, "ok"), (3.0, 0.5, "warn"), (-3.0, 0.0, "warn"), (-3.6, 0.5, "bad"), (3600, 1, "bad")],
+    [
+        (0.3, 0.5, "ok"),
+        (2.4, 0.5, "ok"),
+        (3.0, 0.5, "warn"),
+        (-3.0, 0.0, "warn"),
+        (-3.6, 0.5, "bad"),
+        (3600, 1, "bad"),
+    ],
 )
 def test_clocks(ahead: float, uncertain: float, level: str) -> None:
     line = report.clock_line("the database", ahead, uncertain)
@@ -385,7 +472,9 @@ def test_packages(wanted: list[str], levels: list[str]) -> None:
 def test_search_attributes() -> None:
     fine = dict(names.SEARCH_ATTRIBUTES)
     assert temporal.attributes_problem(fine, "command") is None
-    missing = temporal.attributes_problem({k: v for k, v in fine.items() if k != "CrawlFlow"}, "command")
+    missing = temporal.attributes_problem(
+        {k: v for k, v in fine.items() if k != "CrawlFlow"}, "command"
+    )
     assert missing is not None
     assert "CrawlFlow" in missing.text
     assert "--fix" in str(missing.cure)
@@ -398,19 +487,29 @@ def test_search_attributes() -> None:
     ("version", "least", "is_old"),
     [
         *[("8.0.15", (8, 0), False), ("5.7.44-log", (8, 0), True)],
-        *[("10.11.0-MariaDB", (10, 11), False), ("11.4.2", (10, 11), False), ("10.6.23", (10, 11), True)],
+        *[
+            ("10.11.0-MariaDB", (10, 11), False),
+            ("11.4.2", (10, 11), False),
+            ("10.6.23", (10, 11), True),
+        ],
         *[("1.31.0-151.2", (1, 31), False), ("", (1, 31), False)],
     ],
 )
-def test_a_server_that_is_too_old_is_named(version: str, least: tuple[int, int], is_old: bool) -> None:
+def test_a_server_that_is_too_old_is_named(
+    version: str, least: tuple[int, int], is_old: bool
+) -> None:
     lines = report.old("database", "it", version, least, "it lacks something")
     assert bool(lines) is is_old
     if is_old:
         text = f"it {version} is too old: it lacks something"
-        assert lines == [report.bad("database", text, f"upgrade it to {least[0]}.{least[1]} or newer")]
+        assert lines == [
+            report.bad("database", text, f"upgrade it to {least[0]}.{least[1]} or newer")
+        ]
 
 
-def test_an_installation_is_checked_whatever_the_settings_say_of_the_cluster(doctor: Any, tmp_path: Path) -> None:
+def test_an_installation_is_checked_whatever_the_settings_say_of_the_cluster(
+    doctor: Any, tmp_path: Path
+) -> None:
     result = doctor("--cluster", LIFECYCLE_CLUSTER__KUBECONFIG=str(tmp_path / "none"))
     assert result.code == 1
     checks = {one["check"] for one in result.json["checks"]}
@@ -427,7 +526,9 @@ def _pollers(alive: int, version: Version = None) -> list[Poller]:
     ("pollers", "backlog", "age", "level"), [(0, 0, 0, "bad"), (2, 5, 3, "ok"), (2, 5, 90, "warn")]
 )
 def test_task_queues(pollers: int, backlog: int, age: float, level: str) -> None:
-    line = temporal.queue_line(Queue(names.QUEUE_CONTROL, "activities", _pollers(pollers), backlog, age))
+    line = temporal.queue_line(
+        Queue(names.QUEUE_CONTROL, "activities", _pollers(pollers), backlog, age)
+    )
     assert line.level == level
     assert level == "ok" or "crawlctl worker control" in str(line.cure)
 
@@ -436,18 +537,31 @@ def test_a_missing_worker_of_the_role_plans_is_told_by_that_name() -> None:
     line = temporal.queue_line(Queue(names.QUEUE_PLANS, "activities", []))
     assert (line.level, line.text.startswith("no worker of the role plans")) == ("warn", True)
     assert "LIFECYCLE_PLANS__MODULES" in str(line.cure)
-    waits = temporal.queue_line(Queue(names.QUEUE_PLANS, "activities", [], backlog=2, backlog_age_s=70.0))
+    waits = temporal.queue_line(
+        Queue(names.QUEUE_PLANS, "activities", [], backlog=2, backlog_age_s=70.0)
+    )
     assert (waits.level, "2 waiting" in waits.text) == ("bad", True)
     left = temporal.queue_line(Queue(names.QUEUE_PLANS, "activities", [Poller(None, 9.0, False)]))
     assert (left.level, "last seen 9 s ago" in left.text) == ("bad", True)
     functions = temporal.queue_line(Queue(names.QUEUE_FUNCTIONS, "activities", []))
-    assert (functions.level, "functions of graphs are not called" in functions.text) == ("warn", True)
+    assert (functions.level, "functions of graphs are not called" in functions.text) == (
+        "warn",
+        True,
+    )
     slow = temporal.queue_line(Queue(names.QUEUE_FUNCTIONS, "activities", _pollers(1), 9, 70.0))
     assert "LIFECYCLE_PLANS__FUNCTIONS" in str(slow.cure)
 
 
 def test_quotas_of_nobody_are_told(doctor: Any, tmp_path: Path) -> None:
-    keys = ("token:ci", "token:gone", "token:*", "pool:default", "pool:slow", "pool:lost", "project:shop")
+    keys = (
+        "token:ci",
+        "token:gone",
+        "token:*",
+        "pool:default",
+        "pool:slow",
+        "pool:lost",
+        "project:shop",
+    )
     quotas, pools = json.dumps({key: {"live_tasks": 1} for key in keys}), json.dumps({"slow": {}})
     lost = ("warn", "a quota is for pool lost, and there is no such pool")
     assert found(doctor(LIFECYCLE_QUOTAS=quotas, LIFECYCLE_POOLS=pools), "quotas") == [lost]
@@ -475,7 +589,9 @@ def test_a_wrong_quota_is_named(monkeypatch: pytest.MonkeyPatch, value: str, sai
 
 def test_a_worker_that_died_is_no_poller() -> None:
     dead = Poller(None, 9.2, False)
-    line = temporal.queue_line(Queue(names.QUEUE_CONTROL, "activities", [dead, Poller(None, 70.0, False)]))
+    line = temporal.queue_line(
+        Queue(names.QUEUE_CONTROL, "activities", [dead, Poller(None, 70.0, False)])
+    )
     assert (line.level, line.text) == (
         "bad",
         f"nobody polls {names.QUEUE_CONTROL} (activities): last seen 9 s ago",
@@ -507,7 +623,9 @@ def test_pollers_that_get_no_work_are_no_workers(
     level: str,
     cure: str | None,
 ) -> None:
-    line = temporal.queue_line(Queue(names.QUEUE_MAIN, "workflows", pollers, current=current, ramping=ramping))
+    line = temporal.queue_line(
+        Queue(names.QUEUE_MAIN, "workflows", pollers, current=current, ramping=ramping)
+    )
     assert line.level == level
     assert (line.cure is None) == (cure is None)
     assert cure is None or cure in str(line.cure)
@@ -516,14 +634,27 @@ def test_pollers_that_get_no_work_are_no_workers(
 class Listed:
     """A Temporal server with one worker, whose heartbeats are those of a clock that is behind ours.
 
-    ``polled_s`` seconds ago the worker asked for work; with ``behind_s=None`` the server has no heartbeat of it.
+    ``polled_s`` seconds ago the worker asked for work; with ``behind_s=None`` the server has no
+    heartbeat of it.
     """
 
     namespace = "default"
 
-    def __init__(self, behind_s: float | None, *, beats: bool, polled_s: float = 0.0, takes_beats: bool = True) -> None:
+    def __init__(
+        self,
+        behind_s: float | None,
+        *,
+        beats: bool,
+        polled_s: float = 0.0,
+        takes_beats: bool = True,
+    ) -> None:
         self.workflow_service = self
-        self._behind_s, self._beats, self._polled_s, self._takes_beats = behind_s, beats, polled_s, takes_beats
+        self._behind_s, self._beats, self._polled_s, self._takes_beats = (
+            behind_s,
+            beats,
+            polled_s,
+            takes_beats,
+        )
         self._first = time.time()
 
     async def describe_namespace(self, request: Any, retry: bool) -> DescribeNamespaceResponse:
@@ -550,7 +681,8 @@ class Listed:
 
 
 @pytest.mark.parametrize(
-    ("behind_s", "beats", "levels"), [(0, True, {"ok"}), (40, True, {"ok"}), (9, False, {"bad"}), (0, False, {"ok"})]
+    ("behind_s", "beats", "levels"),
+    [(0, True, {"ok"}), (40, True, {"ok"}), (9, False, {"bad"}), (0, False, {"ok"})],
 )
 async def test_a_worker_lives_by_its_heartbeats_whatever_its_clock_says(
     behind_s: float, beats: bool, levels: set[str], monkeypatch: pytest.MonkeyPatch
@@ -584,7 +716,7 @@ async def test_heartbeats_that_nobody_tells_are_no_silence(monkeypatch: pytest.M
     assert {line.level for line in lines if line.check == "workers"} == {"ok"}
 
 
-# --- database ------------------------------------------------------------------------------------------------------
+# --- database -------------------------------------------------------------------------------------
 
 FINE = {
     "log_bin": "ON",
@@ -622,7 +754,12 @@ def test_variables_of_a_server(name: str, value: str, level: str) -> None:
 
 
 def test_statement_format_without_a_log_is_harmless() -> None:
-    assert database.variable_lines(FINE | {"binlog_format": "STATEMENT", "log_bin": "OFF"}, Settings())[0].level == "ok"
+    assert (
+        database.variable_lines(
+            FINE | {"binlog_format": "STATEMENT", "log_bin": "OFF"}, Settings()
+        )[0].level
+        == "ok"
+    )
 
 
 def test_file_systems(tmp_path: Path) -> None:
@@ -665,7 +802,7 @@ def test_a_database_that_is_away(doctor: Any, closed_port: Callable[[], int]) ->
     assert SECRET not in result.out
 
 
-# --- destinations --------------------------------------------------------------------------------------------------
+# --- destinations ---------------------------------------------------------------------------------
 
 
 def test_an_archive_that_cannot_be_written_to(doctor: Any, tmp_path: Path) -> None:
@@ -683,11 +820,16 @@ def test_a_damaged_database_is_told_once(doctor: Any, tmp_path: Path) -> None:
     whole = file.read_bytes()
     told = "The database file is damaged"
     # Tables that no check reads, too; and what is no database at all.
-    for content in (whole[: 20 * 4096] + b"\xf5" * 40 * 4096 + whole[60 * 4096 :], b"no database" * 1000):
+    for content in (
+        whole[: 20 * 4096] + b"\xf5" * 40 * 4096 + whole[60 * 4096 :],
+        b"no database" * 1000,
+    ):
         file.write_bytes(content)
         result = doctor()
         lines = [one for one in result.json["checks"] if one["check"] in ("database", "schema")]
-        assert [(one["check"], one["level"], one["text"]) for one in lines] == [("database", "bad", told)]
+        assert [(one["check"], one["level"], one["text"]) for one in lines] == [
+            ("database", "bad", told)
+        ]
         assert lines[0]["cure"] == "put back a whole copy: crawlctl db restore FILE"
 
 

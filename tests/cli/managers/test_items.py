@@ -20,12 +20,19 @@ from crawler_lifecycle.features.managers.domain.manager import PAGE_BYTES, PAGE_
 from tests.cli.cli_answers import MANAGER, MANAGER_ENDED
 from tests.cli.cli_support import Crawlctl
 
-SHOPS = {"name": "shops", "kind": "command", "command": ["true"], "args": {"domain": {"required": True}, "page": {}}}
+SHOPS = {
+    "name": "shops",
+    "kind": "command",
+    "command": ["true"],
+    "args": {"domain": {"required": True}, "page": {}},
+}
 START = ("manager", "start", "--crawler", "shops", "--request-id", "k", "--each")
 OPEN = MANAGER | {"status": "INITIALIZING", "note": None}
 
 
-def take(gateway: respx.MockRouter, *, started: bool = True, answers: list[httpx.Response] | None = None) -> Any:
+def take(
+    gateway: respx.MockRouter, *, started: bool = True, answers: list[httpx.Response] | None = None
+) -> Any:
     """The gateway of a manager that takes items; every page that came, by its key."""
     gateway.get("/v1/crawlers").respond(json={"crawlers": [SHOPS]})
     if started:
@@ -37,7 +44,9 @@ def take(gateway: respx.MockRouter, *, started: bool = True, answers: list[httpx
             return answers.pop(0)
         body = json.loads(request.content)
         taken[request.headers["Idempotency-Key"]] = body
-        return httpx.Response(202, json={"manager_id": 3, "jobs": len(body["jobs"]), "new": len(body["jobs"])})
+        return httpx.Response(
+            202, json={"manager_id": 3, "jobs": len(body["jobs"]), "new": len(body["jobs"])}
+        )
 
     if started:
         gateway.post("/v1/managers/3/jobs").mock(side_effect=page)
@@ -48,9 +57,13 @@ def lines(*items: object) -> str:
     return "".join(json.dumps(item) + "\n" for item in items)
 
 
-def test_items_go_in_pages_and_the_last_one_seals(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
+def test_items_go_in_pages_and_the_last_one_seals(
+    gateway: respx.MockRouter, crawlctl: Crawlctl
+) -> None:
     taken = take(gateway)
-    Path("items.jsonl").write_text("\ufeff" + lines(*({"domain": f"d{n}"} for n in range(PAGE_ITEMS + 1))) + "\n")
+    Path("items.jsonl").write_text(
+        "\ufeff" + lines(*({"domain": f"d{n}"} for n in range(PAGE_ITEMS + 1))) + "\n"
+    )
     result = crawlctl(*START, "items.jsonl")
     assert result.code == 0, result.err
     assert [(key, len(body["jobs"]), body["seal"]) for key, body in taken.items()] == [
@@ -104,7 +117,12 @@ def test_a_blank_in_quotes_stays(gateway: respx.MockRouter, crawlctl: Crawlctl) 
         ("a.jsonl", b'{"domain": "a"}\n{"domain": "\xff"}\n', 2, "not valid UTF-8"),
         ("a.jsonl", b'{"domain": "a"}\n{"domain": "b", "domain": "c"}\n', 2, "given twice"),
         ("a.jsonl", b'{"domain": "a"}\n{"domain": NaN}\n', 2, "NaN"),
-        ("a.jsonl", b'{"domain": "a"}\n{"domain": "b", "pgae": "1"}\n', 2, "args.pgae: unknown argument"),
+        (
+            "a.jsonl",
+            b'{"domain": "a"}\n{"domain": "b", "pgae": "1"}\n',
+            2,
+            "args.pgae: unknown argument",
+        ),
         ("a.jsonl", b'{"domain": "a"}\n{"page": "1"}\n', 2, "args.domain: missing"),
         ("a.jsonl", b'{"domain": "a"}\n' + b"[" * 5000 + b"\n", 2, ""),
         ("a.jsonl", b'{"domain": "a"}\n{"domain": "' + b"x" * LINE_MAX + b'"}\n', 2, "bytes"),
@@ -157,7 +175,9 @@ def test_the_first_page_of_standard_input_is_checked_before_the_start(
 def test_a_page_is_sent_again_under_its_key_until_the_gateway_is_back(
     gateway: respx.MockRouter, crawlctl: Crawlctl
 ) -> None:
-    down = httpx.Response(503, json={"code": "store_unavailable", "detail": "the database cannot be reached"})
+    down = httpx.Response(
+        503, json={"code": "store_unavailable", "detail": "the database cannot be reached"}
+    )
     taken = take(gateway, answers=[down, down])
     Path("items.jsonl").write_text(lines({"domain": "a"}))
     result = crawlctl(*START, "items.jsonl")
@@ -166,7 +186,9 @@ def test_a_page_is_sent_again_under_its_key_until_the_gateway_is_back(
     assert result.err.count("trying again") == 1
 
 
-def test_what_the_gateway_refuses_is_told_with_its_line(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
+def test_what_the_gateway_refuses_is_told_with_its_line(
+    gateway: respx.MockRouter, crawlctl: Crawlctl
+) -> None:
     detail = "jobs[1].spider_args.page: 7 is not allowed; give one of 1, 2"
     take(gateway, answers=[httpx.Response(422, json={"code": "invalid_request", "detail": detail})])
     Path("items.jsonl").write_text("\n" + lines({"domain": "a"}, {"domain": "b"}))
@@ -183,7 +205,9 @@ def test_items_of_a_manager_that_had_ended_wait_for_its_next_attempt(
     gateway.post("/v1/managers").respond(202, json=MANAGER_ENDED | {"note": None})
     goes_on = MANAGER | {"attempt": 2}
     gateway.get("/v1/managers/3").mock(
-        side_effect=[httpx.Response(200, json=one) for one in (MANAGER_ENDED, MANAGER_ENDED, goes_on)]
+        side_effect=[
+            httpx.Response(200, json=one) for one in (MANAGER_ENDED, MANAGER_ENDED, goes_on)
+        ]
     )
     Path("items.jsonl").write_text(lines({"domain": "a"}))
     assert crawlctl(*START, "items.jsonl", "--flow", "nightly-7").code == 0
@@ -196,12 +220,30 @@ def test_more_items_for_a_live_manager(gateway: respx.MockRouter, crawlctl: Craw
     gateway.post("/v1/managers").respond(202, json=OPEN)
     httpx.post("http://gateway.test:8500/v1/managers")
     Path("more.jsonl").write_text(lines({"domain": "a", "page": 2}))
-    result = crawlctl("manager", "add", "3", "--each", "more.jsonl", "--tag", "late", "--seal", "--request-id", "m")
+    result = crawlctl(
+        "manager",
+        "add",
+        "3",
+        "--each",
+        "more.jsonl",
+        "--tag",
+        "late",
+        "--seal",
+        "--request-id",
+        "m",
+    )
     assert result.code == 0, result.err
-    assert taken == {"m/1": {"jobs": [{"spider_args": {"domain": "a", "page": 2}, "tags": ["late"]}], "seal": True}}
+    assert taken == {
+        "m/1": {
+            "jobs": [{"spider_args": {"domain": "a", "page": 2}, "tags": ["late"]}],
+            "seal": True,
+        }
+    }
 
 
-@given(st.lists(st.dictionaries(st.text(max_size=20), st.text(max_size=3000), max_size=8), max_size=40))
+@given(
+    st.lists(st.dictionaries(st.text(max_size=20), st.text(max_size=3000), max_size=8), max_size=40)
+)
 def test_pages_hold_every_item_once_and_fit(found: list[dict[str, str]]) -> None:
     items = [Item(n, args) for n, args in enumerate(found)]
     made = list(pages(items))

@@ -53,7 +53,11 @@ class Leaves(GeneratorCrawlManager):
 """
 
 
-ENTRY = {"name": "shops", "project": "/shops", "args": {"category": {}, "page": {"type": "integer"}}}
+ENTRY = {
+    "name": "shops",
+    "project": "/shops",
+    "args": {"category": {}, "page": {"type": "integer"}},
+}
 
 
 @pytest.fixture(autouse=True)
@@ -64,9 +68,18 @@ def shops(crawlctl: Crawlctl) -> None:
 @pytest.mark.parametrize(
     ("entry", "why"),
     [
-        ({**ENTRY, "name": "shop"}, "spider: 'shops' is unknown; no crawler has this name or this spider"),
-        ({**ENTRY, "args": {"page": {}}}, "args.category: unknown argument of crawler 'shops'; it takes: page"),
-        ({**ENTRY, "args": {"category": {"choices": ["toys"]}, "page": {}}}, "args.category: 'books'"),
+        (
+            {**ENTRY, "name": "shop"},
+            "spider: 'shops' is unknown; no crawler has this name or this spider",
+        ),
+        (
+            {**ENTRY, "args": {"page": {}}},
+            "args.category: unknown argument of crawler 'shops'; it takes: page",
+        ),
+        (
+            {**ENTRY, "args": {"category": {"choices": ["toys"]}, "page": {}}},
+            "args.category: 'books'",
+        ),
         ({**ENTRY, "args": {**ENTRY["args"], "key": {"required": True}}}, "args.key: missing"),  # type: ignore[dict-item]
     ],
 )
@@ -74,7 +87,9 @@ def test_a_job_that_no_crawler_accepts_is_told_before_the_manager_starts(
     gateway: respx.MockRouter, crawlctl: Crawlctl, entry: dict[str, object], why: str
 ) -> None:
     gateway.get("/v1/crawlers").respond(json={"crawlers": [entry]})
-    result = crawlctl("manager", "plan", "shops:Shops", "--limit", "3", "-o", "json", "--", "--category", "books")
+    result = crawlctl(
+        "manager", "plan", "shops:Shops", "--limit", "3", "-o", "json", "--", "--category", "books"
+    )
     assert result.code == 1
     assert "of the jobs cannot be started" in result.err
     assert why in result.err
@@ -83,9 +98,13 @@ def test_a_job_that_no_crawler_accepts_is_told_before_the_manager_starts(
     assert (first["what"], first["why"].startswith(why)) == ("refused", True)
 
 
-def test_without_a_gateway_the_catalogue_is_not_asked(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
+def test_without_a_gateway_the_catalogue_is_not_asked(
+    gateway: respx.MockRouter, crawlctl: Crawlctl
+) -> None:
     gateway.get("/v1/crawlers").mock(side_effect=httpx.ConnectError("refused"))
-    result = crawlctl("manager", "plan", "shops:Shops", "--limit", "3", "-o", "json", "--", "--category", "books")
+    result = crawlctl(
+        "manager", "plan", "shops:Shops", "--limit", "3", "-o", "json", "--", "--category", "books"
+    )
     assert result.code == 0, result.err
     assert "the catalogue was not asked: " in result.err
 
@@ -94,11 +113,17 @@ def test_what_would_be_scheduled_in_order_and_why_the_rest_is_not(
     gateway: respx.MockRouter, crawlctl: Crawlctl
 ) -> None:
     gateway.get("/v1/crawlers").respond(json={"crawlers": [ENTRY]})
-    result = crawlctl("manager", "plan", "shops:Shops", "--limit", "3", "-o", "json", "--", "--category", "books")
+    result = crawlctl(
+        "manager", "plan", "shops:Shops", "--limit", "3", "-o", "json", "--", "--category", "books"
+    )
     assert result.code == 0, result.err
     jobs = result.json["jobs"]
     scheduled = [job for job in jobs if job["what"] == "scheduled"]
-    assert [(job["seq"], job["spider_args"]["page"]) for job in scheduled] == [(1, "1"), (2, "2"), (3, "3")]
+    assert [(job["seq"], job["spider_args"]["page"]) for job in scheduled] == [
+        (1, "1"),
+        (2, "2"),
+        (3, "3"),
+    ]
     left_out = {job["position"]: job["why"] for job in jobs if job["what"] == "left out"}
     assert set(left_out) == {2, 3}
     assert "is known" in left_out[2]
@@ -106,7 +131,9 @@ def test_what_would_be_scheduled_in_order_and_why_the_rest_is_not(
     assert "more would follow" in result.err
 
 
-def test_a_slow_source_is_read_no_further_than_needed(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
+def test_a_slow_source_is_read_no_further_than_needed(
+    gateway: respx.MockRouter, crawlctl: Crawlctl
+) -> None:
     gateway.get("/v1/crawlers").respond(json={"crawlers": [ENTRY]})
     result = crawlctl("manager", "plan", "shops:Slow", "--limit", "3", "-o", "json")
     assert result.code == 0, result.err
@@ -131,13 +158,19 @@ def test_a_class_that_cannot_be_used_is_told_and_nothing_more(
     assert said in result.err
 
 
-def test_a_script_without_a_main_guard_is_told_about_it(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
+def test_a_script_without_a_main_guard_is_told_about_it(
+    gateway: respx.MockRouter, crawlctl: Crawlctl
+) -> None:
     Path("shops.py").write_text(SHOPS.replace(", required=True", "") + "\nShops().run()\n")
     result = crawlctl("manager", "plan", "shops:Shops")
-    assert (result.code, 'below a line `if __name__ == "__main__":`' in result.err) == (1, True), result.err
+    assert (result.code, 'below a line `if __name__ == "__main__":`' in result.err) == (1, True), (
+        result.err
+    )
 
 
-def test_what_cannot_be_used_is_not_called_served(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
+def test_what_cannot_be_used_is_not_called_served(
+    gateway: respx.MockRouter, crawlctl: Crawlctl
+) -> None:
     row = {"plan": "shops", "kind": "module", "served": True, "error": "module shops: SyntaxError"}
     gateway.get("/v1/plans").respond(json={"plans": [row]})
     assert crawlctl("manager", "plan").out.splitlines()[1].split()[:3] == ["shops", "-", "no"]

@@ -1,4 +1,6 @@
-"""``crawlctl crawler check`` over a gateway whose crawler keeps the contract, or breaks it in one place."""
+"""``crawlctl crawler check`` over a gateway whose crawler keeps the contract, or breaks it in one
+place.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,23 @@ from crawler_lifecycle.cli.client import polling
 from crawler_lifecycle.runner.contract import NOT_KEPT
 from tests.cli.cli_support import Crawlctl
 
-ENTRY: dict[str, Any] = {"name": "shop", "resumable": True, "args": {}, "limits": {"stop_grace_s": 2}}
+ENTRY: dict[str, Any] = {
+    "name": "shop",
+    "resumable": True,
+    "args": {},
+    "limits": {"stop_grace_s": 2},
+}
 ENTRY |= {"stop_signal": "SIGTERM"}
 SHUTDOWN = 'half a line{"crawl_progress": {"pages": 9, "finish_reason": "shutdown"}}\n'
 FINISHED: dict[str, Any] = {"status": "COMPLETED", "outcome": "finished", "ended_by": "crawler"}
 CANCELLED: dict[str, Any] = {"status": "FAILED", "outcome": "cancelled", "ended_by": "person"}
-EXPORT: dict[str, Any] = {"attempt": 1, "status": "exported", "files": 2, "bytes": 300, "error": None}
+EXPORT: dict[str, Any] = {
+    "attempt": 1,
+    "status": "exported",
+    "files": 2,
+    "bytes": 300,
+    "error": None,
+}
 ALL = ["executes", "counters", "stop", "last words", "resume", "goes on", "end", "items", "files"]
 
 
@@ -36,7 +49,10 @@ def readings(*pages: int | None) -> list[dict[str, Any]]:
 
 @dataclass
 class Shop:
-    """A gateway with one crawler. Each question about tasks is answered by the next reading; the last one stays."""
+    """A gateway with one crawler.
+
+    Each question about tasks is answered by the next reading; the last one stays.
+    """
 
     entry: dict[str, Any] = field(default_factory=lambda: ENTRY)
     started: bool = True
@@ -75,7 +91,11 @@ class Shop:
         run = self.runs[int(number)]
         if what == "logs":
             problem = {"code": "no_log", "detail": "no log was kept"}
-            return httpx.Response(404, json=problem) if self.log is None else httpx.Response(200, text=self.log)
+            return (
+                httpx.Response(404, json=problem)
+                if self.log is None
+                else httpx.Response(200, text=self.log)
+            )
         if what == "items/stats":
             return httpx.Response(200, json=self.items)
         if what == "tasks":
@@ -86,7 +106,12 @@ class Shop:
         elif what == "resume":
             run |= {"attempt": 2, "status": "PROCESSING", "outcome": None}
             run["tasks"].append(
-                {"task_id": 2, "run_attempt": 2, "started_at": "2026-11-20T11:59:30Z", "resume_note": "said"}
+                {
+                    "task_id": 2,
+                    "run_attempt": 2,
+                    "started_at": "2026-11-20T11:59:30Z",
+                    "resume_note": "said",
+                }
             )
         else:
             self._step(run)
@@ -98,9 +123,22 @@ class Shop:
             return httpx.Response(200, json={"runs": list(self.runs.values())})
         body, number = json.loads(request.content), len(self.runs) + 1
         assert (body["tags"], body["limits"]["run_timeout_s"]) == (["check"], 420)
-        task = {"task_id": 1, "run_attempt": 1, "started_at": "2026-11-20T11:58:00Z" if self.started else None}
-        run = {"run_id": number, "status": "PROCESSING", "attempt": 1, "tasks": [task], "exports": [self.export]}
-        self.runs[number] = run | {"request_id": request.headers["Idempotency-Key"], "waiting": "4 of 4 slots in use"}
+        task = {
+            "task_id": 1,
+            "run_attempt": 1,
+            "started_at": "2026-11-20T11:58:00Z" if self.started else None,
+        }
+        run = {
+            "run_id": number,
+            "status": "PROCESSING",
+            "attempt": 1,
+            "tasks": [task],
+            "exports": [self.export],
+        }
+        self.runs[number] = run | {
+            "request_id": request.headers["Idempotency-Key"],
+            "waiting": "4 of 4 slots in use",
+        }
         return httpx.Response(202, json=self.runs[number])
 
     def _step(self, run: dict[str, Any]) -> None:
@@ -110,15 +148,26 @@ class Shop:
         read = run["read"] = run.get("read", -1) + 1 if run.get("of") == run["attempt"] else 0
         run["of"] = run["attempt"]
         run["tasks"][-1] |= of_run[min(read, len(of_run) - 1)]
-        end = self.resumed_end if run["attempt"] == 2 else self.by_itself if run["run_id"] == 1 else self.end
+        end = (
+            self.resumed_end
+            if run["attempt"] == 2
+            else self.by_itself
+            if run["run_id"] == 1
+            else self.end
+        )
         if run["attempt"] == 2:
             run["tasks"][-1]["resumed"] = self.resumed
         if end is not None and read >= len(of_run):
             run |= end
-            run["tasks"][-1] |= {"exit_code": 0, "status": "SUCCEEDED" if end is FINISHED else "FAILED"}
+            run["tasks"][-1] |= {
+                "exit_code": 0,
+                "status": "SUCCEEDED" if end is FINISHED else "FAILED",
+            }
 
 
-def check(gateway: respx.MockRouter, crawlctl: Crawlctl, shop: Shop, *words: str) -> tuple[int, Any, str]:
+def check(
+    gateway: respx.MockRouter, crawlctl: Crawlctl, shop: Shop, *words: str
+) -> tuple[int, Any, str]:
     gateway.route().mock(side_effect=shop.answer)
     result = crawlctl("crawler", "check", "shop", *words, "-o", "json")
     return result.code, result.json if result.out else None, result.err
@@ -126,10 +175,26 @@ def check(gateway: respx.MockRouter, crawlctl: Crawlctl, shop: Shop, *words: str
 
 DEVIATIONS: dict[str, tuple[dict[str, Any], list[str], str]] = {
     "it keeps all": ({}, [], ""),
-    "a late look shows an older reading again": ({"counts": readings(None, 4, 9, 4, 6, 6, 6)}, [], ""),
-    "it never writes counters": ({"counts": readings(None), "last": {"exit_code": 0}}, ["counters"], "no pages and no"),
-    "its counters stay": ({"counts": readings(None, 2), "last": {"exit_code": 0}}, ["counters"], "stayed at 2 pages"),
-    "its counters go back": ({"last": {"exit_code": 0, "pages": 1}}, ["counters"], "1 pages, before 6"),
+    "a late look shows an older reading again": (
+        {"counts": readings(None, 4, 9, 4, 6, 6, 6)},
+        [],
+        "",
+    ),
+    "it never writes counters": (
+        {"counts": readings(None), "last": {"exit_code": 0}},
+        ["counters"],
+        "no pages and no",
+    ),
+    "its counters stay": (
+        {"counts": readings(None, 2), "last": {"exit_code": 0}},
+        ["counters"],
+        "stayed at 2 pages",
+    ),
+    "its counters go back": (
+        {"last": {"exit_code": 0, "pages": 1}},
+        ["counters"],
+        "1 pages, before 6",
+    ),
     "it is killed after the grace": (
         {"last": {"exit_code": 137, "exit_signal": 9, "cause": "SIGKILL, exit 137"}, "log": None},
         ["stop", "last words"],
@@ -137,7 +202,10 @@ DEVIATIONS: dict[str, tuple[dict[str, Any], list[str], str]] = {
     ),
     "it dies by the signal": ({"last": {"exit_code": 13, "cause": "exit 13"}}, ["stop"], "exit 13"),
     "it says finished after the stop": (
-        {"stopped": FINISHED, "last": {"exit_code": 0, "cause": "finished", "ended_at": "2026-11-20T11:59:00.5Z"}},
+        {
+            "stopped": FINISHED,
+            "last": {"exit_code": 0, "cause": "finished", "ended_at": "2026-11-20T11:59:00.5Z"},
+        },
         ["stop"],
         "finished, 0.5 s after the stop",
     ),
@@ -147,18 +215,35 @@ DEVIATIONS: dict[str, tuple[dict[str, Any], list[str], str]] = {
         "then forced",
     ),
     "it goes on after the stop": ({"stopped": None}, ["stop"], "still executes"),
-    "it prints garbage": ({"log": '\x1b[2J{"crawl_progress": {"finish_reason": 7\n'}, ["last words"], "finish reason"),
+    "it prints garbage": (
+        {"log": '\x1b[2J{"crawl_progress": {"finish_reason": 7\n'},
+        ["last words"],
+        "finish reason",
+    ),
     "it does not resume": ({"resumed": False}, ["resume"], "said"),
-    "it does not say if it resumed": ({"resumed": None, "again": readings(*range(8, 20))}, ["resume"], "said"),
+    "it does not say if it resumed": (
+        {"resumed": None, "again": readings(*range(8, 20))},
+        ["resume"],
+        "said",
+    ),
     "it fails when it is resumed": (
-        {"resumed_end": {"status": "FAILED", "outcome": "failed", "cause": "exit 1"}, "resumed": None},
+        {
+            "resumed_end": {"status": "FAILED", "outcome": "failed", "cause": "exit 1"},
+            "resumed": None,
+        },
         ["resume"],
         "exit 1",
     ),
     "it begins at 0 again": ({"again": readings(None, 0, 2, 12)}, ["goes on"], "2 pages, before 8"),
     "it tells no counters again": ({"again": readings(None)}, ["goes on"], "none is told"),
     "it ends without a summary": (
-        {"end": {"status": "FAILED", "outcome": "failed", "cause": "It ended without a summary (exit 0)"}},
+        {
+            "end": {
+                "status": "FAILED",
+                "outcome": "failed",
+                "cause": "It ended without a summary (exit 0)",
+            }
+        },
         ["end"],
         "failed: It ended without a summary",
     ),
@@ -179,7 +264,11 @@ DEVIATIONS: dict[str, tuple[dict[str, Any], list[str], str]] = {
 
 @pytest.mark.parametrize(("shop", "failed", "words"), DEVIATIONS.values(), ids=DEVIATIONS)
 def test_what_does_not_hold(
-    gateway: respx.MockRouter, crawlctl: Crawlctl, shop: dict[str, Any], failed: list[str], words: str
+    gateway: respx.MockRouter,
+    crawlctl: Crawlctl,
+    shop: dict[str, Any],
+    failed: list[str],
+    words: str,
 ) -> None:
     fake = Shop(**shop)
     code, document, _ = check(gateway, crawlctl, fake)
@@ -209,19 +298,32 @@ SKIPS: dict[str, tuple[dict[str, Any], list[str], str]] = {
 
 @pytest.mark.parametrize(("shop", "skipped", "cure"), SKIPS.values(), ids=SKIPS)
 def test_what_is_skipped(
-    gateway: respx.MockRouter, crawlctl: Crawlctl, shop: dict[str, Any], skipped: list[str], cure: str
+    gateway: respx.MockRouter,
+    crawlctl: Crawlctl,
+    shop: dict[str, Any],
+    skipped: list[str],
+    cure: str,
 ) -> None:
     code, document, _ = check(gateway, crawlctl, Shop(**shop))
     lines = {line["check"]: line for line in document["checks"]}
-    assert (code, [name for name, line in lines.items() if line["result"] == "skipped"]) == (0, skipped), document
+    assert (code, [name for name, line in lines.items() if line["result"] == "skipped"]) == (
+        0,
+        skipped,
+    ), document
     assert cure in str(lines[skipped[0]]["cure"])
 
 
-def test_a_file_of_another_crawler_in_the_same_folder(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
+def test_a_file_of_another_crawler_in_the_same_folder(
+    gateway: respx.MockRouter, crawlctl: Crawlctl
+) -> None:
     shop = Shop(items={"items": 3, "notes": [f"1 files in '.' {NOT_KEPT}"]})
     code, document, _ = check(gateway, crawlctl, shop)
     [line] = [line for line in document["checks"] if line["check"] == "items"]
-    assert (code, line["result"], line["text"]) == (0, "ok", f"3 can be read: 1 files in '.' {NOT_KEPT}")
+    assert (code, line["result"], line["text"]) == (
+        0,
+        "ok",
+        f"3 can be read: 1 files in '.' {NOT_KEPT}",
+    )
 
 
 def test_a_task_that_does_not_execute(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
@@ -232,7 +334,11 @@ def test_a_task_that_does_not_execute(gateway: respx.MockRouter, crawlctl: Crawl
 
 
 def test_people_read_each_line_with_its_cure(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
-    shop = Shop(resumed=False, entry=ENTRY | {"stop_signal": "SIGINT"}, last={"exit_code": 13, "cause": "a\x1b[2J"})
+    shop = Shop(
+        resumed=False,
+        entry=ENTRY | {"stop_signal": "SIGINT"},
+        last={"exit_code": 13, "cause": "a\x1b[2J"},
+    )
     gateway.route().mock(side_effect=shop.answer)
     result = crawlctl("crawler", "check", "shop", "--limit-s", "120")
     assert "FAILED   stop         a\\x1b[2J\n" in result.out
@@ -241,11 +347,17 @@ def test_people_read_each_line_with_its_cure(gateway: respx.MockRouter, crawlctl
     assert "7 ok, 2 FAILED, 0 skipped" in result.err
 
 
-@pytest.mark.parametrize(("words", "said"), [((), "arguments a, b"), (("-a", "b=1"), "arguments a\n")])
+@pytest.mark.parametrize(
+    ("words", "said"), [((), "arguments a, b"), (("-a", "b=1"), "arguments a\n")]
+)
 def test_missing_arguments_are_named_before_anything_starts(
     gateway: respx.MockRouter, crawlctl: Crawlctl, words: tuple[str, ...], said: str
 ) -> None:
-    args = {"a": {"required": True}, "b": {"required": True}, "c": {"required": True, "default": "x"}}
+    args = {
+        "a": {"required": True},
+        "b": {"required": True},
+        "c": {"required": True, "default": "x"},
+    }
     shop = Shop(entry=ENTRY | {"args": args})
     code, _, err = check(gateway, crawlctl, shop, *words)
     assert (code, shop.runs) == (2, {})
@@ -259,7 +371,9 @@ def test_a_limit_has_bounds(crawlctl: Crawlctl, limit: str) -> None:
 
 
 @pytest.mark.parametrize("press_after", [3, 6, 12])
-def test_ctrl_c_stops_what_executes(gateway: respx.MockRouter, crawlctl: Crawlctl, press_after: int) -> None:
+def test_ctrl_c_stops_what_executes(
+    gateway: respx.MockRouter, crawlctl: Crawlctl, press_after: int
+) -> None:
     shop = Shop(press_after=press_after, by_itself=None, counts=readings(None))
     code, _, err = check(gateway, crawlctl, shop)
     assert code == 130

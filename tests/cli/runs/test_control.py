@@ -29,8 +29,30 @@ def _body(route: respx.Route) -> dict[str, Any]:
 
 def test_start_sends_the_request_and_its_key(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
     route = gateway.post("/v1/runs").respond(202, json=ACCEPTED)
-    words = ["start", "operations", "-a", "letters=a-f", "-a", "q=x=-1", "-a", "flag=--gateway", "-s", "DELAY=0"]
-    words += ["--max-parallel", "3", "--trigger", "api", "--request-id", "-o", "--tag", "night", "--priority", "1"]
+    words = [
+        "start",
+        "operations",
+        "-a",
+        "letters=a-f",
+        "-a",
+        "q=x=-1",
+        "-a",
+        "flag=--gateway",
+        "-s",
+        "DELAY=0",
+    ]
+    words += [
+        "--max-parallel",
+        "3",
+        "--trigger",
+        "api",
+        "--request-id",
+        "-o",
+        "--tag",
+        "night",
+        "--priority",
+        "1",
+    ]
     words += ["--poll-minutes", "0.05,0.1", "--run-timeout", "90"]
     result = crawlctl(*words)
     assert result.code == 0, result.err
@@ -69,14 +91,18 @@ def test_start_refuses_a_number_that_cannot_be_before_it_asks(
     assert "give a" in done.err
 
 
-def test_start_without_options_makes_its_own_key(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
+def test_start_without_options_makes_its_own_key(
+    gateway: respx.MockRouter, crawlctl: Crawlctl
+) -> None:
     route = gateway.post("/v1/runs").respond(202, json=ACCEPTED)
     assert crawlctl("start", "operations", "-o", "name").out == "7\n"
     assert crawlctl("start", "operations", "-o", "name").out == "7\n"
     assert len({call.request.headers["idempotency-key"] for call in route.calls}) == 2
 
 
-def test_start_in_several_tasks(gateway: respx.MockRouter, crawlctl: Crawlctl, tmp_path: Path) -> None:
+def test_start_in_several_tasks(
+    gateway: respx.MockRouter, crawlctl: Crawlctl, tmp_path: Path
+) -> None:
     route = gateway.post("/v1/runs").respond(202, json=ACCEPTED)
     crawlctl("start", "operations", "--tasks", "3")
     assert _body(route)["tasks"] == [{"args": {}}] * 3
@@ -113,7 +139,9 @@ def test_dry_run_asks_nobody(crawlctl: Crawlctl) -> None:
         (["list", "--gateway", "nowhere"], "http://"),
     ],
 )
-def test_usage_errors(crawlctl: Crawlctl, words: list[str], part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_usage_errors(
+    crawlctl: Crawlctl, words: list[str], part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
     result = crawlctl(*words)
     assert result.code == 2
@@ -125,17 +153,35 @@ def test_usage_errors(crawlctl: Crawlctl, words: list[str], part: str, monkeypat
     ("answer", "code", "parts"),
     [
         (problem(404, "run_not_found", "run 7: there is none"), 3, ["run 7", "crawlctl list"]),
-        (problem(409, "not_in_this_state", "run 7 has not ended"), 4, ["not ended", "crawlctl describe 7"]),
+        (
+            problem(409, "not_in_this_state", "run 7 has not ended"),
+            4,
+            ["not ended", "crawlctl describe 7"],
+        ),
         (problem(409, "already_completed", "run 7 is COMPLETED"), 4, ["--rerun"]),
         (
-            problem(422, "invalid_request", "a: b", {"field": "a", "message": "b"}, {"field": "c", "message": "d"}),
+            problem(
+                422,
+                "invalid_request",
+                "a: b",
+                {"field": "a", "message": "b"},
+                {"field": "c", "message": "d"},
+            ),
             2,
             ["c: d"],
         ),
         (problem(401, "unauthenticated", "no token"), 9, ["token"]),
         (problem(403, "foreign_host", "Host: not allowed"), 9, ["Host"]),
-        (problem(429, "quota_reached", "quota live_tasks of token ci: 2 of 2 in use"), 8, ["2 of 2 in use", "again"]),
-        (problem(409, "quota_reached", "quota live_tasks of token ci: 0 of 0 in use"), 4, ["0 of 0 in use"]),
+        (
+            problem(429, "quota_reached", "quota live_tasks of token ci: 2 of 2 in use"),
+            8,
+            ["2 of 2 in use", "again"],
+        ),
+        (
+            problem(409, "quota_reached", "quota live_tasks of token ci: 0 of 0 in use"),
+            4,
+            ["0 of 0 in use"],
+        ),
         (problem(503, "store_unavailable", "the database is away"), 8, ["database"]),
         (problem(500, "internal_error", "a bug"), 1, ["a bug"]),
         (httpx.Response(502, text="<html>bad gateway</html>"), 8, ["HTTP 502"]),
@@ -145,7 +191,11 @@ def test_usage_errors(crawlctl: Crawlctl, words: list[str], part: str, monkeypat
     ],
 )
 def test_exit_codes_of_refusals(
-    gateway: respx.MockRouter, crawlctl: Crawlctl, answer: httpx.Response | Exception, code: int, parts: list[str]
+    gateway: respx.MockRouter,
+    crawlctl: Crawlctl,
+    answer: httpx.Response | Exception,
+    code: int,
+    parts: list[str],
 ) -> None:
     gateway.post("/v1/runs/7/resume").mock(side_effect=[answer])
     result = crawlctl("resume", "7")
@@ -154,7 +204,9 @@ def test_exit_codes_of_refusals(
     assert all(part in result.err for part in parts)
 
 
-def test_a_lost_answer_names_the_key_to_try_again_with(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
+def test_a_lost_answer_names_the_key_to_try_again_with(
+    gateway: respx.MockRouter, crawlctl: Crawlctl
+) -> None:
     gateway.post("/v1/runs").mock(side_effect=httpx.ReadTimeout("slow"))
     result = crawlctl("start", "operations", "--request-id", "k-1")
     assert result.code == 8
@@ -178,7 +230,10 @@ def test_wait_tells_the_end_by_its_exit_code(
     gateway: respx.MockRouter, crawlctl: Crawlctl, goal: str, end: dict[str, object], code: int
 ) -> None:
     gateway.get("/v1/runs/7").mock(
-        side_effect=[httpx.Response(200, json=RUN | {"status": "INITIALIZING"}), httpx.Response(200, json=end)]
+        side_effect=[
+            httpx.Response(200, json=RUN | {"status": "INITIALIZING"}),
+            httpx.Response(200, json=end),
+        ]
     )
     result = crawlctl("wait", "7", "--for", goal, "-o", "json")
     assert result.code == code
@@ -186,10 +241,16 @@ def test_wait_tells_the_end_by_its_exit_code(
 
 
 def test_wait_says_what_it_waits_for(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
-    """On the ladder a crawl of seconds is known to have ended a minute later; silence looks like a hang."""
-    waits, later = (RUN | {"waiting": f"waiting for {age}: 4 of 4 slots in use"} for age in ("59 s", "1 min"))
+    """On the ladder a crawl of seconds is known to have ended a minute later; silence looks like a
+    hang.
+    """
+    waits, later = (
+        RUN | {"waiting": f"waiting for {age}: 4 of 4 slots in use"} for age in ("59 s", "1 min")
+    )
     looked = RUN | {"waiting": None, "next_look_at": "2026-11-20T12:03:04.5Z"}
-    answers = [httpx.Response(200, json=run) for run in (waits, waits, later, looked, looked, COMPLETED)]
+    answers = [
+        httpx.Response(200, json=run) for run in (waits, waits, later, looked, looked, COMPLETED)
+    ]
     gateway.get("/v1/runs/7").mock(side_effect=answers)
     told = crawlctl("wait", "7").err.splitlines()
     assert [line for line in told if "4 of 4 slots in use" in line] == told[:1]
@@ -203,7 +264,9 @@ def test_wait_gives_up(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
     assert "the run continues" in result.err
 
 
-def test_wait_outlives_a_restart_of_the_gateway(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
+def test_wait_outlives_a_restart_of_the_gateway(
+    gateway: respx.MockRouter, crawlctl: Crawlctl
+) -> None:
     gateway.get("/v1/runs/7").mock(
         side_effect=[
             httpx.Response(200, json=RUN),
@@ -215,7 +278,9 @@ def test_wait_outlives_a_restart_of_the_gateway(gateway: respx.MockRouter, crawl
     assert crawlctl("wait", "7").code == 0
 
 
-def test_wait_without_a_gateway_does_not_wait(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
+def test_wait_without_a_gateway_does_not_wait(
+    gateway: respx.MockRouter, crawlctl: Crawlctl
+) -> None:
     gateway.get("/v1/runs/7").mock(side_effect=httpx.ConnectError("refused"))
     assert crawlctl("wait", "7").code == 8
 
@@ -230,14 +295,20 @@ def test_interrupted(crawlctl: Crawlctl, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_start_and_wait(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
     gateway.post("/v1/runs").respond(202, json=ACCEPTED)
-    gateway.get("/v1/runs/7").mock(side_effect=[httpx.Response(200, json=RUN), httpx.Response(200, json=STOPPED)])
+    gateway.get("/v1/runs/7").mock(
+        side_effect=[httpx.Response(200, json=RUN), httpx.Response(200, json=STOPPED)]
+    )
     result = crawlctl("start", "operations", "--wait", "-o", "json")
     assert result.code == 6
     assert result.json["outcome"] == "cancelled"
 
 
-def test_stop_several_runs_even_when_one_is_not_there(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
-    gateway.post("/v1/runs/6/stop").mock(return_value=problem(404, "run_not_found", "run 6: there is none"))
+def test_stop_several_runs_even_when_one_is_not_there(
+    gateway: respx.MockRouter, crawlctl: Crawlctl
+) -> None:
+    gateway.post("/v1/runs/6/stop").mock(
+        return_value=problem(404, "run_not_found", "run 6: there is none")
+    )
     route = gateway.post("/v1/runs/7/stop").respond(202, json=RUN | {"status": "STOPPING"})
     result = crawlctl("stop", "6", "7", "--reason", "-q", "-o", "name")
     assert result.code == 3
@@ -259,7 +330,10 @@ def test_force_stop_and_wait_for_the_proof(gateway: respx.MockRouter, crawlctl: 
 def test_resume_waits_for_the_new_attempt(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
     route = gateway.post("/v1/runs/7/resume").respond(202, json=RESUMED)
     gateway.get("/v1/runs/7").mock(
-        side_effect=[httpx.Response(200, json=FAILED), httpx.Response(200, json=COMPLETED | {"attempt": 2})]
+        side_effect=[
+            httpx.Response(200, json=FAILED),
+            httpx.Response(200, json=COMPLETED | {"attempt": 2}),
+        ]
     )
     assert crawlctl("resume", "7", "--rerun", "--wait").code == 0
     assert _body(route)["rerun"] is True
@@ -283,7 +357,9 @@ def test_a_stop_of_what_had_ended_keeps_no_other_from_it_and_says_so_with_its_ex
     row: dict[str, Any],
     more: tuple[str, ...],
 ) -> None:
-    """The code of docs/cli.md; one that this stop itself has ended is 0, as is the second stop of one that is live."""
+    """The code of docs/cli.md; one that this stop itself has ended is 0, as is the second stop of
+    one that is live.
+    """
     note = {"note": "It had ended already; nothing was stopped."}
     if more:
         gateway.get(f"/v1/{noun}s/{number}").respond(json=row)
@@ -301,7 +377,9 @@ def test_a_stop_of_what_had_ended_keeps_no_other_from_it_and_says_so_with_its_ex
     assert crawlctl(*words, "stop", str(number), *more).code == 0
 
 
-def test_every_verb_calls_a_stopped_run_the_same(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
+def test_every_verb_calls_a_stopped_run_the_same(
+    gateway: respx.MockRouter, crawlctl: Crawlctl
+) -> None:
     gateway.get("/v1/runs/7").mock(side_effect=[httpx.Response(200, json=STOPPED)] * 3)
     gateway.get("/v1/runs").respond(json={"runs": [STOPPED]})
     for path in ("tasks", "corrections"):
@@ -309,17 +387,28 @@ def test_every_verb_calls_a_stopped_run_the_same(gateway: respx.MockRouter, craw
     gateway.post("/v1/runs").respond(202, json=STOPPED)
     for path in ("stop", "export"):
         gateway.post(f"/v1/runs/7/{path}").respond(200, json=STOPPED)
-    for words in (("list",), ("wait", "7"), ("stop", "7"), ("export", "7", "--resend"), ("start", "x"), ("watch", "7")):
+    for words in (
+        ("list",),
+        ("wait", "7"),
+        ("stop", "7"),
+        ("export", "7", "--resend"),
+        ("start", "x"),
+        ("watch", "7"),
+    ):
         result = crawlctl(*words)
         assert "stopped" in result.out, words
         assert "FAILED" not in result.out + result.err, words
     before = httpx.Response(200, json=STOPPED)  # the attempt before the one that is waited for
-    gateway.get("/v1/runs/7").mock(side_effect=[before, httpx.Response(200, json=COMPLETED | {"attempt": 2})])
+    gateway.get("/v1/runs/7").mock(
+        side_effect=[before, httpx.Response(200, json=COMPLETED | {"attempt": 2})]
+    )
     gateway.post("/v1/runs/7/resume").respond(202, json=RESUMED)
     assert "run 7 stopped" in crawlctl("resume", "7", "--wait").err
 
 
-def test_a_resume_shows_the_attempt_that_was_accepted(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
+def test_a_resume_shows_the_attempt_that_was_accepted(
+    gateway: respx.MockRouter, crawlctl: Crawlctl
+) -> None:
     gateway.post("/v1/runs/7/resume").respond(202, json=RESUMED)
     result = crawlctl("resume", "7", "-o", "json")
     assert result.code == 0
@@ -332,23 +421,74 @@ def test_a_request_id_in_any_language(gateway: respx.MockRouter, crawlctl: Crawl
     assert _body(route)["request_id"] == "ночь-1"
 
 
-def test_start_takes_every_field_of_a_request(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
+def test_start_takes_every_field_of_a_request(
+    gateway: respx.MockRouter, crawlctl: Crawlctl
+) -> None:
     route = gateway.post("/v1/runs").respond(202, json=ACCEPTED)
-    words = ["start", "operations", "-a", "a=1", "-s", "DOWNLOAD_DELAY=0", "--tasks", "2", "--max-parallel", "1"]
-    words += ["--trigger", "scheduled", "--due-at", "2026-03-01T12:00:00Z", "--flow", "--night", "--parent", "w/1"]
+    words = [
+        "start",
+        "operations",
+        "-a",
+        "a=1",
+        "-s",
+        "DOWNLOAD_DELAY=0",
+        "--tasks",
+        "2",
+        "--max-parallel",
+        "1",
+    ]
+    words += [
+        "--trigger",
+        "scheduled",
+        "--due-at",
+        "2026-03-01T12:00:00Z",
+        "--flow",
+        "--night",
+        "--parent",
+        "w/1",
+    ]
     words += ["--project", "shop-a"]
-    words += ["--tag", "t", "--priority", "1", "--poll-minutes", "1", "--by", "ada", "--cpu", "500m", "--memory", "1Gi"]
+    words += [
+        "--tag",
+        "t",
+        "--priority",
+        "1",
+        "--poll-minutes",
+        "1",
+        "--by",
+        "ada",
+        "--cpu",
+        "500m",
+        "--memory",
+        "1Gi",
+    ]
     words += ["--pool", "shop-a", "--retries", "0"]
-    words += ["--run-timeout", "none", "--stall-timeout", "60", "--start-timeout", "9", "--start-check", "1"]
+    words += [
+        "--run-timeout",
+        "none",
+        "--stall-timeout",
+        "60",
+        "--start-timeout",
+        "9",
+        "--start-check",
+        "1",
+    ]
     result = crawlctl(*words, "--stop-grace", "5", "--force-stop-after", "none")
     assert result.code == 0, result.err
     body = _body(route)
-    assert set(body) == set(StartRun.model_fields) - {"request_id", "run_id"}, "in the header, in a route"
+    assert set(body) == set(StartRun.model_fields) - {"request_id", "run_id"}, (
+        "in the header, in a route"
+    )
     assert body["retries"] == {"max": 0}
     assert body["resources"] == {"cpu": "500m", "memory": "1Gi"}
     assert set(body["resources"]) == {field.name for field in fields(Resources)}
     assert body["limits"] == {
-        **{"run_timeout_s": None, "stall_timeout_s": 60.0, "start_timeout_s": 9.0, "start_check_s": 1.0},
+        **{
+            "run_timeout_s": None,
+            "stall_timeout_s": 60.0,
+            "start_timeout_s": 9.0,
+            "start_check_s": 1.0,
+        },
         **{"stop_grace_s": 5.0, "force_stop_after_s": None},
     }
     assert set(body["limits"]) == {field.name for field in fields(Limits)}

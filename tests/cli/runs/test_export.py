@@ -34,7 +34,9 @@ def _run(*exports: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_download_is_there_completely(served: Served, crawlctl: Crawlctl, tmp_path: Path) -> None:
-    result = crawlctl("--gateway", served.url, "export", "7", "--download", str(tmp_path / "new"), "-o", "json")
+    result = crawlctl(
+        "--gateway", served.url, "export", "7", "--download", str(tmp_path / "new"), "-o", "json"
+    )
     assert result.code == 0, result.err
     file = tmp_path / "new" / "run-7-attempt-1-supporting-files.zip"
     assert file.read_bytes() == served.archive
@@ -49,7 +51,9 @@ def test_a_download_is_there_completely(served: Served, crawlctl: Crawlctl, tmp_
     assert "/v1/runs/7/archive?attempt=1" in served.paths
 
 
-def test_a_second_download_leaves_the_first_alone(served: Served, crawlctl: Crawlctl, tmp_path: Path) -> None:
+def test_a_second_download_leaves_the_first_alone(
+    served: Served, crawlctl: Crawlctl, tmp_path: Path
+) -> None:
     file = tmp_path / "run-7-attempt-1-supporting-files.zip"
     file.write_text("mine")
     result = crawlctl("--gateway", served.url, "export", "7", "--download", str(tmp_path))
@@ -58,14 +62,18 @@ def test_a_second_download_leaves_the_first_alone(served: Served, crawlctl: Craw
     assert "/v1/runs/7/archive?attempt=1" not in served.paths
 
 
-def test_a_dangling_link_is_not_followed(served: Served, crawlctl: Crawlctl, tmp_path: Path) -> None:
+def test_a_dangling_link_is_not_followed(
+    served: Served, crawlctl: Crawlctl, tmp_path: Path
+) -> None:
     (tmp_path / "run-7-attempt-1-supporting-files.zip").symlink_to(tmp_path / "elsewhere")
     assert crawlctl("--gateway", served.url, "export", "7", "--download", str(tmp_path)).code == 4
     assert not (tmp_path / "elsewhere").exists()
 
 
 @pytest.mark.parametrize("fault", ["cut", "changed", "longer"])
-def test_nothing_is_left_of_what_is_not_whole(served: Served, crawlctl: Crawlctl, tmp_path: Path, fault: str) -> None:
+def test_nothing_is_left_of_what_is_not_whole(
+    served: Served, crawlctl: Crawlctl, tmp_path: Path, fault: str
+) -> None:
     if fault == "cut":
         served.cut_after = 100_000
     elif fault == "changed":
@@ -78,7 +86,9 @@ def test_nothing_is_left_of_what_is_not_whole(served: Served, crawlctl: Crawlctl
     assert ("SHA-256" in result.err) == (fault != "cut")
 
 
-def test_a_folder_that_cannot_be_written_to(served: Served, crawlctl: Crawlctl, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_to(
+    served: Served, crawlctl: Crawlctl, tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("")
     result = crawlctl("--gateway", served.url, "export", "7", "--download", str(tmp_path / "file"))
     assert result.code == 1
@@ -86,7 +96,9 @@ def test_a_folder_that_cannot_be_written_to(served: Served, crawlctl: Crawlctl, 
 
 
 @pytest.mark.parametrize("links", [True, False])
-def test_somebody_takes_the_name_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool) -> None:
+def test_somebody_takes_the_name_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
+) -> None:
     """Another download of the same, say; whatever the file system can do."""
 
     def none(*_: object) -> None:
@@ -124,11 +136,21 @@ def test_nobody_else_reads_a_draft(tmp_path: Path) -> None:
     [
         ([], [], 3, "nothing was exported of run 7"),
         ([EXPORT], ["--attempt", "2"], 3, "run 7 attempt 2"),
-        ([EXPORT | {"status": "failed", "url": None, "sha256": None, "error": "no bucket"}], [], 4, "no bucket"),
+        (
+            [EXPORT | {"status": "failed", "url": None, "sha256": None, "error": "no bucket"}],
+            [],
+            4,
+            "no bucket",
+        ),
     ],
 )
 def test_no_archive(
-    gateway: respx.MockRouter, crawlctl: Crawlctl, exports: list[dict[str, Any]], words: list[str], code: int, part: str
+    gateway: respx.MockRouter,
+    crawlctl: Crawlctl,
+    exports: list[dict[str, Any]],
+    words: list[str],
+    code: int,
+    part: str,
 ) -> None:
     gateway.get("/v1/runs/7").respond(json=_run(*exports))
     result = crawlctl("export", "7", "--download", ".", *words)
@@ -136,7 +158,9 @@ def test_no_archive(
     assert part in result.err
 
 
-def test_the_newest_archived_attempt_is_fetched(gateway: respx.MockRouter, crawlctl: Crawlctl, tmp_path: Path) -> None:
+def test_the_newest_archived_attempt_is_fetched(
+    gateway: respx.MockRouter, crawlctl: Crawlctl, tmp_path: Path
+) -> None:
     failed = EXPORT | {"attempt": 3, "status": "failed", "url": None, "sha256": None}
     second = EXPORT | {"attempt": 2, "sha256": hashlib.sha256(b"two").hexdigest()}
     gateway.get("/v1/runs/7").respond(json=_run(EXPORT, second, failed))

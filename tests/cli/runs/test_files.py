@@ -18,10 +18,18 @@ ROWS = [
     {"task_id": 71, "path": "x.html", "name": "task-1/x.html", "bytes": 5},
 ]
 LIVE = {"run_id": 7, "readable": True, "files": ROWS, "left_out": 2, "note": None}
-NOT_HERE = {"run_id": 7, "readable": False, "files": [], "left_out": 0, "note": "they lie elsewhere"}
+NOT_HERE = {
+    "run_id": 7,
+    "readable": False,
+    "files": [],
+    "left_out": 0,
+    "note": "they lie elsewhere",
+}
 
 
-def test_files_are_listed_shown_and_fetched(gateway: respx.MockRouter, crawlctl: Crawlctl, tmp_path: Path) -> None:
+def test_files_are_listed_shown_and_fetched(
+    gateway: respx.MockRouter, crawlctl: Crawlctl, tmp_path: Path
+) -> None:
     gateway.get("/v1/runs/7/files").respond(json=LIVE)
     route = gateway.get("/v1/runs/7/file").respond(content=b"<a>\x1b[2J\xff\n")
     listed = crawlctl("files", "7")
@@ -31,7 +39,9 @@ def test_files_are_listed_shown_and_fetched(gateway: respx.MockRouter, crawlctl:
     assert dict(route.calls.last.request.url.params) == {"name": "task-1/x.html"}
     assert crawlctl("files", "7", "task-1/x.html", "--download", str(tmp_path)).code == 0
     assert (tmp_path / "x.html").read_bytes() == b"<a>\x1b[2J\xff\n"
-    assert "already exists" in crawlctl("files", "7", "task-1/x.html", "--download", str(tmp_path)).err
+    assert (
+        "already exists" in crawlctl("files", "7", "task-1/x.html", "--download", str(tmp_path)).err
+    )
     assert crawlctl("files", "7", "nothing").code == 3
     assert crawlctl("files", "7", "--download", str(tmp_path)).code == 2
 
@@ -46,7 +56,10 @@ def test_a_file_that_breaks_off_is_not_there_and_can_be_fetched_again(
 
     gateway.get("/v1/runs/7/files").respond(json=LIVE)
     route = gateway.get("/v1/runs/7/file").mock(return_value=httpx.Response(200, stream=Cut()))
-    assert crawlctl("files", "7", "task-1/x.html", "--download", str(tmp_path)).code not in (0, None)
+    assert crawlctl("files", "7", "task-1/x.html", "--download", str(tmp_path)).code not in (
+        0,
+        None,
+    )
     assert list(tmp_path.iterdir()) == []
     route.mock(return_value=httpx.Response(200, content=b"whole"))
     assert crawlctl("files", "7", "task-1/x.html", "--download", str(tmp_path)).code == 0
@@ -92,11 +105,17 @@ def test_a_file_whose_name_is_as_long_as_names_can_be_is_fetched(
     assert (tmp_path / name).read_bytes() == b"x"
 
 
-def test_where_files_come_from_and_why_there_are_none(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
+def test_where_files_come_from_and_why_there_are_none(
+    gateway: respx.MockRouter, crawlctl: Crawlctl
+) -> None:
     archived = [{"task_id": None, "path": None, "name": "task-0/items.jsonl", "bytes": 9}]
     note = "from the archive of attempt 1"
-    listed = gateway.get("/v1/runs/7/files").respond(json={**LIVE, "files": archived, "left_out": 0, "note": note})
-    gateway.get("/v1/runs/7/file", params={"name": "task-0/items.jsonl"}).respond(content=b'{"a": 1}\n')
+    listed = gateway.get("/v1/runs/7/files").respond(
+        json={**LIVE, "files": archived, "left_out": 0, "note": note}
+    )
+    gateway.get("/v1/runs/7/file", params={"name": "task-0/items.jsonl"}).respond(
+        content=b'{"a": 1}\n'
+    )
     assert note in crawlctl("files", "7").err
     assert crawlctl("files", "7", "task-0/items.jsonl").out == '{"a": 1}\n'
     listed.respond(json=NOT_HERE)

@@ -1,4 +1,6 @@
-"""``crawlctl items``: what is shown, what is written in each format, and what is said about the rest."""
+"""``crawlctl items``: what is shown, what is written in each format, and what is said about the
+rest.
+"""
 
 from __future__ import annotations
 
@@ -35,45 +37,87 @@ def feeds(gateway: respx.MockRouter) -> None:
 @pytest.mark.usefixtures("feeds")
 def test_items_are_shown(crawlctl: Crawlctl) -> None:
     shown = crawlctl("items", "7")
-    assert shown.out == '{"a": "ä\\u001b", "n": 1}\n{"a": "=1+1", "n": null}\n{"a": "5", "b": "x"}\n'
+    assert (
+        shown.out == '{"a": "ä\\u001b", "n": 1}\n{"a": "=1+1", "n": null}\n{"a": "5", "b": "x"}\n'
+    )
     assert shown.err == f"{NO_LINE}\n"
-    assert crawlctl("items", "7", "-o", "json").json == {"run_id": 7, "items": ALL, "notes": [NO_LINE]}
-    some = crawlctl("items", "7", "--limit", "1", "--offset", "1", "--contains", "=1", "--fields", "a", "-o", "jsonl")
+    assert crawlctl("items", "7", "-o", "json").json == {
+        "run_id": 7,
+        "items": ALL,
+        "notes": [NO_LINE],
+    }
+    some = crawlctl(
+        "items",
+        "7",
+        "--limit",
+        "1",
+        "--offset",
+        "1",
+        "--contains",
+        "=1",
+        "--fields",
+        "a",
+        "-o",
+        "jsonl",
+    )
     assert some.out == ""
     some = crawlctl("items", "7", "--limit", "1", "--field", "n", "--fields", "n")
     assert (some.out, "the first 1;" in some.err) == ('{"n": 1}\n', False)
     assert "the first 1;" in crawlctl("items", "7", "--limit", "1").err
 
 
-@pytest.mark.parametrize("first", ["5 items were counted, 3 can be read", "2 files in 'out' are not kept: write them"])
+@pytest.mark.parametrize(
+    "first", ["5 items were counted, 3 can be read", "2 files in 'out' are not kept: write them"]
+)
 @pytest.mark.usefixtures("feeds")
-def test_the_note_of_the_run_is_shown(crawlctl: Crawlctl, gateway: respx.MockRouter, first: str) -> None:
+def test_the_note_of_the_run_is_shown(
+    crawlctl: Crawlctl, gateway: respx.MockRouter, first: str
+) -> None:
     gateway.get("/v1/runs/7").respond(json={"fields": {"note": f"{first}; {COUNTED}"}})
     assert crawlctl("items", "7", "-o", "json").json["notes"] == [first, NO_LINE]
 
 
 @pytest.mark.usefixtures("feeds")
 def test_items_are_written(crawlctl: Crawlctl, tmp_path: Path) -> None:
-    assert [json.loads(line) for line in crawlctl("items", "7", "--format", "jsonl").out.splitlines()] == ALL
+    assert [
+        json.loads(line) for line in crawlctl("items", "7", "--format", "jsonl").out.splitlines()
+    ] == ALL
     assert crawlctl("items", "7", "--format", "csv").out == "a,n,b\nä\x1b,1,\n'=1+1,,\n5,,x\n"
     written = crawlctl("items", "7", "--write", "some.parquet", "--contains", "ä", "-o", "json")
     assert (written.json["notes"], written.json["bytes"]) == (
         [NO_LINE],
         (tmp_path / "some.parquet").stat().st_size,
     )
-    assert pyarrow.parquet.read_table(tmp_path / "some.parquet").to_pylist() == [ALL[0] | {LEFT_OUT: None}]
+    assert pyarrow.parquet.read_table(tmp_path / "some.parquet").to_pylist() == [
+        ALL[0] | {LEFT_OUT: None}
+    ]
     assert "already exists" in crawlctl("items", "7", "--write", "some.parquet").err
 
 
-def test_a_column_of_parquet_has_the_type_of_its_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_column_of_parquet_has_the_type_of_its_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(parquet, "ROWS", 300)
     items: list[Any] = [
-        {"i": n, "f": n / 2 if n % 2 else n, "b": True, "m": n or "x", "l": [n]} for n in range(HEAD_ITEMS)
+        {"i": n, "f": n / 2 if n % 2 else n, "b": True, "m": n or "x", "l": [n]}
+        for n in range(HEAD_ITEMS)
     ]
-    items += [{"i": 2**70, "late": {"k": None}}, 7, {"f": "no", "m": "\ud800", "\ud800": 1}, {LEFT_OUT: 1, "b": None}]
+    items += [
+        {"i": 2**70, "late": {"k": None}},
+        7,
+        {"f": "no", "m": "\ud800", "\ud800": 1},
+        {LEFT_OUT: 1, "b": None},
+    ]
     (tmp_path / "x").write_bytes(b"".join(parquet.as_parquet(items)))
     table = pyarrow.parquet.read_table(tmp_path / "x")
-    assert [str(field.type) for field in table.schema] == ["int64", "double", "bool", "string", "string", "string"]
+    assert [str(field.type) for field in table.schema] == [
+        "int64",
+        "double",
+        "bool",
+        "string",
+        "string",
+        "string",
+    ]
     rows = table.to_pylist()
     assert rows[1] == {"i": 1, "f": 0.5, "b": True, "m": "1", "l": "[1]", LEFT_OUT: None}
     assert [row[LEFT_OUT] for row in rows[-4:]] == [
@@ -118,7 +162,14 @@ def test_a_run_without_items_names_the_cure(gateway: respx.MockRouter, crawlctl:
 
 
 def test_statistics(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
-    row = {"name": "price", "filled": 19, "coverage": 0.95, "distinct": 12, "shortest": 1, "longest": 6}
+    row = {
+        "name": "price",
+        "filled": 19,
+        "coverage": 0.95,
+        "distinct": 12,
+        "shortest": 1,
+        "longest": 6,
+    }
     answer = {"items": 20, "fields": [row], "fields_left_out": 0, "notes": [NO_LINE]}
     route = gateway.get("/v1/runs/7/items/stats").respond(json=answer)
     shown = crawlctl("items", "7", "--stats", "--field", "price")

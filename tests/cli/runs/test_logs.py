@@ -18,7 +18,9 @@ from tests.cli.cli_support import Crawlctl
 from tests.cli.cli_world import Served
 
 
-def test_a_task_and_the_last_lines_of_its_log(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
+def test_a_task_and_the_last_lines_of_its_log(
+    gateway: respx.MockRouter, crawlctl: Crawlctl
+) -> None:
     route = gateway.get("/v1/runs/7/logs").respond(text="last words")
     assert crawlctl("logs", "7", "--task", "71", "--tail", "20").out == "last words\n"
     assert dict(route.calls.last.request.url.params) == {"task": "71", "tail": "20"}
@@ -42,14 +44,22 @@ def test_an_empty_log_says_so(gateway: respx.MockRouter, crawlctl: Crawlctl) -> 
 
 @pytest.mark.parametrize(
     "words",
-    [("--tail", "0"), ("--at-error", "-f"), ("--at-error", "--tail", "3"), ("-f", "-o", "json"), ("-f", "-o", "yaml")],
+    [
+        ("--tail", "0"),
+        ("--at-error", "-f"),
+        ("--at-error", "--tail", "3"),
+        ("-f", "-o", "json"),
+        ("-f", "-o", "yaml"),
+    ],
 )
 def test_usage(crawlctl: Crawlctl, words: tuple[str, ...]) -> None:
     assert crawlctl("logs", "7", *words).code == 2
 
 
 def test_a_log_that_is_not_there(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
-    gateway.get("/v1/runs/7/logs").respond(404, json={"code": "log_not_found", "detail": "task 70 wrote nothing"})
+    gateway.get("/v1/runs/7/logs").respond(
+        404, json={"code": "log_not_found", "detail": "task 70 wrote nothing"}
+    )
     for words in (("logs", "7"), ("logs", "7", "-f")):
         result = crawlctl(*words)
         assert result.code == 3
@@ -69,9 +79,19 @@ def test_following_until_the_task_ends(served: Served, crawlctl: Crawlctl) -> No
 
 def test_lines_come_while_the_log_goes_on(served: Served) -> None:
     served.log = [b"first\n"]
-    command = [sys.executable, "-m", "crawler_lifecycle.cli", "--gateway", served.url, "logs", "7", "-f"]
+    command = [
+        sys.executable,
+        "-m",
+        "crawler_lifecycle.cli",
+        "--gateway",
+        served.url,
+        "logs",
+        "7",
+        "-f",
+    ]
 
-    def heed() -> None:  # a shell starts what runs in the background with SIGINT ignored, and children inherit that
+    # A shell starts what runs in the background with SIGINT ignored, and children inherit that.
+    def heed() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
     with subprocess.Popen(
@@ -84,7 +104,9 @@ def test_lines_come_while_the_log_goes_on(served: Served) -> None:
         assert process.wait(60) == 130
 
 
-def test_following_gives_up(served: Served, crawlctl: Crawlctl, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_following_gives_up(
+    served: Served, crawlctl: Crawlctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
     served.log = [b"first\n"]
     former = signal.getsignal(signal.SIGALRM)
     others, _ = signal.getitimer(signal.ITIMER_REAL)

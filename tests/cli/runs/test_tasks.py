@@ -42,7 +42,9 @@ class Store:
         if key not in self.known:
             first = 2 + len(self.args)
             self.args += [task["args"] for task in body["tasks"]]
-            self.known[key] = [{"task_id": 100 + n, "index": n} for n in range(first, first + len(body["tasks"]))]
+            self.known[key] = [
+                {"task_id": 100 + n, "index": n} for n in range(first, first + len(body["tasks"]))
+            ]
         return httpx.Response(202, json={"run_id": 7, "tasks": self.known[key], "note": None})
 
 
@@ -67,7 +69,9 @@ def test_many_tasks_in_pages(gateway: respx.MockRouter, crawlctl: Crawlctl, tmp_
     assert result.out.splitlines() == [str(100 + n) for n in range(2, 1203)]
 
 
-def test_a_repeat_adds_nothing_and_says_so(gateway: respx.MockRouter, crawlctl: Crawlctl, tmp_path: Path) -> None:
+def test_a_repeat_adds_nothing_and_says_so(
+    gateway: respx.MockRouter, crawlctl: Crawlctl, tmp_path: Path
+) -> None:
     store = Store(gateway)
     words = ("tasks", "add", "7", "--file", _file(tmp_path, 600))
     first, second = crawlctl(*words), crawlctl(*words)
@@ -125,7 +129,9 @@ def test_what_is_wrong_is_named(
 
 def test_a_run_that_has_ended(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
     gateway.get("/v1/runs/7").respond(json=LIVE)
-    gateway.post("/v1/runs/7/tasks").respond(409, json={"code": "not_in_this_state", "detail": "Run 7 is COMPLETED"})
+    gateway.post("/v1/runs/7/tasks").respond(
+        409, json={"code": "not_in_this_state", "detail": "Run 7 is COMPLETED"}
+    )
     result = crawlctl("tasks", "add", "7", "-a", "a=1")
     assert result.code == 4
     assert "crawlctl describe 7" in result.err
@@ -133,7 +139,9 @@ def test_a_run_that_has_ended(gateway: respx.MockRouter, crawlctl: Crawlctl) -> 
 
 def test_who_may_only_add_can_add(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
     store = Store(gateway)
-    gateway.get("/v1/runs/7").respond(403, json={"code": "forbidden", "detail": "this token adds tasks to run 7 alone"})
+    gateway.get("/v1/runs/7").respond(
+        403, json={"code": "forbidden", "detail": "this token adds tasks to run 7 alone"}
+    )
     assert crawlctl("tasks", "add", "7", "-a", "a=1").code == 0
     assert store.args == [{"a": "1"}]
 

@@ -26,18 +26,32 @@ RUNNING = [TASKS[0] | {"status": "RUNNING", "outcome": None}]
 
 def _answers(gateway: respx.MockRouter, runs: list[Any], tasks: list[list[dict[str, Any]]]) -> None:
     def one(answer: Any) -> Any:
-        return answer if isinstance(answer, httpx.Response | Exception) else httpx.Response(200, json=answer)
+        return (
+            answer
+            if isinstance(answer, httpx.Response | Exception)
+            else httpx.Response(200, json=answer)
+        )
 
     gateway.get("/v1/runs/7").mock(side_effect=[one(run) for run in runs])
     gateway.get("/v1/runs/7/tasks").mock(side_effect=[one({"tasks": rows}) for rows in tasks])
     gateway.get("/v1/runs/7/corrections").respond(json={"corrections": []})
 
 
-def test_a_line_for_each_change_and_none_for_the_rest(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
-    begin = RUN | {"status": "INITIALIZING", "stage": "deployment", "waiting": "waiting for 3 s: 4 of 4 slots\x1b[2J"}
+def test_a_line_for_each_change_and_none_for_the_rest(
+    gateway: respx.MockRouter, crawlctl: Crawlctl
+) -> None:
+    begin = RUN | {
+        "status": "INITIALIZING",
+        "stage": "deployment",
+        "waiting": "waiting for 3 s: 4 of 4 slots\x1b[2J",
+    }
     later = RUN | {"verified_at": "2026-11-20T11:59:59Z", "pages": 9999}
     older = begin | {"waiting": "waiting for 4 s: 4 of 4 slots\x1b[2J"}
-    _answers(gateway, [begin, older, RUN, later, COMPLETED], [QUEUED, QUEUED, RUNNING, RUNNING, [TASKS[0]]])
+    _answers(
+        gateway,
+        [begin, older, RUN, later, COMPLETED],
+        [QUEUED, QUEUED, RUNNING, RUNNING, [TASKS[0]]],
+    )
     result = crawlctl("watch", "7")
     assert result.code == 0
     moment = "2026-11-20T12:00:00Z"
@@ -52,7 +66,9 @@ def test_a_line_for_each_change_and_none_for_the_rest(gateway: respx.MockRouter,
     assert "\x1b" not in result.out + result.err
 
 
-def test_an_orderly_stop_does_not_read_like_an_error(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
+def test_an_orderly_stop_does_not_read_like_an_error(
+    gateway: respx.MockRouter, crawlctl: Crawlctl
+) -> None:
     stopping = [TASKS[0] | {"status": "STOPPING", "outcome": None, "reason": "Error"}]
     _answers(gateway, [RUN | {"status": "STOPPING"}, STOPPED], [stopping, stopping])
     assert "task 70 (index 0) STOPPING\n" in crawlctl("watch", "7").out
@@ -61,9 +77,15 @@ def test_an_orderly_stop_does_not_read_like_an_error(gateway: respx.MockRouter, 
 @pytest.mark.parametrize(("end", "code"), [(COMPLETED, 0), (FAILED, 5), (STOPPED, 6)])
 @pytest.mark.parametrize("words", [("watch", "7"), ("tasks", "7", "-w")])
 def test_the_exit_code_tells_how_the_run_ended(
-    gateway: respx.MockRouter, crawlctl: Crawlctl, words: tuple[str, ...], end: dict[str, Any], code: int
+    gateway: respx.MockRouter,
+    crawlctl: Crawlctl,
+    words: tuple[str, ...],
+    end: dict[str, Any],
+    code: int,
 ) -> None:
-    gateway.get("/v1/runs/7").mock(side_effect=[httpx.Response(200, json=one) for one in (RUN, end)])
+    gateway.get("/v1/runs/7").mock(
+        side_effect=[httpx.Response(200, json=one) for one in (RUN, end)]
+    )
     gateway.get("/v1/runs/7/tasks").respond(json={"tasks": RUNNING})
     if words[0] == "watch":
         gateway.get("/v1/runs/7/corrections").respond(json={"corrections": []})
@@ -76,7 +98,9 @@ def test_start_and_resume_go_on_watching(gateway: respx.MockRouter, crawlctl: Cr
     assert crawlctl("start", "operations", "--watch").code == 0
 
 
-def test_a_resumed_run_is_watched_in_its_next_attempt(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
+def test_a_resumed_run_is_watched_in_its_next_attempt(
+    gateway: respx.MockRouter, crawlctl: Crawlctl
+) -> None:
     gateway.post("/v1/runs/7/resume").respond(202, json=RESUMED)
     second = {"attempt": 2}
     _answers(gateway, [FAILED, RUN | second, COMPLETED | second], [TASKS, TASKS, TASKS])
@@ -85,7 +109,9 @@ def test_a_resumed_run_is_watched_in_its_next_attempt(gateway: respx.MockRouter,
     assert "run 7 operations COMPLETED completion attempt 2 finished" in result.out
 
 
-def test_a_gateway_that_restarts_is_waited_for(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
+def test_a_gateway_that_restarts_is_waited_for(
+    gateway: respx.MockRouter, crawlctl: Crawlctl
+) -> None:
     gone = httpx.ConnectError("refused")
     _answers(gateway, [RUN, gone, gone, COMPLETED], [TASKS, TASKS])
     result = crawlctl("watch", "7")
@@ -103,7 +129,9 @@ def test_giving_up(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
 
 
 def test_a_run_that_is_not_there(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
-    gateway.get("/v1/runs/7").respond(404, json={"code": "run_not_found", "detail": "run 7 does not exist"})
+    gateway.get("/v1/runs/7").respond(
+        404, json={"code": "run_not_found", "detail": "run 7 does not exist"}
+    )
     assert crawlctl("watch", "7").code == 3
 
 
@@ -115,7 +143,9 @@ def test_interrupted(crawlctl: Crawlctl, monkeypatch: pytest.MonkeyPatch) -> Non
     assert crawlctl("watch", "7").code == 130
 
 
-def test_what_did_not_change_is_not_sent_again(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
+def test_what_did_not_change_is_not_sent_again(
+    gateway: respx.MockRouter, crawlctl: Crawlctl
+) -> None:
     tagged = httpx.Response(200, json=RUN, headers={"etag": 'W/"1"'})
     route = gateway.get("/v1/runs/7").mock(
         side_effect=[tagged, httpx.Response(304), httpx.Response(200, json=COMPLETED)]
@@ -123,7 +153,11 @@ def test_what_did_not_change_is_not_sent_again(gateway: respx.MockRouter, crawlc
     gateway.get("/v1/runs/7/tasks").respond(json={"tasks": TASKS})
     gateway.get("/v1/runs/7/corrections").respond(json={"corrections": []})
     assert crawlctl("watch", "7").code == 0
-    assert [call.request.headers.get("if-none-match") for call in route.calls] == [None, 'W/"1"', 'W/"1"']
+    assert [call.request.headers.get("if-none-match") for call in route.calls] == [
+        None,
+        'W/"1"',
+        'W/"1"',
+    ]
 
 
 def test_large_runs_are_told_in_counts(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
@@ -134,7 +168,7 @@ def test_large_runs_are_told_in_counts(gateway: respx.MockRouter, crawlctl: Craw
     assert len(result.out.splitlines()) == 2
 
 
-# --- lists ---------------------------------------------------------------------------------------------------------
+# --- lists ----------------------------------------------------------------------------------------
 
 
 def test_live_runs_until_the_time_is_over(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
@@ -174,7 +208,9 @@ def test_a_run_that_leaves_a_filter_is_told_once_also_after_an_outage(
     assert route.call_count == 2
 
 
-def test_a_list_that_is_watched_keeps_its_filters(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
+def test_a_list_that_is_watched_keeps_its_filters(
+    gateway: respx.MockRouter, crawlctl: Crawlctl
+) -> None:
     route = gateway.get("/v1/runs").respond(json={"runs": []})
     result = crawlctl("list", "-w", "--tag", "night", "--timeout", "0.01")
     assert (result.code, result.out) == (0, "")
@@ -186,15 +222,19 @@ def test_a_document_without_an_end_is_refused(crawlctl: Crawlctl, form: str) -> 
     assert crawlctl("watch", "-o", form).code == 2
 
 
-# --- on a terminal -------------------------------------------------------------------------------------------------
+# --- on a terminal --------------------------------------------------------------------------------
 
 
-def _heed() -> None:  # a shell starts what runs in the background with SIGINT ignored, and children inherit that
+# A shell starts what runs in the background with SIGINT ignored, and children inherit that.
+def _heed() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _on_a_terminal(
-    served: Served, *words: str, env: dict[str, str] | None = None, until: Callable[[str], bool] = lambda text: False
+    served: Served,
+    *words: str,
+    env: dict[str, str] | None = None,
+    until: Callable[[str], bool] = lambda text: False,
 ) -> tuple[int, str]:
     """How it ended and all that it drew; interrupted as soon as ``until`` is true of that."""
     leader, follower = pty.openpty()
@@ -237,9 +277,15 @@ def test_a_picture_in_place_on_a_terminal(served: Served) -> None:
 
 @pytest.mark.parametrize(
     ("words", "code", "title"),
-    [(("watch",), 130, "CRAWLER"), (("list", "-w"), 130, "CRAWLER"), (("tasks", "7", "-w"), 5, "INDEX")],
+    [
+        (("watch",), 130, "CRAWLER"),
+        (("list", "-w"), 130, "CRAWLER"),
+        (("tasks", "7", "-w"), 5, "INDEX"),
+    ],
 )
-def test_tables_in_place_on_a_terminal(served: Served, words: tuple[str, ...], code: int, title: str) -> None:
+def test_tables_in_place_on_a_terminal(
+    served: Served, words: tuple[str, ...], code: int, title: str
+) -> None:
     served.runs = [RUN, RUN, FAILED]
     again = (lambda text: text.count(title) > 1) if code == 130 else (lambda text: False)
     ended, text = _on_a_terminal(served, *words, until=again)
@@ -266,8 +312,13 @@ def test_no_colour_where_none_is_wanted(served: Served) -> None:
 
 @pytest.mark.parametrize("height", [1, 10, 24, 200])
 def test_the_picture_fits(height: int) -> None:
-    rows = [TASKS[0] | {"task_id": n, "task_index": n, "status": "QUEUED" if n % 9 else "RUNNING"} for n in range(150)]
-    seen = watch.WatchedRun(RUN | {"tasks": {"QUEUED": 890, "RUNNING": 110}}, rows, [CORRECTION] * 5)
+    rows = [
+        TASKS[0] | {"task_id": n, "task_index": n, "status": "QUEUED" if n % 9 else "RUNNING"}
+        for n in range(150)
+    ]
+    seen = watch.WatchedRun(
+        RUN | {"tasks": {"QUEUED": 890, "RUNNING": 110}}, rows, [CORRECTION] * 5
+    )
     lines = _lines_of(lambda: watch.draw(seen, height))
     assert len(lines) <= max(height, watch.FRAME + 1)
     shown = [line for line in lines if " RUNNING " in line and "items" in line]
@@ -287,5 +338,7 @@ def _lines_of(draw: Callable[[], Any]) -> list[str]:
 
 def test_the_same_document_is_the_same_object() -> None:
     with respx.mock(base_url=GATEWAY) as router, Gateway(GATEWAY) as gateway:
-        router.get("/v1/runs/7").mock(side_effect=[httpx.Response(200, json=RUN), httpx.Response(200, json=dict(RUN))])
+        router.get("/v1/runs/7").mock(
+            side_effect=[httpx.Response(200, json=RUN), httpx.Response(200, json=dict(RUN))]
+        )
         assert gateway.poll("/v1/runs/7") is gateway.poll("/v1/runs/7")

@@ -12,7 +12,9 @@ from tests.clusters.local.local_bench import Bench
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That a starved machine takes long over a SIGKILL is for people to be told, and nothing that is claimed here."""
+    """That a starved machine takes long over a SIGKILL is for people to be told, and nothing that
+    is claimed here.
+    """
     monkeypatch.setattr(cluster, "KILL_SECONDS", 60.0)
 
 

@@ -42,7 +42,8 @@ for name, data in [
         json.dump(data, file)
     os.rename(home + "/forged.tmp", home + "/" + name)
 """
-#: Counts its SIGTERMs in files/signals, says so when its handler is there, and ends a moment after the first.
+#: Counts its SIGTERMs in files/signals, says so when its handler is there, and ends a moment after
+#: the first.
 POLITE = """
 import os, signal, time
 files = os.environ["CRAWL_FILES_DIR"]
@@ -81,7 +82,8 @@ while not os.path.exists(files + "/daemon"):
     time.sleep(0.01)
 open(files + "/ready", "w").close()
 """
-#: Leaves the group, the session and the marks: a daemon with an empty environment. Its number is in files/daemon.
+#: Leaves the group, the session and the marks: a daemon with an empty environment. Its number is in
+#: files/daemon.
 ESCAPED = """
 import os, signal, sys, time
 files = os.environ["CRAWL_FILES_DIR"]
@@ -168,25 +170,33 @@ class Bench:
         return seen
 
     def until_on_file(self, index: int = 0) -> Observation:
-        """Until its supervisor wrote the end and left: a look may know the end before, from other evidence."""
+        """Until its supervisor wrote the end and left: a look may know the end before, from other
+        evidence.
+        """
         wait_until((self.folder(index) / "end.json").exists)
         wait_until(lambda: not self.supervisor(index).alive())
         return self.look(index)
 
     def fill(self, count: int) -> None:
-        """Let the first ``count`` tasks take the slots, one after the other: the queue knows the order of arrival."""
+        """Let the first ``count`` tasks take the slots, one after the other: the queue knows the
+        order of arrival.
+        """
         for index in range(count):
             self.deploy(SLEEP, range(index, index + 1))
             self.until(Phase.EXECUTING, index)
 
     def queue(self, index: int, code: str = SLEEP) -> None:
-        """Deploy a task that finds no slot, and wait until its supervisor stands in the queue behind all others."""
+        """Deploy a task that finds no slot, and wait until its supervisor stands in the queue
+        behind all others.
+        """
         self.deploy(code, range(index, index + 1))
         wait_until(lambda: (self.look(index).reason or "").startswith("waiting: "))
         wait_until(lambda: self._is_head() or self._sleeps_in_queue(index))
 
     def _is_head(self) -> bool:
-        """Whether the one task that waits holds the turnstile; with more, the first of them does."""
+        """Whether the one task that waits holds the turnstile; with more, the first of them
+        does.
+        """
         if len(os.listdir(self.state / "live")) > len(os.listdir(self.state / "started")) + 1:
             return False
         with open(self.state / "slots/turnstile-3", "a") as turnstile:
@@ -197,14 +207,18 @@ class Bench:
         return False
 
     def _sleeps_in_queue(self, index: int) -> bool:
-        """A supervisor takes signals only in the queue, where it sleeps in the kernel's list of waiters."""
+        """A supervisor takes signals only in the queue, where it sleeps in the kernel's list of
+        waiters.
+        """
         status = Path(f"/proc/{self.supervisor(index).pid}/status").read_text()
         told = dict(line.split(":", 1) for line in status.splitlines())
         open_to_stops = not int(told["SigBlk"], 16) & 1 << (signal.SIGTERM - 1)
         return open_to_stops and told["State"].strip().startswith("S")
 
     def until_over(self, index: int = 0) -> Observation:
-        """Until it ended or is gone: which of them depends on whether process 1 has reaped the zombie yet."""
+        """Until it ended or is gone: which of them depends on whether process 1 has reaped the
+        zombie yet.
+        """
         wait_until(lambda: self.look(index).phase in (Phase.ENDED, Phase.GONE))
         seen = self.look(index)
         if seen.phase is Phase.ENDED:
@@ -257,7 +271,9 @@ class Bench:
         self.slay(runner, crawler)
 
     def running(self) -> list[int]:
-        """Every process that belongs to this state folder: crawlers by their environment, supervisors by arguments."""
+        """Every process that belongs to this state folder: crawlers by their environment,
+        supervisors by arguments.
+        """
         mark = os.fsencode(self.state)
         found = []
         for stat in all_processes():

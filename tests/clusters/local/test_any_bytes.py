@@ -1,4 +1,6 @@
-"""Whatever a crawler writes into every file, line and field that is its own: it is read, kept, stopped and ended."""
+"""Whatever a crawler writes into every file, line and field that is its own: it is read, kept,
+stopped and ended.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from crawler_lifecycle.clusters.kubernetes.looks.termination_message import last_progress, read_summary
+from crawler_lifecycle.clusters.kubernetes.looks.termination_message import (
+    last_progress,
+    read_summary,
+)
 from crawler_lifecycle.clusters.local.cluster import LocalCluster
 from crawler_lifecycle.clusters.local.folders.logs import LocalLogs
 from crawler_lifecycle.clusters.local.folders.reader import TaskFolder
@@ -57,7 +62,14 @@ CONTENTS = st.one_of(
     OBJECTS.map(lambda one: json.dumps(one).encode()),
     st.binary(max_size=100),
     st.sampled_from(
-        [b"", b"null", b"[" * 100_000, b'{"pages": ' + b"9" * 5000 + b"}", b"\xef\xbb\xbf{}", b"{}" * 2**18]
+        [
+            b"",
+            b"null",
+            b"[" * 100_000,
+            b'{"pages": ' + b"9" * 5000 + b"}",
+            b"\xef\xbb\xbf{}",
+            b"{}" * 2**18,
+        ]
     ),
 )
 KINDS = ("folder", "link", "loop", "pipe", "gone")
@@ -82,7 +94,9 @@ def put(path: Path, thing: bytes | str) -> None:
 
 @dataclass
 class Place:
-    """A database with one run of three tasks, and the folder of the first, of which nothing executes any more."""
+    """A database with one run of three tasks, and the folder of the first, of which nothing
+    executes any more.
+    """
 
     cluster: LocalCluster
     state: Path
@@ -126,7 +140,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @settings(max_examples=examples(12))
 @given(left=st.dictionaries(st.sampled_from(NAMES), THINGS, max_size=len(NAMES)))
-def test_whatever_lies_in_a_folder_is_read_and_kept(folder: Path, left: Mapping[str, bytes | str]) -> None:
+def test_whatever_lies_in_a_folder_is_read_and_kept(
+    folder: Path, left: Mapping[str, bytes | str]
+) -> None:
     place = Place.over(folder / "one")
     try:
         run, task = place.fence.run, place.task
@@ -134,9 +150,15 @@ def test_whatever_lies_in_a_folder_is_read_and_kept(folder: Path, left: Mapping[
             put(place.state / "tasks" / str(run) / "0" / "1" / name, thing)
         (place.state / "live" / f"crawl-{run}-0-1").touch()
         look = place.cluster.look(run, [task])
-        decide = {"supervisor.json", "process.json"} & set(left) if look.observations[0].phase is Phase.GONE else ()
+        decide = (
+            {"supervisor.json", "process.json"} & set(left)
+            if look.observations[0].phase is Phase.GONE
+            else ()
+        )
         for data in (json.loads(left[name]) for name in decide if isinstance(left[name], bytes)):
-            assert [type(data[name]) for name in ("pid", "start", "boot")] == [int, int, str], "else it is not gone"
+            assert [type(data[name]) for name in ("pid", "start", "boot")] == [int, int, str], (
+                "else it is not gone"
+            )
         details = place.cluster.details(run, [task])
         LocalLogs(place.state).read(run, task, None, 1000)
         place.cluster.task_records(run)
@@ -155,7 +177,9 @@ def test_whatever_lies_in_a_folder_is_read_and_kept(folder: Path, left: Mapping[
 
 
 @settings(max_examples=examples(12))
-@given(said=st.one_of(OBJECTS, CONTENTS), before=st.binary(max_size=30), after=st.binary(max_size=30))
+@given(
+    said=st.one_of(OBJECTS, CONTENTS), before=st.binary(max_size=30), after=st.binary(max_size=30)
+)
 def test_whatever_a_pod_prints_is_read_and_kept(
     folder: Path, said: dict[str, Any] | bytes, before: bytes, after: bytes
 ) -> None:
@@ -165,11 +189,25 @@ def test_whatever_a_pod_prints_is_read_and_kept(
     progress = last_progress(before + b'{"crawl_progress": ' + body + b"}\n" + after)
     place = Place.over(folder / "two")
     try:
-        first, now = place.world.store.looks.found_state(place.fence).tasks[0], place.world.clock.now
-        told = [] if progress is None else [Details(first.task_id, "log", progress.counters, own.peak_memory)]
+        first, now = (
+            place.world.store.looks.found_state(place.fence).tasks[0],
+            place.world.clock.now,
+        )
+        told = (
+            []
+            if progress is None
+            else [Details(first.task_id, "log", progress.counters, own.peak_memory)]
+        )
         for last in (word, own):
-            end = End(last.exit, last.signal, "Error", last.message, last.progress.at, last.finish_reason)
-            fields = {"uid": first.uid, "counters": last.progress.counters, "progress_at": last.progress.at, "end": end}
+            end = End(
+                last.exit, last.signal, "Error", last.message, last.progress.at, last.finish_reason
+            )
+            fields = {
+                "uid": first.uid,
+                "counters": last.progress.counters,
+                "progress_at": last.progress.at,
+                "end": end,
+            }
             fields |= {
                 "resume_note": last.progress.resume_note,
                 "resumed": last.progress.resumed,
@@ -212,7 +250,9 @@ EVERYWHERE: dict[str, bytes | str] = {
 
 
 @pytest.mark.parametrize("thing", EVERYWHERE)
-def test_who_spoils_everything_is_stopped_and_its_neighbour_notices_nothing(bench: Bench, thing: str) -> None:
+def test_who_spoils_everything_is_stopped_and_its_neighbour_notices_nothing(
+    bench: Bench, thing: str
+) -> None:
     bench.start(STUBBORN)
     bench.deploy(SLEEP, range(1, 2))
     bench.until(Phase.EXECUTING, 1)
@@ -224,8 +264,13 @@ def test_who_spoils_everything_is_stopped_and_its_neighbour_notices_nothing(benc
     bench.cluster.details(run_ref(RUN), [task])
     bench.cluster.stop(run_ref(RUN), task)
     bench.cluster.kill(run_ref(RUN), task)
-    wait_until(lambda: TaskFolder(bench.cluster._state, run_ref(RUN), bench.ref()).named() == ([], []))
-    assert bench.cluster.look(run_ref(RUN), [task]).observations[0].phase in (Phase.ENDED, Phase.GONE)
+    wait_until(
+        lambda: TaskFolder(bench.cluster._state, run_ref(RUN), bench.ref()).named() == ([], [])
+    )
+    assert bench.cluster.look(run_ref(RUN), [task]).observations[0].phase in (
+        Phase.ENDED,
+        Phase.GONE,
+    )
     assert other.alive()
     beside = bench.look(1)
     assert (beside.phase, beside.reason) == (Phase.EXECUTING, None)

@@ -44,14 +44,18 @@ def test_only_what_is_moved_in_wakes(arrivals: Arrivals, folders: tuple[Path, Pa
         assert not arrivals.wait(0)
 
 
-def test_what_arrives_before_the_wait_is_not_missed(arrivals: Arrivals, folders: tuple[Path, Path]) -> None:
+def test_what_arrives_before_the_wait_is_not_missed(
+    arrivals: Arrivals, folders: tuple[Path, Path]
+) -> None:
     put(folders[0])
     arrivals.renew()
     assert arrivals.wait(0)
     assert not arrivals.wait(0)
 
 
-def test_a_folder_that_was_replaced_is_watched_after_a_renewal(arrivals: Arrivals, folders: tuple[Path, Path]) -> None:
+def test_a_folder_that_was_replaced_is_watched_after_a_renewal(
+    arrivals: Arrivals, folders: tuple[Path, Path]
+) -> None:
     os.rename(folders[1], folders[1].with_name("away"))
     folders[1].mkdir()
     put(folders[1], "unseen")
@@ -75,7 +79,9 @@ def test_a_folder_that_is_missing_is_told_by_nothing_until_it_is_back(
     assert arrivals.wait(LONG_S)
 
 
-def test_a_queue_that_overflows_wakes_and_works_again(arrivals: Arrivals, folders: tuple[Path, Path]) -> None:
+def test_a_queue_that_overflows_wakes_and_works_again(
+    arrivals: Arrivals, folders: tuple[Path, Path]
+) -> None:
     most = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
     if most > 100_000:
         pytest.skip(f"the queue holds {most} notices here")

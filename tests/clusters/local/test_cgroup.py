@@ -1,4 +1,6 @@
-"""Where control groups are looked for, and what is written into them: over folders that stand in for the kernel's."""
+"""Where control groups are looked for, and what is written into them: over folders that stand in
+for the kernel's.
+"""
 
 from __future__ import annotations
 
@@ -72,12 +74,17 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
     monkeypatch.setattr(os, "mkdir", made.mkdir)
     monkeypatch.setattr(os, "rmdir", made.rmdir)
     monkeypatch.setattr(cgroup, "_write", made.write)
-    monkeypatch.setattr(cgroup, "_marked_delegated", lambda folder: Path(folder, "delegated").exists())
+    monkeypatch.setattr(
+        cgroup, "_marked_delegated", lambda folder: Path(folder, "delegated").exists()
+    )
     return made
 
 
 def unified(kernel: Kernel, own: str) -> None:
-    kernel.own(f"0::{own}\n", f"31 23 0:28 / {kernel.root} rw,relatime shared:9 - cgroup2 cgroup2 rw,nsdelegate\n")
+    kernel.own(
+        f"0::{own}\n",
+        f"31 23 0:28 / {kernel.root} rw,relatime shared:9 - cgroup2 cgroup2 rw,nsdelegate\n",
+    )
 
 
 ALL = {"cgroup__controllers": "cpu io memory pids", "cgroup__procs": "17"}
@@ -86,26 +93,43 @@ FREE = {"memory__max": "max", "memory__high": "max", "cpu__max": "max 100000"}
 
 def test_it_takes_the_delegated_group_above_ours(kernel: Kernel) -> None:
     unified(kernel, "/service/leaf")
-    service = kernel.group("service", cgroup__controllers="cpu memory", cgroup__subtree_control="", cgroup__procs="")
+    service = kernel.group(
+        "service", cgroup__controllers="cpu memory", cgroup__subtree_control="", cgroup__procs=""
+    )
     kernel.group("service", delegated="")
     kernel.group("service/leaf", **ALL, **FREE, cgroup__subtree_control="")
     found = cgroup.find("auto", str(kernel.proc))
     assert found == Parent(str(service), cpu=True)
     assert (service / "cgroup.subtree_control").read_text().split() == ["memory", "cpu"]
-    assert [entry.name for entry in service.iterdir() if entry.is_dir()] == ["leaf"], "the probe was left behind"
+    assert [entry.name for entry in service.iterdir() if entry.is_dir()] == ["leaf"], (
+        "the probe was left behind"
+    )
 
 
 @pytest.mark.parametrize(
     ("leaf", "words"),
     [
-        ({"memory__max": "1073741824"}, "has its own limit (memory.max), which must also apply to tasks"),
-        ({"cpu__max": "50000 100000"}, "has its own limit (cpu.max), which must also apply to tasks"),
+        (
+            {"memory__max": "1073741824"},
+            "has its own limit (memory.max), which must also apply to tasks",
+        ),
+        (
+            {"cpu__max": "50000 100000"},
+            "has its own limit (cpu.max), which must also apply to tasks",
+        ),
         ({}, "was not delegated to us"),
     ],
 )
-def test_it_never_leaves_a_limit_or_takes_what_was_not_given(kernel: Kernel, leaf: dict[str, str], words: str) -> None:
+def test_it_never_leaves_a_limit_or_takes_what_was_not_given(
+    kernel: Kernel, leaf: dict[str, str], words: str
+) -> None:
     unified(kernel, "/service/leaf")
-    kernel.group("service", cgroup__controllers="cpu memory", cgroup__subtree_control="memory", cgroup__procs="")
+    kernel.group(
+        "service",
+        cgroup__controllers="cpu memory",
+        cgroup__subtree_control="memory",
+        cgroup__procs="",
+    )
     if leaf:
         kernel.group("service", delegated="")
     kernel.group("service/leaf", **ALL, **(FREE | leaf), cgroup__subtree_control="")
@@ -141,7 +165,10 @@ def test_without_limits_of_processors_memory_is_limited_alone(kernel: Kernel) ->
 @pytest.mark.parametrize(
     ("lines", "mount"),
     [
-        ("4:memory:/box/me\n0::/\n", "35 31 0:32 /box {root}/memory rw - cgroup cgroup rw,memory\n"),
+        (
+            "4:memory:/box/me\n0::/\n",
+            "35 31 0:32 /box {root}/memory rw - cgroup cgroup rw,memory\n",
+        ),
         ("0::/\n", "41 31 0:38 / {root} rw - cgroup2 cgroup2 rw\n"),
         ("0::/elsewhere\n", "41 31 0:38 /box {root} rw - cgroup2 cgroup2 rw\n"),
     ],
@@ -150,7 +177,9 @@ def test_without_limits_of_processors_memory_is_limited_alone(kernel: Kernel) ->
 def test_no_memory_controller_anywhere(kernel: Kernel, lines: str, mount: str) -> None:
     kernel.own(lines, mount.format(root=kernel.root))
     kernel.group("", cgroup__controllers="hugetlb")
-    with pytest.raises(Unavailable, match="no cgroup of version 2 with a memory controller is mounted"):
+    with pytest.raises(
+        Unavailable, match="no cgroup of version 2 with a memory controller is mounted"
+    ):
         cgroup.find("auto", str(kernel.proc))
 
 
@@ -172,7 +201,10 @@ def test_what_the_kernel_is_told_and_asked(kernel: Kernel) -> None:
     group = Group.of({"cgroup": str(parent), **SPEC})
     group.make(memory=2**27, cpu=0.001)
     folder = parent / "crawl-7-1-2-cdcdcdcd"
-    told = {name: (folder / name).read_text() for name in ("memory.max", "memory.swap.max", "memory.oom.group")}
+    told = {
+        name: (folder / name).read_text()
+        for name in ("memory.max", "memory.swap.max", "memory.oom.group")
+    }
     assert told == {"memory.max": str(2**27), "memory.swap.max": "0", "memory.oom.group": "1"}
     assert (folder / "cpu.max").read_text() == "1000 100000"  # the kernel grants no less
     assert group.oom_kills() == 0
@@ -191,7 +223,13 @@ def test_what_the_kernel_is_told_and_asked(kernel: Kernel) -> None:
 
 @pytest.mark.parametrize(
     "forged",
-    [{}, {"cgroup": 7}, {"cgroup": "here"}, {"cgroup": "/a", "name": "n"}, {"cgroup": "/a", "name": "crawl-/b"}],
+    [
+        {},
+        {"cgroup": 7},
+        {"cgroup": "here"},
+        {"cgroup": "/a", "name": "n"},
+        {"cgroup": "/a", "name": "crawl-/b"},
+    ],
 )
 def test_a_spec_that_names_something_else_is_refused(forged: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="names no cgroup of this task"):
@@ -210,18 +248,21 @@ def test_a_real_group_takes_in_and_ends_what_hides() -> None:
     """Without limits, which need a controller: what the kernel does in any group of version 2."""
     mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
     group = Group(
-        os.path.join(next((m[1] for m in mounts if m[2] == "cgroup2"), "/nowhere"), f"crawl-test-{os.getpid()}")
+        os.path.join(
+            next((m[1] for m in mounts if m[2] == "cgroup2"), "/nowhere"),
+            f"crawl-test-{os.getpid()}",
+        )
     )
     try:
         group.make(memory=None, cpu=None)
     except OSError as why:
         pytest.skip(f"no group of version 2 can be made here: {why}")
-    hides = (
-        "import os, time\nif os.fork():\n  os._exit(0)\nos.setsid()\nprint(os.getpid(), flush=True)\ntime.sleep(300)"
-    )
+    hides = "import os, time\nif os.fork():\n  os._exit(0)\nos.setsid()\nprint(os.getpid(), flush=True)\ntime.sleep(300)"
     waits = f"input()\n{hides}"
     try:
-        with subprocess.Popen([sys.executable, "-c", waits], stdin=-1, stdout=-1, env={}, text=True) as process:
+        with subprocess.Popen(
+            [sys.executable, "-c", waits], stdin=-1, stdout=-1, env={}, text=True
+        ) as process:
             group.admit(process.pid)
             process.stdin.write("go\n")
             process.stdin.flush()

@@ -1,4 +1,6 @@
-"""Deployment: at most once, whoever tries, whenever somebody dies; and what the crawler is given."""
+"""Deployment: at most once, whoever tries, whenever somebody dies; and what the crawler is
+given.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +94,9 @@ def test_a_crash_between_two_steps_is_mended_by_the_retry(bench: Bench, upto: st
     if upto != "folder":
         (bench.state / "live" / f"crawl-{run_ref(RUN)}-1-1").touch()
     if upto in ("spec", "lock"):
-        (folder / "spec.json").write_text(spec.replace("/0/1", "/1/1").replace(str(first.uid), "theirs"))
+        (folder / "spec.json").write_text(
+            spec.replace("/0/1", "/1/1").replace(str(first.uid), "theirs")
+        )
     if upto == "lock":
         (folder / "lock").touch()
     assert bench.look(1).phase is Phase.ABSENT
@@ -144,16 +148,37 @@ def test_a_supervisor_that_starts_too_late_never_begins(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("crawler", "words"),
     [
-        (CrawlerDefinition("x", CrawlerKind.COMMAND, command=["no-such-program"]), "no-such-program"),
-        (CrawlerDefinition("x", CrawlerKind.COMMAND, command=["./missing"], project="."), "./missing"),
-        (CrawlerDefinition("x", CrawlerKind.COMMAND, command=["true"], project="no/such/folder"), "is not a folder"),
+        (
+            CrawlerDefinition("x", CrawlerKind.COMMAND, command=["no-such-program"]),
+            "no-such-program",
+        ),
+        (
+            CrawlerDefinition("x", CrawlerKind.COMMAND, command=["./missing"], project="."),
+            "./missing",
+        ),
+        (
+            CrawlerDefinition("x", CrawlerKind.COMMAND, command=["true"], project="no/such/folder"),
+            "is not a folder",
+        ),
         (CrawlerDefinition("x", project="no/such/folder"), "is not a folder"),
         (CrawlerDefinition("x"), "project: missing"),
-        (CrawlerDefinition("x", CrawlerKind.COMMAND, command=["true"], secrets={"KEY": "env:NOT_THERE"}), "KEY"),
-        (CrawlerDefinition("x", CrawlerKind.COMMAND, command=["true"], args={"a": Argument(required=True)}), "args.a"),
+        (
+            CrawlerDefinition(
+                "x", CrawlerKind.COMMAND, command=["true"], secrets={"KEY": "env:NOT_THERE"}
+            ),
+            "KEY",
+        ),
+        (
+            CrawlerDefinition(
+                "x", CrawlerKind.COMMAND, command=["true"], args={"a": Argument(required=True)}
+            ),
+            "args.a",
+        ),
     ],
 )
-def test_what_can_never_work_is_refused(bench: Bench, crawler: CrawlerDefinition, words: str) -> None:
+def test_what_can_never_work_is_refused(
+    bench: Bench, crawler: CrawlerDefinition, words: str
+) -> None:
     [answer] = bench.cluster.deploy(bench.deployment(), crawler)
     assert answer.state == "refused"
     assert words in (answer.reason or "")
@@ -183,9 +208,15 @@ def test_a_state_folder_that_disappeared_is_an_outage(bench: Bench) -> None:
 def test_the_crawler_sees_the_contract_and_nothing_of_ours(
     make_bench: Callable[..., Bench], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    environment = {**os.environ, "LIFECYCLE_DATABASE__URL": "secret", "AWS_SECRET_ACCESS_KEY": "secret", "API": "k3y"}
+    environment = {
+        **os.environ,
+        "LIFECYCLE_DATABASE__URL": "secret",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "API": "k3y",
+    }
     bench = make_bench(
-        environment=environment, task_environment=lambda deployment, task: {"CRAWL_TOKEN": f"t-{task.task_id}"}
+        environment=environment,
+        task_environment=lambda deployment, task: {"CRAWL_TOKEN": f"t-{task.task_id}"},
     )
     project = tmp_path / "project"
     project.mkdir()
@@ -214,7 +245,11 @@ def test_the_crawler_sees_the_contract_and_nothing_of_ours(
     assert (env["COLOUR"], env["API_KEY"], env["CRAWL_TOKEN"]) == ("blue", "k3y", "t-1000")
     assert json.loads(env["CRAWL_ARGS"]) == {"first": "1", "second": "-x=\n'é"}
     assert json.loads(env["CRAWL_SETTINGS"]) == {"A": "catalogue", "B": "run"}
-    assert (env["CRAWL_RUN_ID"], env["CRAWL_TASK_ID"], env["CRAWL_TASK_INDEX"]) == (str(RUN), "1000", "0")
+    assert (env["CRAWL_RUN_ID"], env["CRAWL_TASK_ID"], env["CRAWL_TASK_INDEX"]) == (
+        str(RUN),
+        "1000",
+        "0",
+    )
     assert (env["CRAWL_ATTEMPT"], env["CRAWL_CRAWLER"], env["CRAWL_RESUME"]) == ("1", "demo", "1")
     assert env["CRAWL_MEMORY_LIMIT"] == str(512 * 2**20)
     assert datetime.fromisoformat(env["CRAWL_DEADLINE"]) > datetime.now(UTC)

@@ -56,7 +56,9 @@ def test_a_supervisor_that_cannot_say_why_it_did_not_start(tmp_path: Path) -> No
 
 
 def test_room_that_somebody_took_away_or_replaced_is_never_written_to(tmp_path: Path) -> None:
-    """The crawler owns the folder; what it put in the place of the name is not ours to write to or to believe."""
+    """The crawler owns the folder; what it put in the place of the name is not ours to write to or
+    to believe.
+    """
     (tmp_path / "victim").write_text("as it was")
     for replaced in (False, True):
         room = EndReserve(str(tmp_path))
@@ -69,5 +71,7 @@ def test_room_that_somebody_took_away_or_replaced_is_never_written_to(tmp_path: 
     room = EndReserve(str(tmp_path))
     assert room.become(str(tmp_path / "end.json"), {"exit_code": 3})
     assert (tmp_path / "end.json").read_text() == '{"exit_code": 3}'
-    assert EndReserve(str(tmp_path)).become(str(tmp_path / "end.json"), {"exit_code": 0}), "there is one"
+    assert EndReserve(str(tmp_path)).become(str(tmp_path / "end.json"), {"exit_code": 0}), (
+        "there is one"
+    )
     assert (tmp_path / "end.json").read_text() == '{"exit_code": 3}'

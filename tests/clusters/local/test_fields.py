@@ -16,7 +16,10 @@ from tests.runner.test_runner_command import PRICES
 def test_the_end_of_a_crawl_tells_the_fields_of_its_items(bench: Bench) -> None:
     bench.cluster.deploy(bench.deployment(), bench.crawler(PRICES, expect={"stock": 0.5}))
     seen = bench.until_on_file()
-    assert (seen.phase, seen.fields) == (Phase.ENDED, Coverage(100, {"stock": 0.0, "title": 1.0, "price": 0.41}))
+    assert (seen.phase, seen.fields) == (
+        Phase.ENDED,
+        Coverage(100, {"stock": 0.0, "title": 1.0, "price": 0.41}),
+    )
 
 
 @pytest.mark.parametrize(("said", "believed"), [

@@ -24,7 +24,9 @@ from tests.support.run_refs import run_ref
 
 
 def bounded(seen: Observation) -> None:
-    """Every column of a row takes what was seen, and the sum over all tasks of a run takes every counter."""
+    """Every column of a row takes what was seen, and the sum over all tasks of a run takes every
+    counter.
+    """
     told = {**asdict(seen), **asdict(seen.counters), **(asdict(seen.end) if seen.end else {})}
     for name, value in told.items():
         if name in ("pages", "items", "errors", "bytes", "peak_memory"):
@@ -54,7 +56,9 @@ def test_an_end_at_the_ends_of_numbers_and_of_the_calendar_is_an_end(bench: Benc
             bounded(seen)
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"null", b'{"exit_code": "0"}', b"x" * 300_000, b"\xff\xfe"])
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"null", b'{"exit_code": "0"}', b"x" * 300_000, b"\xff\xfe"]
+)
 def test_a_garbled_end_is_an_end_that_names_its_trouble(bench: Bench, content: bytes) -> None:
     bench.deploy("pass")
     bench.until_on_file()
@@ -66,7 +70,9 @@ def test_a_garbled_end_is_an_end_that_names_its_trouble(bench: Bench, content: b
     assert "ignored: end.json" in (seen.end.message or "")
 
 
-@pytest.mark.parametrize("name", ["spec.json", "supervisor.json", "process.json", "stats.json", "waiting.json"])
+@pytest.mark.parametrize(
+    "name", ["spec.json", "supervisor.json", "process.json", "stats.json", "waiting.json"]
+)
 def test_garbage_under_a_running_crawler_hides_nothing(bench: Bench, name: str) -> None:
     bench.start(STUBBORN)
     good = (bench.folder() / name).read_bytes() if (bench.folder() / name).exists() else None
@@ -98,7 +104,9 @@ def test_what_is_no_file_is_garbage(tmp_path: Path, kind: str) -> None:
 
 
 def test_a_missing_folder_of_tasks_is_an_outage_for_everybody(bench: Bench) -> None:
-    """As when its disk is not mounted: nothing is concluded from it, and nothing takes its place."""
+    """As when its disk is not mounted: nothing is concluded from it, and nothing takes its
+    place.
+    """
     bench.start(POLITE)
     tasks, away = bench.state / "tasks", bench.state / "tasks.away"
     tasks.rename(away)
@@ -119,9 +127,12 @@ def test_a_missing_folder_of_tasks_is_an_outage_for_everybody(bench: Bench) -> N
     assert bench.signals() == 1
 
 
-def test_an_end_while_the_folder_of_tasks_is_missing_is_written_when_it_is_back(bench: Bench) -> None:
+def test_an_end_while_the_folder_of_tasks_is_missing_is_written_when_it_is_back(
+    bench: Bench,
+) -> None:
     go = bench.state / "go"
-    # Only when it says so: a crawler that has been forked and has not executed yet still needs the folder.
+    # Only when it says so: a crawler that has been forked and has not executed yet still needs the
+    # folder.
     bench.start(f"""
 import os, time
 open(os.environ["CRAWL_FILES_DIR"] + "/ready", "w").close()
@@ -149,7 +160,9 @@ def test_a_file_in_the_place_of_all_tasks_is_an_outage(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("name", ["end.json", "supervisor.json", "process.json", "spec.json"])
-def test_a_file_that_cannot_be_read_is_an_outage(bench: Bench, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_read_is_an_outage(
+    bench: Bench, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench.fill(1)
     real: Any = os.open
 
@@ -168,7 +181,9 @@ def test_a_file_that_cannot_be_read_is_an_outage(bench: Bench, name: str, monkey
 
 
 def test_the_log_tail_is_short_and_readable(bench: Bench) -> None:
-    bench.deploy("import sys; sys.stdout.buffer.write(b'\\xff\\x00' + 'é'.encode() * 20000 + b'end')")
+    bench.deploy(
+        "import sys; sys.stdout.buffer.write(b'\\xff\\x00' + 'é'.encode() * 20000 + b'end')"
+    )
     bench.until(Phase.ENDED)
     [details] = bench.cluster.details(run_ref(RUN), [bench.ref()])
     assert len(details.log_tail.encode()) <= LOG_TAIL_BYTES
@@ -177,7 +192,9 @@ def test_the_log_tail_is_short_and_readable(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe"])
-def test_what_a_crawler_put_in_the_place_of_its_log_is_not_read(bench: Bench, tmp_path: Path, kind: str) -> None:
+def test_what_a_crawler_put_in_the_place_of_its_log_is_not_read(
+    bench: Bench, tmp_path: Path, kind: str
+) -> None:
     secret = tmp_path / "secret"
     secret.write_text("secret")
     bench.deploy("pass")

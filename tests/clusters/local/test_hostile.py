@@ -1,4 +1,6 @@
-"""Crawlers that put something else where our files and folders belong: it is theirs alone, and they can be stopped."""
+"""Crawlers that put something else where our files and folders belong: it is theirs alone, and they
+can be stopped.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,16 @@ from crawler_lifecycle.clusters.local.observer import LocalObserver
 from crawler_lifecycle.clusters.local.processes import identity
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Phase
 from crawler_lifecycle.ports.runs import TaskRef
-from tests.clusters.local.local_bench import DOUBLE_FORK, FORGER, POLITE, RUN, SLEEP, STUBBORN, Bench, wait_until
+from tests.clusters.local.local_bench import (
+    DOUBLE_FORK,
+    FORGER,
+    POLITE,
+    RUN,
+    SLEEP,
+    STUBBORN,
+    Bench,
+    wait_until,
+)
 from tests.support.run_refs import run_ref
 
 pytestmark = pytest.mark.processes
@@ -45,7 +56,11 @@ LIES = {
 
 
 def place(bench: Bench, level: str) -> Path:
-    return {"run": bench.folder().parents[1], "index": bench.folder().parent, "attempt": bench.folder()}[level]
+    return {
+        "run": bench.folder().parents[1],
+        "index": bench.folder().parent,
+        "attempt": bench.folder(),
+    }[level]
 
 
 def put(path: Path, kind: str) -> None:
@@ -91,8 +106,14 @@ def watched(bench: Bench) -> Iterator[Callable[[], list[int]]]:
     thread.join()
 
 
-#: Level and kind, and whether it is a stop or a kill: each of the three with each of the others is a long matrix.
-PLACES = [*(("attempt", kind) for kind in KINDS), ("index", "file"), ("run", "loop"), ("run", "nothing")]
+#: Level and kind, and whether it is a stop or a kill: each of the three with each of the others is
+#: a long matrix.
+PLACES = [
+    *(("attempt", kind) for kind in KINDS),
+    ("index", "file"),
+    ("run", "loop"),
+    ("run", "nothing"),
+]
 REPLACED = [
     pytest.param(level, kind, force, marks=[pytest.mark.slow] if force is bool(number % 2) else [])
     for number, (level, kind) in enumerate(PLACES)
@@ -125,7 +146,9 @@ def test_a_task_whose_folder_was_replaced_is_stopped_by_its_name(
 
 
 def test_a_kill_by_name_is_no_stop_before(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A supervisor that is told to end passes the stop signal on, to a crawler that still lives then."""
+    """A supervisor that is told to end passes the stop signal on, to a crawler that still lives
+    then.
+    """
     signals = bench.state / "signals"
     bench.start(POLITE.replace('files + "/signals"', repr(str(signals))))
     task, supervisor = known(bench), bench.supervisor()
@@ -149,7 +172,11 @@ def test_a_kill_by_name_is_no_stop_before(bench: Bench, monkeypatch: pytest.Monk
     [
         *((name, "lie") for name in LIES),
         *((name, "folder") for name in ("spec.json", "lock")),
-        *(pytest.param(name, "folder", marks=pytest.mark.slow) for name in LIES if name not in ("spec.json", "lock")),
+        *(
+            pytest.param(name, "folder", marks=pytest.mark.slow)
+            for name in LIES
+            if name not in ("spec.json", "lock")
+        ),
         *((name, "gone") for name in ("spec.json", "supervisor.json", "process.json", "lock")),
     ],
 )
@@ -166,14 +193,18 @@ def test_no_lie_in_a_file_keeps_a_stop_from_a_crawler(bench: Bench, name: str, h
         # Somebody else's processes, in the place of our own.
         told = bench.supervisor(1)._asdict() if name == "supervisor.json" else lie
         path.write_text(json.dumps(told))
-    assert bench.cluster.look(run_ref(RUN), [task]).observations[0].phase is Phase.EXECUTING or name == "spec.json"
+    assert (
+        bench.cluster.look(run_ref(RUN), [task]).observations[0].phase is Phase.EXECUTING
+        or name == "spec.json"
+    )
     bench.cluster.stop(run_ref(RUN), task)
     bench.cluster.kill(run_ref(RUN), task)
     runs = folder_reader.TaskFolder(bench.cluster._state, run_ref(RUN), bench.ref())
     wait_until(lambda: runs.named() == ([], []))
-    assert bench.cluster.look(run_ref(RUN), [task]).observations[0].phase in (Phase.ENDED, Phase.GONE) or (
-        name == "spec.json"
-    )
+    assert bench.cluster.look(run_ref(RUN), [task]).observations[0].phase in (
+        Phase.ENDED,
+        Phase.GONE,
+    ) or (name == "spec.json")
     assert other.alive()
     assert bench.look(1).phase is Phase.EXECUTING
 
@@ -201,7 +232,9 @@ os.execve(sys.executable, ["hidden", "-I", "-S", "-c", wait, ready], {})
 
 
 @pytest.mark.parametrize("code", [FORGER + POLITE, FORGER + UNMARKED], ids=["marked", "unmarked"])
-def test_an_end_with_dead_processes_counts_only_when_nothing_executes(bench: Bench, code: str) -> None:
+def test_an_end_with_dead_processes_counts_only_when_nothing_executes(
+    bench: Bench, code: str
+) -> None:
     bench.start(code)
     bench.deploy("pass", range(1, 2))
     bench.until_on_file(1)
@@ -226,7 +259,9 @@ def test_a_forged_end_closes_no_log(bench: Bench) -> None:
     wait_until(ended)
 
 
-def test_all_tasks_of_a_look_share_one_reading_of_the_processes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_tasks_of_a_look_share_one_reading_of_the_processes(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench.deploy("pass", range(3))
     for index in range(3):
         bench.until_on_file(index)
@@ -300,7 +335,7 @@ def test_the_observer_goes_on_whatever_lies_in_folders_of_others(
     tasks.mkdir(exist_ok=True)
 
 
-# --- the log ----------------------------------------------------------------------------------------------------------
+# --- the log --------------------------------------------------------------------------------------
 
 #: 200 MB as fast as it goes.
 FLOOD = """
@@ -327,7 +362,9 @@ def test_a_flood_never_takes_more_than_the_cap(bench: Bench) -> None:
     bench.until_on_file()
     most = max(most, weigh())  # a slow machine may not have looked in between
     assert 50 * 2**20 < most <= 101 * 2**20
-    assert 50 * 2**20 <= (bench.folder() / "log.1").stat().st_size <= 51 * 2**20, "it is moved aside when it is full"
+    assert 50 * 2**20 <= (bench.folder() / "log.1").stat().st_size <= 51 * 2**20, (
+        "it is moved aside when it is full"
+    )
     [details] = bench.cluster.details(run_ref(RUN), [bench.ref()])
     assert len(details.log_tail or "") == LOG_TAIL_BYTES
     assert "after" in (details.log_tail or "")
@@ -335,7 +372,11 @@ def test_a_flood_never_takes_more_than_the_cap(bench: Bench) -> None:
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [*(("log", kind) for kind in ("link", "pipe", "folder", "gone")), ("log.1", "link"), ("log.1", "folder")],
+    [
+        *(("log", kind) for kind in ("link", "pipe", "folder", "gone")),
+        ("log.1", "link"),
+        ("log.1", "folder"),
+    ],
 )
 def test_nothing_is_opened_that_a_crawler_put_where_its_log_belongs(
     bench: Bench, tmp_path: Path, name: str, kind: str
@@ -369,7 +410,9 @@ print("after", flush=True)
 
 
 def test_who_holds_the_pipe_open_holds_no_end_up(bench: Bench) -> None:
-    """A grandchild in a session of its own prints on and on; the crawler's own last words are there."""
+    """A grandchild in a session of its own prints on and on; the crawler's own last words are
+    there.
+    """
     bench.deploy("""
 import os, sys, time
 if os.fork() == 0:
@@ -389,9 +432,15 @@ print("last words", flush=True)
 def test_names_are_those_of_a_task_and_no_other(bench: Bench) -> None:
     bench.start(DOUBLE_FORK + "time.sleep(300)\n")  # what a crawler leaves at its end is killed
     daemon = int((bench.folder() / "files/daemon").read_text())
-    supervisors, crawlers = folder_reader.TaskFolder(bench.cluster._state, run_ref(RUN), bench.ref()).named()
+    supervisors, crawlers = folder_reader.TaskFolder(
+        bench.cluster._state, run_ref(RUN), bench.ref()
+    ).named()
     assert [one.pid for one in supervisors] == [bench.supervisor().pid]
     assert daemon in {one.pid for one in crawlers}
     assert os.getpid() not in {one.pid for one in crawlers}
-    assert folder_reader.TaskFolder(bench.cluster._state, run_ref(RUN), bench.ref()).named("another") == ([], [])
-    assert folder_reader.TaskFolder(bench.cluster._state, run_ref(RUN), TaskRef(1001, 1, 1)).named() == ([], [])
+    assert folder_reader.TaskFolder(bench.cluster._state, run_ref(RUN), bench.ref()).named(
+        "another"
+    ) == ([], [])
+    assert folder_reader.TaskFolder(
+        bench.cluster._state, run_ref(RUN), TaskRef(1001, 1, 1)
+    ).named() == ([], [])

@@ -36,8 +36,15 @@ def folder_of(state: Path, run_id: int, index: int = 0, attempt: int = 1) -> Pat
 
 
 def marked(files: Path) -> subprocess.Popen[bytes]:
-    marks = {"CRAWL_RUN_ID": "7", "CRAWL_RUN_UID": run_ref(7).uid, "CRAWL_TASK_ID": "41", "CRAWL_FILES_DIR": str(files)}
-    return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"], env={**os.environ, **marks})
+    marks = {
+        "CRAWL_RUN_ID": "7",
+        "CRAWL_RUN_UID": run_ref(7).uid,
+        "CRAWL_TASK_ID": "41",
+        "CRAWL_FILES_DIR": str(files),
+    }
+    return subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(300)"], env={**os.environ, **marks}
+    )
 
 
 @pytest.fixture
@@ -82,7 +89,10 @@ def test_a_process_whose_folder_was_taken_away_is_named_by_pid_and_start(
 
 
 def test_a_process_that_ends_meanwhile_hides_no_other_of_its_task(
-    state: Path, cluster: LocalCluster, straggler: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+    state: Path,
+    cluster: LocalCluster,
+    straggler: subprocess.Popen[bytes],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     read, other = inventory._processes, marked(folder_of(state, 7, 3, 2) / "files")
 
@@ -103,7 +113,9 @@ def test_a_process_that_ends_meanwhile_hides_no_other_of_its_task(
     assert task.uid.startswith(f"{other.pid}@")
 
 
-def test_folders_of_ended_tasks_and_strangers_are_no_tasks(state: Path, cluster: LocalCluster) -> None:
+def test_folders_of_ended_tasks_and_strangers_are_no_tasks(
+    state: Path, cluster: LocalCluster
+) -> None:
     ended = folder_of(state, 5)
     ended.mkdir(parents=True)
     (ended / "spec.json").write_text(json.dumps({"uid": "u", "task_id": 1}))

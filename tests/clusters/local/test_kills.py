@@ -1,4 +1,6 @@
-"""kill -9 behind our back, at every process and in every state: what the looks say is what happened."""
+"""kill -9 behind our back, at every process and in every state: what the looks say is what
+happened.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,12 @@ def test_the_crawler(bench: Bench) -> None:
     bench.slay(bench.crawler_process())
     seen = bench.until(Phase.ENDED)
     assert how(seen) == (137, 9, "Error", None)
-    assert (seen.counters.pages, seen.counters.items, seen.counters.errors, seen.counters.bytes) == (4, 7, 1, 99)
+    assert (
+        seen.counters.pages,
+        seen.counters.items,
+        seen.counters.errors,
+        seen.counters.bytes,
+    ) == (4, 7, 1, 99)
     assert seen.end is not None
     assert read_end(seen.end).status is TaskStatus.FAILED
 
@@ -111,7 +118,11 @@ def test_the_supervisor_while_it_starts_the_crawler(bench: Bench) -> None:
         supervisor = bench.supervisor(index)
         bench.slay(supervisor)
         # What it forked for the crawler executes, or leaves because nobody opens its gate.
-        wait_until(lambda index=index: not any(_argument(bench, index) in _told(pid, "cmdline") for pid in all_pids()))
+        wait_until(
+            lambda index=index: (
+                not any(_argument(bench, index) in _told(pid, "cmdline") for pid in all_pids())
+            )
+        )
         seen = bench.look(index)
         runs = any(f"/{index}/1/files".encode() in _told(pid, "environ") for pid in bench.running())
         assert (seen.phase is Phase.EXECUTING) == runs
@@ -120,7 +131,9 @@ def test_the_supervisor_while_it_starts_the_crawler(bench: Bench) -> None:
 
 
 def _argument(bench: Bench, index: int) -> bytes:
-    """In the argument vector of the task's supervisor, and of its fork until that executes the crawler."""
+    """In the argument vector of the task's supervisor, and of its fork until that executes the
+    crawler.
+    """
     return b"\0" + os.fsencode(bench.folder(index)) + b"\0"
 
 
@@ -144,7 +157,9 @@ def test_whoever_deployed_it(bench: Bench) -> None:
         "Bench(Path(sys.argv[2])).deploy(sys.argv[3]); os.kill(os.getpid(), 9)\n"
     )
     root = str(Path(__file__).parents[3])
-    done = subprocess.run([sys.executable, "-c", script, root, str(bench.state.parent), COUNTING], check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script, root, str(bench.state.parent), COUNTING], check=False
+    )
     assert done.returncode == -9
     bench.until(Phase.EXECUTING)
     go(bench)
@@ -163,7 +178,9 @@ def test_a_zombie_has_ended(bench: Bench) -> None:
         (bench.folder() / "end.json").unlink()
         start = int(stat.read_text().rsplit(")", 1)[1].split()[19])
         record = json.loads((bench.folder() / "process.json").read_text())
-        (bench.folder() / "process.json").write_text(json.dumps({**record, "pid": child.pid, "start": start}))
+        (bench.folder() / "process.json").write_text(
+            json.dumps({**record, "pid": child.pid, "start": start})
+        )
         seen = bench.look()
         assert how(seen) == (137, 9, "Error", None)
     finally:
@@ -178,7 +195,9 @@ def test_a_number_of_somebody_else_is_not_its_own(bench: Bench, lie: dict[str, s
     with subprocess.Popen(["/bin/sleep", "300"]) as stranger:
         for name in ("process.json", "supervisor.json"):
             path = bench.folder() / name
-            path.write_text(json.dumps({**json.loads(path.read_text()), "pid": stranger.pid, **lie}))
+            path.write_text(
+                json.dumps({**json.loads(path.read_text()), "pid": stranger.pid, **lie})
+            )
         assert bench.look().phase is Phase.GONE
         stranger.kill()
 

@@ -13,7 +13,9 @@ from tests.clusters.local.local_bench import RUN, Bench
 from tests.support.run_refs import run_ref
 
 
-def test_it_opens_only_their_folders_and_lists_none(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_opens_only_their_folders_and_lists_none(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench.fill(2)
     for index in range(2, 500):
         bench.folder(index).mkdir(parents=True)

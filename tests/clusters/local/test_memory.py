@@ -1,4 +1,6 @@
-"""The memory limit of a task, with crawlers that really allocate: by the kernel where it lets us, and watched."""
+"""The memory limit of a task, with crawlers that really allocate: by the kernel where it lets us,
+and watched.
+"""
 
 from __future__ import annotations
 
@@ -74,8 +76,12 @@ def _unavailable() -> str | None:
 
 
 WHY_NOT = _unavailable()
-#: Where the kernel offers no such group, these are among the tests of `make test-all`, which says that it skips them.
-UNABLE = [pytest.mark.slow, pytest.mark.skip(reason=f"no cgroup can be made on this machine: {WHY_NOT}")]
+#: Where the kernel offers no such group, these are among the tests of `make test-all`, which says
+#: that it skips them.
+UNABLE = [
+    pytest.mark.slow,
+    pytest.mark.skip(reason=f"no cgroup can be made on this machine: {WHY_NOT}"),
+]
 NEEDS_CGROUP = [] if WHY_NOT is None else UNABLE
 
 
@@ -94,7 +100,8 @@ def bench(request: pytest.FixtureRequest, make_bench: Callable[..., Bench]) -> B
 def kernel(make_bench: Callable[..., Bench]) -> Iterator[Bench]:
     made = make_bench(cgroup_setting="auto")
     yield made
-    # The supervisor takes it away once the end is on file; one that was killed leaves that to the next look.
+    # The supervisor takes it away once the end is on file; one that was killed leaves that to the
+    # next look.
     wait_until(lambda: made.look() and groups(made) == [])
 
 
@@ -107,7 +114,9 @@ def groups(bench: Bench) -> list[str]:
     return [folder] if os.path.exists(folder) else []
 
 
-@pytest.mark.parametrize("code", [GROW, FAMILY, FAST], ids=["grows", "family", "fails at the limit"])
+@pytest.mark.parametrize(
+    "code", [GROW, FAMILY, FAST], ids=["grows", "family", "fails at the limit"]
+)
 def test_over_the_limit_is_out_of_memory(bench: Bench, code: str) -> None:
     bench.deploy(code, memory="80Mi")
     seen = bench.until_on_file()
@@ -138,8 +147,12 @@ def test_processes_that_go_while_memory_is_read_are_not_counted_for_those_they_s
     assert identity.memory_of(1, 110 * mebi) == 60 * mebi
 
 
-def test_a_family_that_never_keeps_still_is_not_over_the_limit_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """But a single process that never changes is, and so is a family of which the exact sum is over it."""
+def test_a_family_that_never_keeps_still_is_not_over_the_limit_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """But a single process that never changes is, and so is a family of which the exact sum is over
+    it.
+    """
     born = iter(range(100))
     monkeypatch.setattr(identity, "descendants", lambda pid: [pid, next(born)])
     monkeypatch.setattr(identity, "resident", lambda pid: 60)
@@ -166,7 +179,10 @@ def test_a_slow_supervisor_hides_no_kill_for_memory(make_bench: Callable[..., Be
     bench.slay(bench.runner(), bench.crawler_process())
     seen = bench.until(Phase.ENDED)
     assert (seen.end.reason, seen.end.exit_code, seen.end.signal) == ("OOMKilled", 137, 9)
-    assert seen.end.message == "Its supervisor had not written the end. It held 1 bytes, the limit is 0 bytes"
+    assert (
+        seen.end.message
+        == "Its supervisor had not written the end. It held 1 bytes, the limit is 0 bytes"
+    )
     assert seen.peak_memory == 81 * 2**20
 
 
@@ -209,7 +225,9 @@ def test_shared_pages_count_once(bench: Bench) -> None:
     assert seen.end.reason == "Completed"
 
 
-def test_more_than_can_ever_be_had_is_refused_by_the_kernel(make_bench: Callable[..., Bench]) -> None:
+def test_more_than_can_ever_be_had_is_refused_by_the_kernel(
+    make_bench: Callable[..., Bench],
+) -> None:
     bench = make_bench(cgroup_setting="off")
     bench.deploy("held = bytearray(2**33)", memory="80Mi")
     seen = bench.until(Phase.ENDED)
@@ -218,11 +236,13 @@ def test_more_than_can_ever_be_had_is_refused_by_the_kernel(make_bench: Callable
     assert "MemoryError" in (details.log_tail or "")
 
 
-# --- by the kernel ----------------------------------------------------------------------------------------------------
+# --- by the kernel --------------------------------------------------------------------------------
 
 
 @needs_cgroup
-def test_the_limits_stand_in_the_group_while_it_runs_and_the_group_goes_with_it(kernel: Bench) -> None:
+def test_the_limits_stand_in_the_group_while_it_runs_and_the_group_goes_with_it(
+    kernel: Bench,
+) -> None:
     kernel.start(
         "import os, time; open(os.environ['CRAWL_FILES_DIR'] + '/ready', 'w'); time.sleep(300)",
         memory="96Mi",
@@ -298,7 +318,9 @@ def test_a_group_that_cannot_be_made_costs_nothing_but_itself(
     assert "This task has no cgroup" in (bench.folder() / "supervisor.log").read_text()
 
 
-def test_a_spec_that_names_a_foreign_group_is_garbage(make_bench: Callable[..., Bench], tmp_path: Path) -> None:
+def test_a_spec_that_names_a_foreign_group_is_garbage(
+    make_bench: Callable[..., Bench], tmp_path: Path
+) -> None:
     bench = make_bench(cgroup_setting="off")
     bench.deploy("pass")
     bench.until(Phase.ENDED)

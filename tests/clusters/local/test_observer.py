@@ -1,4 +1,6 @@
-"""The observer of the local cluster, when what it watches is killed, hidden, foreign or of another build."""
+"""The observer of the local cluster, when what it watches is killed, hidden, foreign or of another
+build.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,15 @@ from crawler_lifecycle.clusters.local.folders.reader import TaskFolder, task_nam
 from crawler_lifecycle.clusters.local.observer import LocalObserver
 from crawler_lifecycle.clusters.local.processes import liveness_marks
 from crawler_lifecycle.domain.task import Phase
-from tests.clusters.local.local_bench import DOUBLE_FORK, FORGER, POLITE, RUN, SLEEP, Bench, wait_until
+from tests.clusters.local.local_bench import (
+    DOUBLE_FORK,
+    FORGER,
+    POLITE,
+    RUN,
+    SLEEP,
+    Bench,
+    wait_until,
+)
 from tests.contracts.observer.observer_harness import Told
 from tests.support.run_refs import run_ref
 
@@ -34,7 +44,9 @@ def told(bench: Bench) -> Iterator[Told]:
 
 
 def a_whole_turn(told: Told) -> None:
-    """Until the observer has gone through a turn that began after now: it says how it is at the end of each."""
+    """Until the observer has gone through a turn that began after now: it says how it is at the end
+    of each.
+    """
     for _ in range(2):
         seen = told.observer.health()
         wait_until(lambda seen=seen: told.observer.health() is not seen)
@@ -49,7 +61,11 @@ def test_a_mark_lives_as_long_as_its_task(bench: Bench) -> None:
     assert (marks(bench, liveness_marks.LIVE), marks(bench, liveness_marks.ENDED)) == ([NAME], [])
     bench.slay(bench.crawler_process())
     bench.until_over()
-    wait_until(lambda: (marks(bench, liveness_marks.LIVE), marks(bench, liveness_marks.ENDED)) == ([], [NAME]))
+    wait_until(
+        lambda: (
+            (marks(bench, liveness_marks.LIVE), marks(bench, liveness_marks.ENDED)) == ([], [NAME])
+        )
+    )
     liveness_marks.forget(str(bench.state))
     assert marks(bench, liveness_marks.ENDED) == [NAME]
     liveness_marks.forget(str(bench.state), keep_s=-1)
@@ -60,7 +76,8 @@ def test_a_start_and_an_end_are_told_by_the_kernel_alone_when_a_look_sees_them(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each once, and not before: whoever is told looks at once, in the thread of the observer."""
-    monkeypatch.setattr(observer, "CHECK_S", 1e6)  # it reads once, and then when the kernel tells something
+    # It reads once, and then when the kernel tells something.
+    monkeypatch.setattr(observer, "CHECK_S", 1e6)
     seen: list[Phase] = []
     over, seeing = threading.Event(), LocalObserver(bench.state)
 
@@ -101,7 +118,9 @@ def test_where_the_kernel_tells_nothing_the_marks_are_read(
 
 
 @pytest.mark.parametrize("name", [files.STARTED, liveness_marks.ENDED])
-def test_a_folder_that_was_replaced_is_watched_in_its_place(bench: Bench, told: Told, name: str) -> None:
+def test_a_folder_that_was_replaced_is_watched_in_its_place(
+    bench: Bench, told: Told, name: str
+) -> None:
     os.rename(bench.state / name, bench.state / "away")
     (bench.state / name).mkdir()
     told.after(lambda: bench.fill(1))
@@ -109,7 +128,9 @@ def test_a_folder_that_was_replaced_is_watched_in_its_place(bench: Bench, told: 
     wait_until(lambda: told.observer.health().watched == 0)
 
 
-def test_a_killed_supervisor_is_told_and_then_the_end_of_its_crawler(bench: Bench, told: Told) -> None:
+def test_a_killed_supervisor_is_told_and_then_the_end_of_its_crawler(
+    bench: Bench, told: Told
+) -> None:
     bench.fill(1)
     told.quiet()
     told.after(lambda: bench.slay(bench.supervisor()))
@@ -134,7 +155,9 @@ def test_what_a_dead_crawler_left_running_is_watched_to_its_end(bench: Bench, to
     wait_until(lambda: told.observer.health().watched == 0)
 
 
-def test_a_forged_end_is_none_and_the_true_one_is_told(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forged_end_is_none_and_the_true_one_is_told(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(observer, "CHECK_S", 0.0)  # each turn looks into every folder
     told = Told(LocalObserver(bench.state))
     with told.watching():
@@ -154,7 +177,9 @@ def test_a_supervisor_that_dies_in_the_queue_is_told(bench: Bench, told: Told) -
     assert bench.look(2).phase is Phase.GONE
 
 
-def test_a_folder_that_is_taken_away_is_told_at_once_and_its_end_again(bench: Bench, told: Told) -> None:
+def test_a_folder_that_is_taken_away_is_told_at_once_and_its_end_again(
+    bench: Bench, told: Told
+) -> None:
     bench.fill(1)
     supervisor, runner, crawler = bench.supervisor(), bench.runner(), bench.crawler_process()
     told.quiet()
@@ -170,7 +195,9 @@ def test_a_supervisor_that_begins_while_it_is_looked_for_is_not_over(
     """Between two readings of one look, and of one turn of the observer."""
     bench.fill(1)
     crawler = bench.crawler_process()
-    hidden = {name: (bench.folder() / name).read_bytes() for name in ("supervisor.json", "process.json")}
+    hidden = {
+        name: (bench.folder() / name).read_bytes() for name in ("supervisor.json", "process.json")
+    }
     alive, late = TaskFolder.supervisor_alive, [True]
 
     def begins_meanwhile(folder: TaskFolder) -> bool:
@@ -195,7 +222,8 @@ def test_a_supervisor_that_begins_while_it_is_looked_for_is_not_over(
         for name in hidden:
             (bench.folder() / name).unlink()
         with monkeypatch.context() as patch:
-            patch.setattr(TaskFolder, "processes", lambda *_: [])  # the crawler has not been forked yet
+            # The crawler has not been forked yet.
+            patch.setattr(TaskFolder, "processes", lambda *_: [])
             late.append(True)
             assert bench.look().phase is Phase.ABSENT
         assert bench.look().phase is Phase.EXECUTING
@@ -218,9 +246,17 @@ def test_an_end_that_nobody_watched_is_told_while_its_mark_is_kept(bench: Bench)
         assert again.quiet() == 0
 
 
-def test_foreign_names_and_marks_without_a_task_do_no_harm(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_foreign_names_and_marks_without_a_task_do_no_harm(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(observer, "STALE_S", 0.3)
-    for name in ("crawl-x-1-1", "notes.txt", "crawl-01-0-1", "crawl-1-0-1-1", task_name(run_ref(77), 0, 1)):
+    for name in (
+        "crawl-x-1-1",
+        "notes.txt",
+        "crawl-01-0-1",
+        "crawl-1-0-1-1",
+        task_name(run_ref(77), 0, 1),
+    ):
         (bench.state / liveness_marks.LIVE / name).touch()
     (bench.state / liveness_marks.ENDED / "crawl--1-0").touch()
     (bench.state / "tasks" / "notes").mkdir()
@@ -238,7 +274,9 @@ def test_a_deployment_that_comes_again_after_its_mark_was_dropped_is_watched(
     with monkeypatch.context() as patch:
         patch.setattr(observer, "STALE_S", 0.3)
         told.after(lambda: liveness_marks.begin(str(bench.state / liveness_marks.LIVE / NAME)))
-        wait_until(lambda: told.observer.health().watched == 0 and marks(bench, liveness_marks.LIVE) == [])
+        wait_until(
+            lambda: told.observer.health().watched == 0 and marks(bench, liveness_marks.LIVE) == []
+        )
     told.quiet()
     told.after(lambda: bench.fill(1))
     wait_until(lambda: told.observer.health().watched == 1)
@@ -274,7 +312,9 @@ def test_garbage_in_the_folder_hides_no_end(bench: Bench, told: Told) -> None:
 def test_an_observer_that_is_there_before_the_cluster_leaves_it_to_be_made(
     make_bench: Callable[..., Bench], tmp_path: Path
 ) -> None:
-    """Two processes begin in an empty folder; what the observer makes does not say that tasks were ever there."""
+    """Two processes begin in an empty folder; what the observer makes does not say that tasks were
+    ever there.
+    """
     told = Told(LocalObserver(tmp_path / "state"))
     with told.watching():
         bench = make_bench()

@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 
 from crawler_lifecycle.clusters.local.processes import liveness_marks
-from crawler_lifecycle.domain.task import Change, Observation, Phase, TaskState, TaskStatus, reconcile
+from crawler_lifecycle.domain.task import (
+    Change,
+    Observation,
+    Phase,
+    TaskState,
+    TaskStatus,
+    reconcile,
+)
 from crawler_lifecycle.ports.runs import TaskRef
 from tests.clusters.local.local_bench import RUN, Bench, wait_until
 from tests.support.run_refs import run_ref
@@ -108,7 +115,9 @@ def test_what_began_for_a_run_of_another_database_keeps_nobody_from_executing(be
 
 
 @pytest.mark.parametrize("what", ["nothing", "a link", "a file"])
-def test_whoever_replaces_what_is_told_beside_keeps_nobody_from_executing(bench: Bench, what: str) -> None:
+def test_whoever_replaces_what_is_told_beside_keeps_nobody_from_executing(
+    bench: Bench, what: str
+) -> None:
     started = bench.state / "started"
     started.rmdir()
     if what == "a link":
@@ -127,11 +136,19 @@ def test_without_a_word_of_its_runner_it_is_no_success(bench: Bench) -> None:
     assert change.cause == "It ended without a summary (exit 0): Its folder was removed"
 
 
-@pytest.mark.parametrize("way", ["", WAYS["removed"], WAYS["emptied"]], ids=["kept", "removed", "emptied"])
+@pytest.mark.parametrize(
+    "way", ["", WAYS["removed"], WAYS["emptied"]], ids=["kept", "removed", "emptied"]
+)
 def test_who_killed_all_that_watched_it_had_existed(bench: Bench, way: str) -> None:
-    seen = over(bench, f"{way}os.kill(supervisor, signal.SIGKILL)\nos.kill(runner, signal.SIGKILL)\n")
-    # While its folder is there, the zombie of its runner tells how that died, until process 1 has reaped it.
-    assert recorded(seen).correction == "vanished" or (recorded(seen).correction, way) == ("killed", "")
+    seen = over(
+        bench, f"{way}os.kill(supervisor, signal.SIGKILL)\nos.kill(runner, signal.SIGKILL)\n"
+    )
+    # While its folder is there, the zombie of its runner tells how that died, until process 1 has
+    # reaped it.
+    assert recorded(seen).correction == "vanished" or (recorded(seen).correction, way) == (
+        "killed",
+        "",
+    )
 
 
 def test_what_was_told_beside_is_of_that_very_object(bench: Bench) -> None:

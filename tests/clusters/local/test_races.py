@@ -1,4 +1,6 @@
-"""Moments between two system calls, forced: whoever comes in between, nothing is lost and nothing is made up."""
+"""Moments between two system calls, forced: whoever comes in between, nothing is lost and nothing
+is made up.
+"""
 
 from __future__ import annotations
 
@@ -43,18 +45,22 @@ time.sleep(300)
 """
 
 
-# --- who still runs ---------------------------------------------------------------------------------------------------
+# --- who still runs -------------------------------------------------------------------------------
 
 
 def test_a_child_that_was_left_while_processes_were_listed_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its parent was in the list and has ended before anybody read it; it came too late for the list."""
+    """Its parent was in the list and has ended before anybody read it; it came too late for the
+    list.
+    """
     marks = files.marks(77, "a", 1, str(tmp_path))
     environment = dict(entry.decode().split("=", 1) for entry in marks)
     command = [sys.executable, "-I", "-S", "-c", FORKS_AND_ENDS]
     read, left = identity.read_stat, list[int]()
-    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+    with subprocess.Popen(
+        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as parent:
 
         def read_too_late(pid: int) -> Stat | None:
             if pid == parent.pid and not left:
@@ -107,14 +113,18 @@ def test_one_that_ends_while_it_is_asked_is_no_stranger(
 
 
 def test_a_crawler_that_has_not_made_its_group_yet_is_killed(bench: Bench) -> None:
-    """Its supervisor opened the gate and was killed before the fork had its first moment of time."""
+    """Its supervisor opened the gate and was killed before the fork had its first moment of
+    time.
+    """
     bench.deploy("pass")
     bench.until_on_file()
     (bench.folder() / "end.json").unlink()
     (bench.folder() / "summary.json").unlink()
     with subprocess.Popen([sys.executable, "-S", "-c", SLEEP, str(bench.folder())]) as fork:
         assert os.getpgid(fork.pid) == os.getpgid(0)
-        files.replace(files.held(str(bench.folder())), "process.json", Identity.of(fork.pid)._asdict())
+        files.replace(
+            files.held(str(bench.folder())), "process.json", Identity.of(fork.pid)._asdict()
+        )
         assert bench.look().phase is Phase.EXECUTING
         bench.cluster.kill(run_ref(RUN), bench.ref())
         killed = fork.poll() == -9
@@ -150,7 +160,9 @@ def test_an_end_is_said_when_everything_is_gone_however_long_that_takes(
 def test_the_word_of_a_living_supervisor_is_awaited_whenever_the_runner_ended(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It ends between two questions of one look; its own summary is there already, the end a moment later."""
+    """It ends between two questions of one look; its own summary is there already, the end a moment
+    later.
+    """
     bench.start(POLITE)
     supervisor, runner = bench.supervisor(), bench.runner()
     alive, asked = Identity.alive, list[int]()
@@ -173,13 +185,15 @@ def test_the_word_of_a_living_supervisor_is_awaited_whenever_the_runner_ended(
     assert seen.end.message is None, "the end is the supervisor's, and nothing was missing"
 
 
-# --- what an error says -----------------------------------------------------------------------------------------------
+# --- what an error says ---------------------------------------------------------------------------
 
 
 def test_without_descriptors_nothing_is_said_of_a_file_that_is_not_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Other threads may hold them all for a moment; the kernel says so before it looks for the file."""
+    """Other threads may hold them all for a moment; the kernel says so before it looks for the
+    file.
+    """
 
     def no_more(*_: object, **__: object) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
@@ -189,7 +203,7 @@ def test_without_descriptors_nothing_is_said_of_a_file_that_is_not_there(
         files.read(HeldFolder(str(tmp_path)), "process.json")
 
 
-# --- looks and what is taken away -------------------------------------------------------------------------------------
+# --- looks and what is taken away -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("phase", [Phase.ENDED, Phase.GONE])
@@ -228,14 +242,20 @@ def test_a_folder_that_is_taken_away_during_a_look_is_gone_and_nothing_else(
             assert steps > 5
             assert seen == replace(before, observed_at=seen.observed_at)
         else:
-            assert (seen.phase, seen.reason, seen.end) == (Phase.GONE, "its folder was removed", None)
+            assert (seen.phase, seen.reason, seen.end) == (
+                Phase.GONE,
+                "its folder was removed",
+                None,
+            )
             (bench.state / "taken").rename(bench.folder())
 
 
 def test_a_kill_of_the_kernel_that_another_look_writes_down_meanwhile_is_told(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It removes the group then: whoever asks for the one and then for the other must find one of them."""
+    """It removes the group then: whoever asks for the one and then for the other must find one of
+    them.
+    """
     bench.deploy("pass")
     bench.until_on_file()
     for name in ("end.json", "summary.json"):
@@ -295,10 +315,12 @@ def test_a_disk_that_comes_back_while_its_absence_is_judged_is_not_a_folder_remo
     assert judge._removed()
 
 
-# --- deployments ------------------------------------------------------------------------------------------------------
+# --- deployments ----------------------------------------------------------------------------------
 
 
-def test_two_deployments_find_the_same_garbage(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_deployments_find_the_same_garbage(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The second to clear it away must leave the spec of the first where it is."""
     bench.own()
     (bench.folder() / "files").mkdir(parents=True)
@@ -320,7 +342,9 @@ def test_two_deployments_find_the_same_garbage(bench: Bench, monkeypatch: pytest
 def test_a_new_log_gets_its_name_whoever_makes_one_at_the_same_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two deployments of one task begin its log: the second made it just after the first had freed the name."""
+    """Two deployments of one task begin its log: the second made it just after the first had freed
+    the name.
+    """
     (tmp_path / "log").write_text("of somebody before")
     free = HeldFolder.set_aside
 
@@ -336,7 +360,9 @@ def test_a_new_log_gets_its_name_whoever_makes_one_at_the_same_moment(
     assert {path.name for path in tmp_path.iterdir()} == {"log", "log.forged"}
 
 
-def test_a_log_that_cannot_get_its_name_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_cannot_get_its_name_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(_: HeldFolder, name: str) -> None:
         raise OSError(errno.EROFS, "read-only", name)
 

@@ -1,4 +1,6 @@
-"""The database is put back to a copy while a crawl executes: the next run gets its number, and never its crawl."""
+"""The database is put back to a copy while a crawl executes: the next run gets its number, and
+never its crawl.
+"""
 
 from __future__ import annotations
 
@@ -76,12 +78,19 @@ class Stand:
     def deploy(self, fence: Fence) -> None:
         store = self.store
         rows = (store.deployment, store.looks, store.runs, store.tasks, store.events)
-        activities = DeploymentActivities(*rows, self.cluster, self.scheduler, [FakeNotifier()], untried(store))
+        activities = DeploymentActivities(
+            *rows, self.cluster, self.scheduler, [FakeNotifier()], untried(store)
+        )
         ActivityEnvironment().run(activities.run_onetime_crawler, Deploy(fence))
 
     def look(self, fence: Fence) -> None:
         activities = ReconciliationActivities(
-            self.store.looks, self.store.tasks, self.store.events, self.cluster, [FakeNotifier()], self.store.retries
+            self.store.looks,
+            self.store.tasks,
+            self.store.events,
+            self.cluster,
+            [FakeNotifier()],
+            self.store.retries,
         )
         ActivityEnvironment().run(activities.get_history_statuses_to_sync, LookOrder(fence, 60, 60))
 
@@ -118,12 +127,19 @@ def test_the_next_run_of_the_number_does_not_take_the_crawl_of_the_last_one(stan
     wait_until(lambda: stand.phase(later, ours) is Phase.EXECUTING)
 
     control = CancellationActivities(
-        stand.store.stops, stand.store.looks, stand.store.tasks, stand.store.events, stand.cluster, [FakeNotifier()]
+        stand.store.stops,
+        stand.store.looks,
+        stand.store.tasks,
+        stand.store.events,
+        stand.cluster,
+        [FakeNotifier()],
     )
     for gesture in (control.k8_stop_task, control.k8_stop_pod):
         ActivityEnvironment().run(gesture, later)
     stand.cluster.kill(later.run, ours)
-    assert stand.phase(former, theirs) is Phase.EXECUTING, "a stop of this run ends no other one's crawl"
+    assert stand.phase(former, theirs) is Phase.EXECUTING, (
+        "a stop of this run ends no other one's crawl"
+    )
 
     rules = AuditRules(orphan_grace_s=0)
     audit = AuditActivities(stand.store, stand.cluster, FakeDirectory(), rules)
@@ -141,7 +157,8 @@ def test_saved_state_of_the_last_run_of_the_number_is_handed_to_nobody(stand: St
     saved = stand.bench.state / "state" / str(former.run) / "0"
     (saved / "requests.seen").write_text("of the run before")
     stand.cluster.kill(former.run, theirs)
-    shutil.rmtree(stand.bench.state / "tasks" / str(former.run))  # as somebody does who wants to make room
+    # As somebody does who wants to make room.
+    shutil.rmtree(stand.bench.state / "tasks" / str(former.run))
 
     stand.restore()
     later = stand.run("after")
@@ -160,7 +177,8 @@ def test_a_process_whose_folder_is_gone_still_says_whose_it_is(stand: Stand) -> 
     later = stand.run("after")
     stand.deploy(later)
     wait_until(lambda: stand.phase(later, stand.ref(later)) is Phase.EXECUTING)
-    # One reading of /proc may meet a process that is about to execute another program; audits read again.
+    # One reading of /proc may meet a process that is about to execute another program; audits read
+    # again.
     wanted = {(former.run, True), (later.run, False)}
     seen: set[tuple[RunRef, bool]] = set()
 

@@ -46,10 +46,15 @@ def test_an_old_run_goes_with_its_state_and_leaves_a_mark(ended: Bench) -> None:
     assert not saved.exists()
     assert list((ended.state / "trash").iterdir()) == []
     assert ended.cluster.remove_old(14 * DAY) == []
-    with pytest.raises(NotInThisState, match=r"run 5 were removed .* LIFECYCLE_CLUSTER__KEEP_DAYS days"):
+    with pytest.raises(
+        NotInThisState, match=r"run 5 were removed .* LIFECYCLE_CLUSTER__KEEP_DAYS days"
+    ):
         ended.files.files(run_ref(RUN), [ended.ref()])
     assert ended.files.files(run_ref(RUN), []) == []
-    assert ended.cluster.look(run_ref(RUN), [TaskRef(1000, 0, 1, "uid")]).observations[0].phase is Phase.GONE
+    assert (
+        ended.cluster.look(run_ref(RUN), [TaskRef(1000, 0, 1, "uid")]).observations[0].phase
+        is Phase.GONE
+    )
 
 
 def test_a_young_one_stays(ended: Bench) -> None:
@@ -58,7 +63,9 @@ def test_a_young_one_stays(ended: Bench) -> None:
     assert len(ended.files.files(run_ref(RUN), [ended.ref()])) == 1
 
 
-def test_a_run_with_a_task_that_executes_or_was_lost_stays_whole(make_bench: Callable[..., Bench]) -> None:
+def test_a_run_with_a_task_that_executes_or_was_lost_stays_whole(
+    make_bench: Callable[..., Bench],
+) -> None:
     bench = make_bench(slots=2)
     bench.deploy(WRITE)
     bench.until_on_file()
@@ -84,7 +91,9 @@ def test_a_resumed_run_is_counted_from_its_last_end(ended: Bench) -> None:
     assert ended.cluster.remove_old(DAY) == [RUN]
 
 
-def test_one_that_is_deployed_again_meanwhile_stays(ended: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_is_deployed_again_meanwhile_stays(
+    ended: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     age(ended, 99)
     judged = retention._is_over
 
@@ -152,7 +161,10 @@ def test_the_files_of_a_run_that_is_removed_meanwhile_are_all_there_or_none(
         (ended.folder(index) / "files").mkdir(parents=True, exist_ok=True)
         (ended.folder(index) / "end.json").write_text("{}")
         age(ended, 99, index)
-    really, cleaning = TaskFolder.has, threading.Thread(target=ended.cluster.remove_old, args=(DAY,))
+    really, cleaning = (
+        TaskFolder.has,
+        threading.Thread(target=ended.cluster.remove_old, args=(DAY,)),
+    )
 
     def has(self: TaskFolder, name: str) -> bool:
         found = really(self, name)
@@ -172,7 +184,9 @@ def test_the_files_of_a_run_that_is_removed_meanwhile_are_all_there_or_none(
 def test_two_cleanings_remove_the_same_things(
     ended: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whatever the one is about to remove, the other has just removed; neither gives up, and nobody is told of it."""
+    """Whatever the one is about to remove, the other has just removed; neither gives up, and nobody
+    is told of it.
+    """
     age(ended, 99)
     unlink, rmdir, others = os.unlink, os.rmdir, iter([False, True] * 99)
 
@@ -193,7 +207,9 @@ def test_two_cleanings_remove_the_same_things(
     assert caplog.text == ""
 
 
-def test_the_trash_is_emptied_while_a_run_is_put_aside(ended: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_trash_is_emptied_while_a_run_is_put_aside(
+    ended: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Another cleaning waits for the run to be there as a whole."""
     age(ended, 99)
     really = os.makedirs

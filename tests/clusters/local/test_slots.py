@@ -31,10 +31,17 @@ write("done")
 
 
 def phases(bench: Bench, count: int) -> list[str]:
-    return [seen.phase for seen in bench.cluster.look(run_ref(RUN), [bench.ref(i) for i in range(count)]).observations]
+    return [
+        seen.phase
+        for seen in bench.cluster.look(
+            run_ref(RUN), [bench.ref(i) for i in range(count)]
+        ).observations
+    ]
 
 
-def test_never_more_than_slots_execute_and_the_first_come_are_first(make_bench: Callable[..., Bench]) -> None:
+def test_never_more_than_slots_execute_and_the_first_come_are_first(
+    make_bench: Callable[..., Bench],
+) -> None:
     bench = make_bench(slots=2)
 
     def words() -> list[str]:
@@ -50,11 +57,19 @@ def test_never_more_than_slots_execute_and_the_first_come_are_first(make_bench: 
         bench.until(Phase.EXECUTING, index)
         waiting = max(0, 6 - index)
         running = 8 - index - waiting
-        assert phases(bench, 8) == [Phase.ENDED] * index + [Phase.EXECUTING] * running + [Phase.WAITING] * waiting
+        assert (
+            phases(bench, 8)
+            == [Phase.ENDED] * index + [Phase.EXECUTING] * running + [Phase.WAITING] * waiting
+        )
         (bench.folder(index) / "files/go").touch()
         bench.until_on_file(index)
         wait_until(lambda index=index: len(words()) == min(8, index + 3) + index + 1)
-    assert words() == [*"01", *" ".join(f"done {index}" for index in range(2, 8)).split(), "done", "done"]
+    assert words() == [
+        *"01",
+        *" ".join(f"done {index}" for index in range(2, 8)).split(),
+        "done",
+        "done",
+    ]
     assert not list((bench.state / "live").iterdir())
 
 
@@ -102,7 +117,9 @@ def test_runs_of_the_same_priority_take_turns(make_bench: Callable[..., Bench]) 
 def test_a_run_finds_room_to_wait_beside_another_one(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench(slots=1, max_waiting=8)
     bench.fill(1)
-    assert [one.state for one in bench.deploy(SLEEP, range(1, 7))] == ["created"] * 4 + ["deferred"] * 2
+    assert [one.state for one in bench.deploy(SLEEP, range(1, 7))] == ["created"] * 4 + [
+        "deferred"
+    ] * 2
     for n, created in ((1, 2), (2, 1), (3, 1)):
         bench.run = RUN + n
         assert [one.state for one in bench.deploy(SLEEP, range(6))].count("created") == created
@@ -119,7 +136,9 @@ def test_who_is_less_urgent_leaves_places_to_wait_in(make_bench: Callable[..., B
     assert found == [(5, c), (5, d), (3, c), (3, c), (3, d), (1, c), (1, c), (1, d)]
 
 
-def test_the_slot_stays_taken_while_the_crawler_lives_without_its_supervisor(make_bench: Callable[..., Bench]) -> None:
+def test_the_slot_stays_taken_while_the_crawler_lives_without_its_supervisor(
+    make_bench: Callable[..., Bench],
+) -> None:
     bench = make_bench(slots=1)
     bench.fill(1)
     bench.queue(1)
@@ -131,7 +150,9 @@ def test_the_slot_stays_taken_while_the_crawler_lives_without_its_supervisor(mak
     bench.until(Phase.EXECUTING, 1)
 
 
-def test_a_crawler_that_lost_all_who_watch_it_keeps_nobody_waiting(make_bench: Callable[..., Bench]) -> None:
+def test_a_crawler_that_lost_all_who_watch_it_keeps_nobody_waiting(
+    make_bench: Callable[..., Bench],
+) -> None:
     """It has no slot of its own to hold: what hides from us would hold it for ever."""
     bench = make_bench(slots=1)
     bench.fill(1)
@@ -144,7 +165,9 @@ def test_a_crawler_that_lost_all_who_watch_it_keeps_nobody_waiting(make_bench: C
     assert phases(bench, 2) == [Phase.EXECUTING, Phase.EXECUTING]
 
 
-def test_more_than_the_allowed_number_of_waiting_tasks_is_deferred(make_bench: Callable[..., Bench]) -> None:
+def test_more_than_the_allowed_number_of_waiting_tasks_is_deferred(
+    make_bench: Callable[..., Bench],
+) -> None:
     bench = make_bench(slots=1, max_waiting=4)
     bench.fill(1)
     states = [answer.state for answer in bench.deploy(SLEEP, range(5))]

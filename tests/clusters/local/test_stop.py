@@ -15,7 +15,16 @@ import pytest
 from crawler_lifecycle.clusters.local.folders.reader import TaskFolder
 from crawler_lifecycle.clusters.local.processes.identity import Identity, below
 from crawler_lifecycle.domain.task import Observation, Phase
-from tests.clusters.local.local_bench import DOUBLE_FORK, ESCAPED, POLITE, RUN, SLEEP, STUBBORN, Bench, wait_until
+from tests.clusters.local.local_bench import (
+    DOUBLE_FORK,
+    ESCAPED,
+    POLITE,
+    RUN,
+    SLEEP,
+    STUBBORN,
+    Bench,
+    wait_until,
+)
 from tests.support.run_refs import run_ref
 
 pytestmark = pytest.mark.processes
@@ -37,7 +46,10 @@ def how(seen: Observation) -> tuple[int | None, int | None, str | None]:
 
 def test_many_stops_at_once_send_one_signal(bench: Bench) -> None:
     bench.start(POLITE)
-    threads = [threading.Thread(target=bench.cluster.stop, args=(run_ref(RUN), bench.ref())) for _ in range(8)]
+    threads = [
+        threading.Thread(target=bench.cluster.stop, args=(run_ref(RUN), bench.ref()))
+        for _ in range(8)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -70,9 +82,15 @@ def test_after_the_grace_it_is_forced_with_everything_it_started(bench: Bench) -
     assert not hidden.alive()
 
 
-@pytest.mark.parametrize("way", ["its own end", "stop", "kill", "the runner is killed", "kill without supervisor"])
-def test_nothing_leaves_the_tree_whatever_it_hides(make_bench: Callable[..., Bench], way: str) -> None:
-    """A double fork with a session of its own and an empty environment, where no cgroup holds it."""
+@pytest.mark.parametrize(
+    "way", ["its own end", "stop", "kill", "the runner is killed", "kill without supervisor"]
+)
+def test_nothing_leaves_the_tree_whatever_it_hides(
+    make_bench: Callable[..., Bench], way: str
+) -> None:
+    """A double fork with a session of its own and an empty environment, where no cgroup holds
+    it.
+    """
     bench = make_bench(slots=1, cgroup_setting="off")
     bench.start(ESCAPED + UNTIL_TOLD, stop_grace_s=0.5)
     hidden = daemon(bench)
@@ -96,7 +114,9 @@ def test_nothing_leaves_the_tree_whatever_it_hides(make_bench: Callable[..., Ben
 
 
 def test_a_forged_supervisor_leads_to_nobody_elses_processes(bench: Bench) -> None:
-    """The crawler owns its folder and writes another process's number where its supervisor's was."""
+    """The crawler owns its folder and writes another process's number where its supervisor's
+    was.
+    """
     bench.deploy("pass")
     bench.until_on_file()
     stranger = subprocess.Popen(["/bin/sh", "-c", "sleep 300 & wait"], start_new_session=True)
@@ -144,7 +164,9 @@ def test_a_kill_gets_past_a_frozen_supervisor(bench: Bench) -> None:
 
 
 def test_a_stop_reaches_a_task_whose_start_was_interrupted(bench: Bench) -> None:
-    """The folder is there, the supervisor is not: once it starts, it finds the stop and never executes."""
+    """The folder is there, the supervisor is not: once it starts, it finds the stop and never
+    executes.
+    """
     bench.deploy("import os; open(os.environ['CRAWL_FILES_DIR'] + '/ran', 'w')")
     bench.until(Phase.ENDED)
     spec = (bench.folder() / "spec.json").read_text()

@@ -87,7 +87,9 @@ def test_a_crawler_of_another_user_has_what_is_its_own_and_nothing_of_ours(publi
         seen = bench.until_on_file()
     finally:
         os.umask(old)
-    assert (seen.end.exit_code, seen.end.finish_reason) == (0, "finished"), (bench.folder() / "log").read_text()
+    assert (seen.end.exit_code, seen.end.finish_reason) == (0, "finished"), (
+        bench.folder() / "log"
+    ).read_text()
     assert seen.counters.pages == 3
     told = json.loads((bench.folder() / "files/told").read_text())
     assert told.pop("ids") == [[NOBODY.pw_uid] * 3, [NOBODY.pw_gid] * 3, []]
@@ -128,10 +130,15 @@ def test_folders_that_the_service_made_let_the_user_pass_and_no_others(public: P
     LocalCluster(state, 1, run_as="nobody")
     look = [PYTHON, "-I", "-S", "-c", "import os, sys; os.stat(sys.argv[1])", str(state / "tasks")]
     for allowed in (True, False):
-        done = subprocess.run(look, user="nobody", group=NOBODY.pw_gid, extra_groups=[], cwd="/", capture_output=True)
+        done = subprocess.run(
+            look, user="nobody", group=NOBODY.pw_gid, extra_groups=[], cwd="/", capture_output=True
+        )
         assert (done.returncode == 0) == allowed, done.stderr
-        (public / "made").chmod(0o700)  # somebody closes what is there already: it stays so, and the service says it
-    assert f"cannot enter {public / 'made'} (mode 0700)" in refusal(public / "made" / "by us", "nobody")
+        # Somebody closes what is there already: it stays so, and the service says it.
+        (public / "made").chmod(0o700)
+    assert f"cannot enter {public / 'made'} (mode 0700)" in refusal(
+        public / "made" / "by us", "nobody"
+    )
     assert (public / "made").stat().st_mode & 0o777 == 0o700
 
 
@@ -141,17 +148,25 @@ def refusal(folder: Path, run_as: str) -> str:
     return str(refused.value)
 
 
-def test_what_cannot_be_is_refused_with_the_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_is_refused_with_the_cure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(crawl_user.os, "geteuid", lambda: 1000)
     assert refusal(tmp_path, "nobody") == (
         "LIFECYCLE_CLUSTER__RUN_AS: 'nobody' needs a scheduler service that runs as root, but this one has the uid "
         "1000; start it as root, or unset it and start the service itself as that user"
     )
     monkeypatch.setattr(crawl_user.os, "geteuid", lambda: 0)
-    assert "there is no user 'no-such-user' on this machine; create it (useradd" in refusal(tmp_path, "no-such-user")
-    assert "there is no user '99999999999' on this machine; name a user that exists" in refusal(tmp_path, "99999999999")
+    assert "there is no user 'no-such-user' on this machine; create it (useradd" in refusal(
+        tmp_path, "no-such-user"
+    )
+    assert "there is no user '99999999999' on this machine; name a user that exists" in refusal(
+        tmp_path, "99999999999"
+    )
     for root in ("root", "0"):
-        assert "is root, but no crawler may run as root; name another user" in refusal(tmp_path, root)
+        assert "is root, but no crawler may run as root; name another user" in refusal(
+            tmp_path, root
+        )
     assert not (tmp_path / "state").exists()
     tmp_path.chmod(0o700)
     said = refusal(tmp_path, "nobody")
@@ -167,7 +182,12 @@ def test_a_hidden_process_is_not_read_by_its_own_user(public: Path) -> None:
     code = f"import sys; sys.path.insert(0, {str(public)!r}); import own; print(own.hide_environment(), flush=True)"
     ask = "import sys; open(sys.argv[1], 'rb').read(1)"
     command = [PYTHON, "-I", "-S", "-c", f"{code}; input()"]
-    other: dict[str, object] = {"user": "nobody", "group": NOBODY.pw_gid, "extra_groups": [], "cwd": "/"}
+    other: dict[str, object] = {
+        "user": "nobody",
+        "group": NOBODY.pw_gid,
+        "extra_groups": [],
+        "cwd": "/",
+    }
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command, env={"KEY": "secret"}, **other, **pipes) as service:  # type: ignore[call-overload]
         assert service.stdout.readline() == b"True\n"

@@ -1,4 +1,6 @@
-"""Crawlers that turn against what watches them, their supervisor and runner: no task that ended keeps a slot."""
+"""Crawlers that turn against what watches them, their supervisor and runner: no task that ended
+keeps a slot.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,12 @@ def stopped(one: Identity) -> bool:
     return stat is not None and stat.state == "T"
 
 
-@pytest.mark.parametrize("code", [STOPS_SUPERVISOR, STOPS_SUPERVISOR + GARBAGE], ids=["stopped", "and hidden"])
-def test_four_crawlers_that_stop_their_supervisors_keep_no_slot(make_bench: Callable[..., Bench], code: str) -> None:
+@pytest.mark.parametrize(
+    "code", [STOPS_SUPERVISOR, STOPS_SUPERVISOR + GARBAGE], ids=["stopped", "and hidden"]
+)
+def test_four_crawlers_that_stop_their_supervisors_keep_no_slot(
+    make_bench: Callable[..., Bench], code: str
+) -> None:
     bench = make_bench(slots=4)
     bench.deploy(code, range(4))
     for index in range(4):
@@ -46,7 +52,9 @@ def test_four_crawlers_that_stop_their_supervisors_keep_no_slot(make_bench: Call
         assert (seen.end.exit_code, seen.end.finish_reason) == (0, "finished")
 
 
-def test_the_audit_frees_the_slot_of_a_run_that_nobody_looks_at(make_bench: Callable[..., Bench]) -> None:
+def test_the_audit_frees_the_slot_of_a_run_that_nobody_looks_at(
+    make_bench: Callable[..., Bench],
+) -> None:
     bench = make_bench(slots=1)
     bench.deploy(STOPS_SUPERVISOR)
     wait_until((bench.folder() / "summary.json").exists)
@@ -56,10 +64,14 @@ def test_the_audit_frees_the_slot_of_a_run_that_nobody_looks_at(make_bench: Call
 
 
 def test_the_audit_ends_a_supervisor_that_hangs(make_bench: Callable[..., Bench]) -> None:
-    """A process of the same user may take every file from it: it can write no end, and nobody can give that back."""
+    """A process of the same user may take every file from it: it can write no end, and nobody can
+    give that back.
+    """
     ahead = timedelta(0)
     bench = make_bench(slots=1, clock=lambda: datetime.now(UTC) + ahead)
-    bench.start("import os, time\nopen(os.environ['CRAWL_FILES_DIR'] + '/ready', 'w').close()\ntime.sleep(1)\n")
+    bench.start(
+        "import os, time\nopen(os.environ['CRAWL_FILES_DIR'] + '/ready', 'w').close()\ntime.sleep(1)\n"
+    )
     supervisor = bench.supervisor()
     resource.prlimit(supervisor.pid, resource.RLIMIT_FSIZE, (0, 0))
     bench.until(Phase.ENDED)
@@ -72,7 +84,9 @@ def test_the_audit_ends_a_supervisor_that_hangs(make_bench: Callable[..., Bench]
     assert (seen.end.exit_code, seen.end.finish_reason) == (0, "finished")
 
 
-def test_who_waits_behind_a_stopped_supervisor_gets_its_turn(make_bench: Callable[..., Bench]) -> None:
+def test_who_waits_behind_a_stopped_supervisor_gets_its_turn(
+    make_bench: Callable[..., Bench],
+) -> None:
     bench = make_bench(slots=1)
     bench.fill(1)
     bench.queue(1)
@@ -85,7 +99,9 @@ def test_who_waits_behind_a_stopped_supervisor_gets_its_turn(make_bench: Callabl
     bench.until(Phase.ENDED, 2)
 
 
-@pytest.mark.parametrize("before", ["", "os.kill(supervisor, signal.SIGKILL)\n"], ids=["supervised", "alone"])
+@pytest.mark.parametrize(
+    "before", ["", "os.kill(supervisor, signal.SIGKILL)\n"], ids=["supervised", "alone"]
+)
 def test_a_stopped_runner_tells_the_end_of_its_crawler(bench: Bench, before: str) -> None:
     bench.deploy(WATCHERS + before + "os.kill(runner, signal.SIGSTOP)\n")
     seen = bench.until(Phase.ENDED)
@@ -106,7 +122,9 @@ def test_a_stop_reaches_a_crawler_whose_supervisor_is_stopped(bench: Bench, hidd
     assert seen.end.finish_reason == "shutdown"
 
 
-FORGED_END = "open(home + '/end.json', 'w').write(json.dumps({'exit_code': 0, 'reason': 'Completed'}))\n"
+FORGED_END = (
+    "open(home + '/end.json', 'w').write(json.dumps({'exit_code': 0, 'reason': 'Completed'}))\n"
+)
 
 
 @pytest.mark.parametrize("lie", [GARBAGE, FORGED_END], ids=["hidden", "forged end"])
@@ -119,7 +137,9 @@ def test_a_kill_ends_a_supervisor_that_is_stopped_again_and_again(
 
     def send(self: Identity, number: int) -> bool:
         """Somebody stops it the moment after everything that is sent to it."""
-        return really(self, number) and (self != supervisor or number == signal.SIGKILL or really(self, signal.SIGSTOP))
+        return really(self, number) and (
+            self != supervisor or number == signal.SIGKILL or really(self, signal.SIGSTOP)
+        )
 
     monkeypatch.setattr(Identity, "send", send)
     supervisor.send(signal.SIGCONT)
@@ -128,9 +148,15 @@ def test_a_kill_ends_a_supervisor_that_is_stopped_again_and_again(
 
 
 def test_what_hides_from_us_holds_no_slot(make_bench: Callable[..., Bench]) -> None:
-    """A daemon without a trace, whose crawler killed all who watch it, is nobody's: but it keeps nobody waiting."""
+    """A daemon without a trace, whose crawler killed all who watch it, is nobody's: but it keeps
+    nobody waiting.
+    """
     bench = make_bench(slots=1)
-    killer = ESCAPED + WATCHERS + "os.kill(supervisor, signal.SIGKILL)\nos.kill(runner, signal.SIGKILL)\n"
+    killer = (
+        ESCAPED
+        + WATCHERS
+        + "os.kill(supervisor, signal.SIGKILL)\nos.kill(runner, signal.SIGKILL)\n"
+    )
     (bench.state / "tasks").mkdir(exist_ok=True)
     bench.deploy(killer)
     wait_until((bench.folder() / "files/daemon").exists)
@@ -144,7 +170,9 @@ def test_what_hides_from_us_holds_no_slot(make_bench: Callable[..., Bench]) -> N
 
 
 def test_a_crawler_is_given_no_file_of_ours(bench: Bench) -> None:
-    bench.deploy("import os\nprint([os.path.realpath(f'/proc/self/fd/{n}') for n in range(3, 50)], os.environ)\n")
+    bench.deploy(
+        "import os\nprint([os.path.realpath(f'/proc/self/fd/{n}') for n in range(3, 50)], os.environ)\n"
+    )
     bench.until_on_file()
     log = (bench.folder() / "log").read_text()
     assert str(bench.state / "slots") not in log

@@ -9,7 +9,12 @@ import pytest
 from temporalio.testing import ActivityEnvironment
 
 from crawler_lifecycle.activities.deployment import Deploy, DeploymentActivities
-from crawler_lifecycle.activities.reconciliation import LookOrder, LookStep, ReconciliationActivities, Sync
+from crawler_lifecycle.activities.reconciliation import (
+    LookOrder,
+    LookStep,
+    ReconciliationActivities,
+    Sync,
+)
 from crawler_lifecycle.domain.run import RunRequest, verdict
 from crawler_lifecycle.domain.task import Phase
 from crawler_lifecycle.ports.runs import Fence, Owner, RunRow, TaskRow
@@ -18,7 +23,9 @@ from tests.clusters.local.local_bench import Bench, wait_until
 from tests.support.databases import make_tables
 from tests.support.fakes.services import FakeNotifier, FakeScheduler, untried
 
-FEED = "import os; open(os.environ['CRAWL_FILES_DIR'] + '/items.jsonl', 'w').write('{}\\n{}\\n{}')\n"
+FEED = (
+    "import os; open(os.environ['CRAWL_FILES_DIR'] + '/items.jsonl', 'w').write('{}\\n{}\\n{}')\n"
+)
 FAKE = "print('Traceback (most recent call last):\\n  File x\\nKeyError: 1', flush=True)\n"
 
 
@@ -28,14 +35,22 @@ def crawled(folder: Path, code: str, **options: Any) -> tuple[RunRow, TaskRow]:
     bench = Bench(folder)
     store, cluster = open_store(url, pool_size=1), bench.cluster
     scheduler = FakeScheduler([bench.crawler(code, **options)], cluster)
-    handle = store.initiation.create_run(RunRequest(crawler="demo"), "r1", Owner("crawl/demo/r1", "chain"))
+    handle = store.initiation.create_run(
+        RunRequest(crawler="demo"), "r1", Owner("crawl/demo/r1", "chain")
+    )
     fence = Fence(handle.run_id, handle.attempt, "chain", handle.run_uid)
     rows = (store.looks, store.runs, store.tasks, store.events)
-    deploying = DeploymentActivities(store.deployment, *rows, cluster, scheduler, [FakeNotifier()], untried(store))
-    looking = ReconciliationActivities(store.looks, store.tasks, store.events, cluster, [FakeNotifier()], store.retries)
+    deploying = DeploymentActivities(
+        store.deployment, *rows, cluster, scheduler, [FakeNotifier()], untried(store)
+    )
+    looking = ReconciliationActivities(
+        store.looks, store.tasks, store.events, cluster, [FakeNotifier()], store.retries
+    )
     play = ActivityEnvironment().run
     play(deploying.run_onetime_crawler, Deploy(fence))
-    wait_until(lambda: LookStep(store.looks, cluster, fence).look()[1].observations[0].phase is Phase.ENDED)
+    wait_until(
+        lambda: LookStep(store.looks, cluster, fence).look()[1].observations[0].phase is Phase.ENDED
+    )
     play(looking.get_history_statuses_to_sync, LookOrder(fence, 60, 60))
     play(looking.get_bulk_task_history_data, fence)
     play(looking.reconcile_tasks, fence)
@@ -51,7 +66,10 @@ def crawled(folder: Path, code: str, **options: Any) -> tuple[RunRow, TaskRow]:
     [
         ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
         ("raise SystemExit('password=hunter22 is wrong')", "password=[redacted] is wrong"),
-        ("print(chr(27) + '[31m' + 'x' * 10**6 + chr(0), flush=True); raise SystemExit(1)", "x" * 200),
+        (
+            "print(chr(27) + '[31m' + 'x' * 10**6 + chr(0), flush=True); raise SystemExit(1)",
+            "x" * 200,
+        ),
         ("raise SystemExit(1)", None),
     ],
 )
@@ -59,7 +77,11 @@ def test_a_crawler_that_fails_says_why(tmp_path: Path, code: str, error: str | N
     run, task = crawled(tmp_path, FEED + code)
     assert (task.error is None) == (error is None)
     assert (task.error or "").startswith(error or "")
-    assert run.cause == task.cause == "The crawler failed, exit 1" + (f": {task.error}" if error else "")
+    assert (
+        run.cause
+        == task.cause
+        == "The crawler failed, exit 1" + (f": {task.error}" if error else "")
+    )
     assert len(task.error or "") <= 300
     assert (run.items, task.items) == (3, 3)
 
@@ -75,7 +97,12 @@ def test_the_error_counts_and_not_what_came_after_it(tmp_path: Path) -> None:
 
 def test_a_traceback_is_no_failure(tmp_path: Path) -> None:
     run, task = crawled(tmp_path, FEED + FAKE, items=False)
-    assert (run.status, run.outcome, task.error, run.cause) == ("COMPLETED", "finished", None, task.cause)
+    assert (run.status, run.outcome, task.error, run.cause) == (
+        "COMPLETED",
+        "finished",
+        None,
+        task.cause,
+    )
     assert run.items is None, "items: off"
 
 

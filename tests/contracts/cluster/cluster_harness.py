@@ -77,7 +77,9 @@ class Harness:
     """Whether running tasks have logs, and so counters."""
     counts_signals = True
     uid_in_names = False
-    """Whether two runs of one number are there beside each other: their uids are in the names of all that is theirs."""
+    """Whether two runs of one number are there beside each other: their uids are in the names of
+    all that is theirs.
+    """
 
     def crawler(self, seconds: float) -> CrawlerDefinition:
         raise NotImplementedError
@@ -100,24 +102,35 @@ class Harness:
     def signals(self, index: int = 0) -> int:
         raise NotImplementedError
 
-    def deployment(self, tasks: int = 1, attempt: int = 1, expires_in: float = 60.0, **args: str) -> Deployment:
+    def deployment(
+        self, tasks: int = 1, attempt: int = 1, expires_in: float = 60.0, **args: str
+    ) -> Deployment:
         return Deployment(
             run=run_ref(RUN),
             attempt=attempt,
             crawler="demo",
             args=args,
             settings={},
-            tasks=[QueuedTask(100 * attempt + index, index, {}, attempt=attempt) for index in range(tasks)],
+            tasks=[
+                QueuedTask(100 * attempt + index, index, {}, attempt=attempt)
+                for index in range(tasks)
+            ],
             resources=Resources(),
             limits=Limits(stop_grace_s=60),
             expires_at=self.now() + timedelta(seconds=expires_in),
         )
 
     def deploy(
-        self, seconds: float = LONG, tasks: int = 1, attempt: int = 1, record: Mapping[str, object] | None = None
+        self,
+        seconds: float = LONG,
+        tasks: int = 1,
+        attempt: int = 1,
+        record: Mapping[str, object] | None = None,
     ) -> list[DeployedTask]:
         """Deploy; where tasks compete for the one slot, the lowest gets it."""
-        return self.cluster.deploy(replace(self.deployment(tasks, attempt), record=record or {}), self.crawler(seconds))
+        return self.cluster.deploy(
+            replace(self.deployment(tasks, attempt), record=record or {}), self.crawler(seconds)
+        )
 
     def ref(self, index: int = 0, attempt: int = 1) -> TaskRef:
         return TaskRef(100 * attempt + index, index, attempt)
@@ -127,16 +140,22 @@ class Harness:
         return replace(self.ref(), uid=uid)
 
     def never_ran(self, index: int) -> None:
-        """A waiting task that was asked to end has ended without ever executing: look until that is proved."""
+        """A waiting task that was asked to end has ended without ever executing: look until that is
+        proved.
+        """
         seen = self.until(Phase.ENDED, index)
         assert seen.end is not None
         assert (seen.end.reason, seen.end.exit_code, seen.end.signal) == ("Cancelled", None, None)
         assert seen.started_at is None
 
     def until_saturated(self, index: int) -> None:
-        """Look until the task says that it waits for room; at first it may not have come to the queue yet."""
+        """Look until the task says that it waits for room; at first it may not have come to the
+        queue yet.
+        """
         deadline = time.monotonic() + WAIT_S
-        while not re.search(self.saturated, (seen := self.until(Phase.WAITING, index)).reason or ""):
+        while not re.search(
+            self.saturated, (seen := self.until(Phase.WAITING, index)).reason or ""
+        ):
             assert time.monotonic() < deadline, f"not within {WAIT_S:g} s: {seen}"
             self.settle()
 
@@ -170,7 +189,10 @@ class Harness:
 
 
 class LocalHarness(Harness):
-    """Real processes. This crawler is a command and ends with 0, which is told where its own runner told it."""
+    """Real processes.
+
+    This crawler is a command and ends with 0, which is told where its own runner told it.
+    """
 
     stopped = 0
     uid_in_names = True
@@ -185,7 +207,9 @@ class LocalHarness(Harness):
 
     def crawler(self, seconds: float) -> CrawlerDefinition:
         command = [sys.executable, "-I", "-S", "-c", _CRAWLER, str(seconds)]
-        return CrawlerDefinition("demo", CrawlerKind.COMMAND, command=command, args={"page": Argument()})
+        return CrawlerDefinition(
+            "demo", CrawlerKind.COMMAND, command=command, args={"page": Argument()}
+        )
 
     def settle(self) -> None:
         time.sleep(0.02)
@@ -217,14 +241,20 @@ class SpoolHarness(LocalHarness):
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        settings = {"kind": "examples.spool.cluster:SpoolKind", "state_dir": folder / "state", "slots": 1}
+        settings = {
+            "kind": "examples.spool.cluster:SpoolKind",
+            "state_dir": folder / "state",
+            "slots": 1,
+        }
         kind = kind_of(ClusterSettings.model_validate(settings))
         self.cluster = cast(Both, kind.deployer(None))
         self.files, self.numbers = kind.files(None), kind.numbers()
 
 
 class FakeHarness(Harness):
-    """Memory and a clock that is turned by hand; the second and later tasks wait, as with one slot."""
+    """Memory and a clock that is turned by hand; the second and later tasks wait, as with one
+    slot.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._now = datetime(2030, 1, 1, tzinfo=UTC)
@@ -242,7 +272,9 @@ class FakeHarness(Harness):
 
     def crawler(self, seconds: float) -> CrawlerDefinition:
         self._seconds = seconds
-        return CrawlerDefinition("demo", CrawlerKind.COMMAND, command=["true"], args={"page": Argument()})
+        return CrawlerDefinition(
+            "demo", CrawlerKind.COMMAND, command=["true"], args={"page": Argument()}
+        )
 
     def settle(self) -> None:
         self._now += timedelta(seconds=0.2)

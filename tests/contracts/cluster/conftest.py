@@ -9,8 +9,11 @@ from tests.contracts.cluster.cluster_harness import FakeHarness, Harness, LocalH
 from tests.contracts.cluster.kube_fake_harness import FakeKubernetesHarness
 
 
-#: The example of a kind of one's own has processes as ``local`` has, and is played with what starts those.
-@pytest.fixture(params=["fake", "local", "kubernetes", pytest.param("spool", marks=pytest.mark.processes)])
+#: The example of a kind of one's own has processes as ``local`` has, and is played with what starts
+#: those.
+@pytest.fixture(
+    params=["fake", "local", "kubernetes", pytest.param("spool", marks=pytest.mark.processes)]
+)
 def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
     if request.param == "fake":
         yield FakeHarness(tmp_path)

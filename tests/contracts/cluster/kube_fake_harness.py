@@ -1,4 +1,6 @@
-"""Kubernetes on the fake API server: its one node has room for one pod, and this harness is its kubelet."""
+"""Kubernetes on the fake API server: its one node has room for one pod, and this harness is its
+kubelet.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,10 @@ from tests.support.kube_api import Answer, FakeApiServer
 from tests.support.kube_api.clients import patient
 
 LINES = b'a line of log\n{"crawl_progress": {"pages": 3, "items": 2, "errors": 0}}\n'
-LAST_LINES = b'{"crawl_stats": {"item_scraped_count": 2, "mine": 0.5}}\n' + LINES.splitlines(keepends=True)[1]
+LAST_LINES = (
+    b'{"crawl_stats": {"item_scraped_count": 2, "mine": 0.5}}\n'
+    + LINES.splitlines(keepends=True)[1]
+)
 
 
 class FakeKubernetesHarness(KubernetesHarness):
@@ -58,13 +63,17 @@ class FakeKubernetesHarness(KubernetesHarness):
     def _play(self) -> None:
         """What the scheduler and the kubelet do by now."""
         jobs = {
-            owner["uid"]: owner["name"] for pod in self.server.pods() for owner in pod["metadata"]["ownerReferences"]
+            owner["uid"]: owner["name"]
+            for pod in self.server.pods()
+            for owner in pod["metadata"]["ownerReferences"]
         }
         for pod in self.server.pods():
             if pod["status"]["phase"] == "Running":
                 self._go_on(pod)
         for uid, name in sorted(jobs.items(), key=lambda job: job[1]):
-            waiting = [p for p in self.server.controllers.pods_of(uid) if p["status"]["phase"] == "Pending"]
+            waiting = [
+                p for p in self.server.controllers.pods_of(uid) if p["status"]["phase"] == "Pending"
+            ]
             if not waiting or "deletionTimestamp" in waiting[0]["metadata"]:
                 continue
             if any(pod["status"]["phase"] == "Running" for pod in self.server.pods()):
@@ -77,6 +86,9 @@ class FakeKubernetesHarness(KubernetesHarness):
         if "deletionTimestamp" in pod["metadata"]:
             self.server.controllers.end_pod(pod, 11, message=summary("shutdown", 11))
             return
-        began = datetime.fromisoformat(pod["status"]["containerStatuses"][0]["state"]["running"]["startedAt"])
-        if (self.now() - began).total_seconds() >= max(self._seconds, 1.0):  # stamps have whole seconds
+        began = datetime.fromisoformat(
+            pod["status"]["containerStatuses"][0]["state"]["running"]["startedAt"]
+        )
+        # Stamps have whole seconds.
+        if (self.now() - began).total_seconds() >= max(self._seconds, 1.0):
             self.server.controllers.end_pod(pod, 0, message=summary("finished", 0))

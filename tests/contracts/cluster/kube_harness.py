@@ -1,4 +1,7 @@
-"""Kubernetes behind the harness. Where the pods come from is for the subclasses to say: kwok, or the fake server."""
+"""Kubernetes behind the harness.
+
+Where the pods come from is for the subclasses to say: kwok, or the fake server.
+"""
 
 from __future__ import annotations
 
@@ -39,20 +42,26 @@ class Both(KubernetesCluster):
     def deploy(self, deployment: Deployment, crawler: CrawlerDefinition) -> list[DeployedTask]:
         for task in deployment.tasks:  # as the kubelet makes the sub-path when the pod starts
             if task.index == 0:
-                (self.root / files_path(deployment.run, 0, task.attempt)).mkdir(parents=True, exist_ok=True)
+                (self.root / files_path(deployment.run, 0, task.attempt)).mkdir(
+                    parents=True, exist_ok=True
+                )
         return self._deployer.deploy(deployment, crawler)
 
 
 def summary(reason: str, code: int, **more: Any) -> str:
     """A termination message of our runner."""
-    return json.dumps({"runner": "1", "finish_reason": reason, "exit": code, "pages": 3, "items": 2, **more})
+    return json.dumps(
+        {"runner": "1", "finish_reason": reason, "exit": code, "pages": 3, "items": 2, **more}
+    )
 
 
 #: What our runner says of a crawl that came to its end, and of one that was told to leave.
 FINISHED, SHUTDOWN = summary("finished", 0), summary("shutdown", 11)
 
 
-def scripted(name: str = "books", resources: Resources | None = None, **script: str) -> CrawlerDefinition:
+def scripted(
+    name: str = "books", resources: Resources | None = None, **script: str
+) -> CrawlerDefinition:
     """A crawler that does what kwok is told by these variables."""
     return CrawlerDefinition(
         name,
@@ -94,7 +103,9 @@ class KubernetesHarness(Harness):
     counts_signals = False
 
     def __init__(self, api: Api, folder: Path) -> None:
-        settings = ClusterSettings(kind="kubernetes", service_account="default", namespace=api.namespace)
+        settings = ClusterSettings(
+            kind="kubernetes", service_account="default", namespace=api.namespace
+        )
         self.cluster = Both(api, folder, settings)
         self.files, self.numbers, self.keeper = VolumeFiles(folder), self.cluster, Finalizers(api)
 
@@ -115,14 +126,18 @@ class KubernetesHarness(Harness):
         state = {"name": labels.CONTAINER, "state": terminated}
         body = {"status": {"phase": "Succeeded", "containerStatuses": [state]}}
         api = self.cluster.api
-        for pod in json.loads(api.get(api.pods_path(), labelSelector=f"{labels.TASK}={index}"))["items"]:
+        for pod in json.loads(api.get(api.pods_path(), labelSelector=f"{labels.TASK}={index}"))[
+            "items"
+        ]:
             api.patch(api.pods_path(pod["metadata"]["name"], "status"), body)
 
     def missed(self, uid: str) -> TaskRef:
         return replace(self.ref(), uid=uid, missed_at=self.now() - timedelta(seconds=31))
 
     def never_ran(self, index: int) -> None:
-        """A Job without a pod is gone for good when it was deleted, and there is nothing that could have ended."""
+        """A Job without a pod is gone for good when it was deleted, and there is nothing that could
+        have ended.
+        """
         uid = self._uids[index]
         deadline = time.monotonic() + WAIT_S
         while True:
@@ -138,7 +153,11 @@ class KubernetesHarness(Harness):
             self.settle()
 
     def deploy(
-        self, seconds: float = LONG, tasks: int = 1, attempt: int = 1, record: Mapping[str, object] | None = None
+        self,
+        seconds: float = LONG,
+        tasks: int = 1,
+        attempt: int = 1,
+        record: Mapping[str, object] | None = None,
     ) -> list[DeployedTask]:
         whole = replace(self.deployment(tasks, attempt), record=record or {})
         answers = []
@@ -159,5 +178,10 @@ class KubernetesHarness(Harness):
     def signals(self, index: int = 0) -> int:
         """Whether a pod on a node was asked to end; how often nobody knows but the crawler."""
         api = self.cluster.api
-        pods = json.loads(api.get(api.pods_path(), labelSelector=f"crawler-lifecycle/task={index}"))["items"]
-        return sum("deletionTimestamp" in pod["metadata"] and bool(pod["spec"].get("nodeName")) for pod in pods)
+        pods = json.loads(
+            api.get(api.pods_path(), labelSelector=f"crawler-lifecycle/task={index}")
+        )["items"]
+        return sum(
+            "deletionTimestamp" in pod["metadata"] and bool(pod["spec"].get("nodeName"))
+            for pod in pods
+        )

@@ -1,4 +1,6 @@
-"""A database that was restored gives a number out again: what bears the uid of another run is never taken for ours."""
+"""A database that was restored gives a number out again: what bears the uid of another run is never
+taken for ours.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +14,27 @@ from tests.contracts.cluster.cluster_harness import LONG, RUN, Harness
 from tests.support.run_refs import run_ref
 
 OURS = run_ref(RUN)
-#: The run that has the number now. Its tasks have the same numbers, too: their rows were counted anew as well.
+#: The run that has the number now. Its tasks have the same numbers, too: their rows were counted
+#: anew as well.
 LATER = RunRef(RUN, "f" * 32)
 
 
 def test_a_deployment_adopts_nothing(harness: Harness) -> None:
-    """Where the uid is in its name it goes on beside the other; elsewhere it is put off, in words."""
+    """Where the uid is in its name it goes on beside the other; elsewhere it is put off, in
+    words.
+    """
     [before] = harness.deploy()
     harness.until(Phase.EXECUTING)
-    [answer] = harness.cluster.deploy(replace(harness.deployment(), run=LATER), harness.crawler(LONG))
+    [answer] = harness.cluster.deploy(
+        replace(harness.deployment(), run=LATER), harness.crawler(LONG)
+    )
     if harness.uid_in_names:
         assert answer.state == "created"
         assert None not in {answer.uid, before.uid}
         assert answer.uid != before.uid
-        assert sorted(task.run.uid for task in harness.cluster.inventory()) == sorted([OURS.uid, LATER.uid])
+        assert sorted(task.run.uid for task in harness.cluster.inventory()) == sorted(
+            [OURS.uid, LATER.uid]
+        )
         harness.cluster.kill(LATER, harness.ref())
     else:
         assert (answer.state, answer.uid) == ("deferred", None)
@@ -43,7 +52,9 @@ def test_a_task_whose_row_came_again_goes_on_under_another_number(harness: Harne
     again = replace(given, tasks=[replace(given.tasks[0], task_id=4711)])
     [answer] = harness.cluster.deploy(again, harness.crawler(LONG))
     assert (answer.state, answer.uid) == ("existing", before.uid), answer
-    [seen] = harness.cluster.look(OURS, [replace(harness.ref(), task_id=4711, uid=answer.uid)]).observations
+    [seen] = harness.cluster.look(
+        OURS, [replace(harness.ref(), task_id=4711, uid=answer.uid)]
+    ).observations
     assert (seen.phase, seen.uid) == (Phase.EXECUTING, before.uid)
 
 
@@ -54,7 +65,11 @@ def test_a_look_takes_nothing_of_it_for_its_own(harness: Harness) -> None:
     assert (seen.phase, seen.uid, seen.name, seen.end) == (Phase.ABSENT, None, None, None)
     assert harness.uid_in_names or OURS.uid in (seen.reason or "")
     assert list(harness.cluster.details(LATER, [harness.ref()])) == []
-    assert [source for source in harness.files.files(LATER, [harness.ref()]) if source.folder is not None] == []
+    assert [
+        source
+        for source in harness.files.files(LATER, [harness.ref()])
+        if source.folder is not None
+    ] == []
 
 
 def test_an_end_of_it_is_not_the_end_of_ours(harness: Harness) -> None:

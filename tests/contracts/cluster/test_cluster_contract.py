@@ -17,7 +17,9 @@ from tests.support.run_refs import run_ref
 def test_a_task_runs_to_its_end(harness: Harness) -> None:
     [answer] = harness.deploy()
     assert (answer.state, answer.index) == ("created", 0)
-    assert answer.name == (f"crawl-{run_ref(RUN)}-0-1" if harness.uid_in_names else f"crawl-{RUN}-0-1")
+    assert answer.name == (
+        f"crawl-{run_ref(RUN)}-0-1" if harness.uid_in_names else f"crawl-{RUN}-0-1"
+    )
     running = harness.until(Phase.EXECUTING)
     assert running.uid == answer.uid
     assert running.started_at == running.changed_at is not None
@@ -25,7 +27,11 @@ def test_a_task_runs_to_its_end(harness: Harness) -> None:
     harness.finish()
     seen = harness.until(Phase.ENDED)
     assert seen.end is not None
-    assert (seen.end.exit_code, seen.end.reason, seen.end.finish_reason) == (0, "Completed", "finished")
+    assert (seen.end.exit_code, seen.end.reason, seen.end.finish_reason) == (
+        0,
+        "Completed",
+        "finished",
+    )
     assert seen.started_at is not None
     assert seen.end.finished_at is not None
     assert seen.started_at <= seen.end.finished_at == seen.changed_at <= seen.observed_at
@@ -104,9 +110,13 @@ def test_wrong_arguments_are_refused(harness: Harness) -> None:
     assert harness.look().phase is Phase.ABSENT
 
 
-def test_what_grew_too_large_since_it_was_accepted_is_refused_with_its_size(harness: Harness) -> None:
+def test_what_grew_too_large_since_it_was_accepted_is_refused_with_its_size(
+    harness: Harness,
+) -> None:
     settings = {"DEPTH": "x" * 66_000}
-    [answer] = harness.cluster.deploy(replace(harness.deployment(), settings=settings), harness.crawler(1))
+    [answer] = harness.cluster.deploy(
+        replace(harness.deployment(), settings=settings), harness.crawler(1)
+    )
     assert answer.state == "refused"
     assert "settings: 66" in (answer.reason or "")
     assert harness.look().phase is Phase.ABSENT
@@ -119,7 +129,11 @@ def test_a_stop_ends_the_task_with_one_signal(harness: Harness) -> None:
         harness.cluster.stop(run_ref(RUN), harness.ref())
     seen = harness.until(Phase.ENDED)
     assert seen.end is not None
-    assert (seen.end.exit_code, seen.end.signal, seen.end.finish_reason) == (harness.stopped, None, "shutdown")
+    assert (seen.end.exit_code, seen.end.signal, seen.end.finish_reason) == (
+        harness.stopped,
+        None,
+        "shutdown",
+    )
     assert not harness.counts_signals or harness.signals() == 1
 
 
@@ -148,7 +162,9 @@ def test_a_waiting_task_that_is_killed_never_executes(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("gesture", ["stop", "kill"])
-def test_ending_what_is_gone_is_no_error_and_changes_nothing(harness: Harness, gesture: str) -> None:
+def test_ending_what_is_gone_is_no_error_and_changes_nothing(
+    harness: Harness, gesture: str
+) -> None:
     getattr(harness.cluster, gesture)(run_ref(RUN), harness.ref())
     assert harness.look().phase is Phase.ABSENT
     harness.deploy(seconds=0.3)
@@ -201,7 +217,9 @@ def test_the_statistics_of_a_crawler_are_told_at_its_end(harness: Harness) -> No
     harness.until_counted()
     if not harness.logs:
         return
-    assert [one.statistics for one in harness.cluster.details(run_ref(RUN), [harness.ref()])] == [None]
+    assert [one.statistics for one in harness.cluster.details(run_ref(RUN), [harness.ref()])] == [
+        None
+    ]
     harness.finish()
     harness.until(Phase.ENDED)
     [details] = harness.cluster.details(run_ref(RUN), [harness.ref()])
@@ -227,7 +245,9 @@ def test_an_outage_is_an_error_and_no_observation(harness: Harness) -> None:
 
 def test_what_was_put_elsewhere_is_neither_missing_nor_gone_nor_stopped(harness: Harness) -> None:
     """Its absence where nobody put it proves nothing, not even after our own stop."""
-    elsewhere = replace(harness.missed("a-uid-of-ours"), place="elsewhere/another/place", stopping=True)
+    elsewhere = replace(
+        harness.missed("a-uid-of-ours"), place="elsewhere/another/place", stopping=True
+    )
     for task in (elsewhere, replace(elsewhere, uid=None)):
         with pytest.raises(ClusterUnavailable, match="elsewhere"):
             harness.cluster.look(run_ref(RUN), [task])
@@ -255,7 +275,9 @@ def test_nothing_is_created_where_the_caller_does_not_look(harness: Harness) -> 
     with pytest.raises(ClusterUnavailable, match="elsewhere"):
         harness.cluster.deploy(asked, harness.crawler(1))
     assert harness.look().phase is Phase.ABSENT
-    [answer] = harness.cluster.deploy(replace(asked, place=harness.cluster.place()), harness.crawler(1))
+    [answer] = harness.cluster.deploy(
+        replace(asked, place=harness.cluster.place()), harness.crawler(1)
+    )
     assert answer.state == "created"
 
 
@@ -305,7 +327,10 @@ def test_the_highest_number_of_a_run_is_known_also_after_its_end(harness: Harnes
 
 def test_what_it_knows_of_a_task_makes_its_row_again(harness: Harness) -> None:
     """Also when the task has ended; of another run of the number nothing is said."""
-    record = {"request_id": "r1", "request": {"tags": ["nightly"], "limits": {"stop_grace_s": 60.0}}}
+    record = {
+        "request_id": "r1",
+        "request": {"tags": ["nightly"], "limits": {"stop_grace_s": 60.0}},
+    }
     deployed = harness.deploy(tasks=2, record=record)
     harness.until(Phase.EXECUTING)
     harness.finish()
@@ -328,4 +353,6 @@ def test_a_look_at_some_of_the_tasks_says_of_them_what_a_look_at_all_says(harnes
     refs = [harness.ref(0), harness.ref(1), vanished, harness.ref(3)]
     together = harness.cluster.look(run_ref(RUN), refs).observations
     alone = [harness.cluster.look(run_ref(RUN), [ref]).observations[0] for ref in refs]
-    assert [(one.index, one.phase, one.uid) for one in alone] == [(one.index, one.phase, one.uid) for one in together]
+    assert [(one.index, one.phase, one.uid) for one in alone] == [
+        (one.index, one.phase, one.uid) for one in together
+    ]

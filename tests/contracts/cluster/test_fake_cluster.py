@@ -45,7 +45,11 @@ class Bench:
 def test_time_alone_moves_a_task() -> None:
     bench = Bench(Behaviour(waits=10, executes=20, counters=Counters(pages=40)))
     bench.deploy()
-    assert [bench.phase_after(s) for s in (0, 9, 1)] == [Phase.WAITING, Phase.WAITING, Phase.EXECUTING]
+    assert [bench.phase_after(s) for s in (0, 9, 1)] == [
+        Phase.WAITING,
+        Phase.WAITING,
+        Phase.EXECUTING,
+    ]
     bench.phase_after(10)
     assert bench.cluster.look(run_ref(1), [TaskRef(9, 0, 1)]).observations[0].counters.pages == 20
     assert bench.phase_after(10) is Phase.ENDED
@@ -76,7 +80,9 @@ def test_things_happen_behind_our_back() -> None:
     assert (seen.end.signal, seen.end.finished_at) == (9, bench.now)
     bench.cluster.vanish(1)
     assert bench.phase_after(0) is Phase.ABSENT, "nobody knew that there was one"
-    assert bench.cluster.look(run_ref(1), [TaskRef(9, 0, 1, uid)]).observations[0].phase is Phase.GONE
+    assert (
+        bench.cluster.look(run_ref(1), [TaskRef(9, 0, 1, uid)]).observations[0].phase is Phase.GONE
+    )
 
 
 def test_outages_begin_and_end_and_calls_are_counted() -> None:

@@ -5,7 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.contracts.logs.logs_harness import FakeHarness, Harness, LocalHarness, PodHarness, SpoolHarness
+from tests.contracts.logs.logs_harness import (
+    FakeHarness,
+    Harness,
+    LocalHarness,
+    PodHarness,
+    SpoolHarness,
+)
 
 
 @pytest.fixture(params=["fake", "local", "kubernetes", "spool"])

@@ -39,7 +39,9 @@ class Harness:
     def close(self) -> None:
         """Nothing is read any more."""
 
-    def read(self, after: int | None, limit: int = 1000, *, index: int = 0, attempt: int = 1) -> LogPart | None:
+    def read(
+        self, after: int | None, limit: int = 1000, *, index: int = 0, attempt: int = 1
+    ) -> LogPart | None:
         return self.logs.read(run_ref(RUN), TaskRef(100 + index, index, attempt), after, limit)
 
 
@@ -85,7 +87,10 @@ class SpoolHarness(LocalHarness):
 
 
 class PodHarness(Harness):
-    """A pod on the fake API server. Between two prints some time passes, on a clock of the node's own."""
+    """A pod on the fake API server.
+
+    Between two prints some time passes, on a clock of the node's own.
+    """
 
     NAME = "crawl-7-0-1"
 
@@ -101,12 +106,23 @@ class PodHarness(Harness):
 
     def _pod(self) -> dict[str, Any]:
         if not self.server.pods():
-            ours = {labels.MANAGED_BY: labels.MANAGER, labels.RUN: str(RUN), labels.TASK: "0", labels.ATTEMPT: "1"}
+            ours = {
+                labels.MANAGED_BY: labels.MANAGER,
+                labels.RUN: str(RUN),
+                labels.TASK: "0",
+                labels.ATTEMPT: "1",
+            }
             ours |= {labels.RUN_UID: run_ref(RUN).uid}
             ours[labels.TASK_ID] = "100"
-            pod = {"containers": [{"name": labels.CONTAINER, "image": "x"}], "restartPolicy": "Never"}
+            pod = {
+                "containers": [{"name": labels.CONTAINER, "image": "x"}],
+                "restartPolicy": "Never",
+            }
             template = {"metadata": {"labels": ours}, "spec": pod}
-            job = {"metadata": {"name": self.NAME, "labels": ours}, "spec": {"template": template, "backoffLimit": 0}}
+            job = {
+                "metadata": {"name": self.NAME, "labels": ours},
+                "spec": {"template": template, "backoffLimit": 0},
+            }
             self.api.post(self.api.jobs_path(), {"kind": "Job", "apiVersion": "batch/v1", **job})
             self.server.pod_starts(self.NAME)
         return self.server.pod(self.NAME)

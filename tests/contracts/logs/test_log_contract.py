@@ -1,4 +1,6 @@
-"""What every ``TaskLogs`` promises, whichever it is; and what a crawler may have put in the place of its log."""
+"""What every ``TaskLogs`` promises, whichever it is; and what a crawler may have put in the place
+of its log.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,9 @@ def _new(kind: str, folder: Path) -> Harness:
 
 @pytest.mark.timeout(900)  # a hundred servers, or three hundred
 @pytest.mark.parametrize("kind", ["fake", "local", "kubernetes"])
-@given(steps=st.lists(st.one_of(st.binary(min_size=1, max_size=30), st.integers(1, 12)), max_size=30))
+@given(
+    steps=st.lists(st.one_of(st.binary(min_size=1, max_size=30), st.integers(1, 12)), max_size=30)
+)
 def test_reading_on_and_on_gives_every_byte_once(
     kind: str, steps: list[bytes | int], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -97,7 +101,7 @@ def _read_on_and_on(harness: Harness, steps: list[bytes | int]) -> None:
     assert seen == written
 
 
-# --- hostile folders --------------------------------------------------------------------------------------------------
+# --- hostile folders ------------------------------------------------------------------------------
 
 
 def _put(kind: str, path: Path, secret: Path) -> None:
@@ -115,7 +119,9 @@ def _put(kind: str, path: Path, secret: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["link", "loop", "pipe", "folder", "socket"])
-def test_only_a_regular_file_is_a_log(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_regular_file_is_a_log(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     harness = LocalHarness(tmp_path / "state")
     secret = tmp_path / "secret"
     secret.write_text("secret")
@@ -146,7 +152,9 @@ def test_a_file_in_the_place_of_the_folder(tmp_path: Path) -> None:
     assert LocalLogs(tmp_path / "state").read(run_ref(RUN), TaskRef(100, 0, 1), None, 100) is None
 
 
-def test_what_cannot_be_read_is_an_outage_and_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_read_is_an_outage_and_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     harness = LocalHarness(tmp_path / "state")
     harness.write(b"x")
 
@@ -163,7 +171,7 @@ def test_reading_creates_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-# --- pods -------------------------------------------------------------------------------------------------------------
+# --- pods -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -180,9 +188,15 @@ def test_a_followed_log_is_not_read_from_its_beginning_each_time(harness: PodHar
         part = harness.read(place, 1000)
         assert part is not None
         place = part.next
-    asked = [int(seen.query["limitBytes"]) for seen in harness.server.requests if seen.path.endswith("/log")]
+    asked = [
+        int(seen.query["limitBytes"])
+        for seen in harness.server.requests
+        if seen.path.endswith("/log")
+    ]
     assert max(asked) < 12_000, "the log has 20,000 bytes by now"
-    begun = [seen.query["sinceTime"] for seen in harness.server.requests if "sinceTime" in seen.query]
+    begun = [
+        seen.query["sinceTime"] for seen in harness.server.requests if "sinceTime" in seen.query
+    ]
     assert begun == sorted(begun)
 
 
@@ -226,7 +240,9 @@ def test_a_missing_right_is_no_empty_log(harness: PodHarness) -> None:
 
 
 @pytest.mark.parametrize("words", NO_LOGS, ids=lambda words: words[:20].decode())
-def test_a_log_that_the_node_does_not_find_is_not_what_it_says_of_it(harness: PodHarness, words: bytes) -> None:
+def test_a_log_that_the_node_does_not_find_is_not_what_it_says_of_it(
+    harness: PodHarness, words: bytes
+) -> None:
     """The node answers with status 200 and a sentence."""
     harness.write(b"x\n")
     said = Garbage(words, "text/plain")

@@ -6,11 +6,19 @@ from pathlib import Path
 import pytest
 
 from tests.contracts.observer.kubernetes_harness import FakeApiHarness
-from tests.contracts.observer.observer_harness import FakeHarness, Harness, LocalHarness, SpoolHarness
+from tests.contracts.observer.observer_harness import (
+    FakeHarness,
+    Harness,
+    LocalHarness,
+    SpoolHarness,
+)
 
 
-#: The example of a kind of one's own has processes as ``local`` has, and is played with what starts those.
-@pytest.fixture(params=["fake", "local", "kubernetes", pytest.param("spool", marks=pytest.mark.processes)])
+#: The example of a kind of one's own has processes as ``local`` has, and is played with what starts
+#: those.
+@pytest.fixture(
+    params=["fake", "local", "kubernetes", pytest.param("spool", marks=pytest.mark.processes)]
+)
 def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
     """``kubernetes`` is the fake API server; tests/kubernetes has the same on the real one."""
     makers: dict[str, Callable[[], Harness]] = {

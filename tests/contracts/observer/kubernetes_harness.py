@@ -1,4 +1,6 @@
-"""The observer's gestures on a Kubernetes API, whoever answers there: the real server with kwok, or the fake one."""
+"""The observer's gestures on a Kubernetes API, whoever answers there: the real server with kwok, or
+the fake one.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +32,21 @@ PACE = Pace(first_s=0.2, most_s=1.0)
 
 
 def job_of(run_id: int, index: int, annotations: dict[str, str], **spec: Any) -> dict[str, Any]:
-    """A Job as ours, as far as an observer is concerned. ``pod`` among ``spec`` goes into the pod's."""
+    """A Job as ours, as far as an observer is concerned.
+
+    ``pod`` among ``spec`` goes into the pod's.
+    """
     identity = {labels.MANAGED_BY: labels.MANAGER, labels.RUN: str(run_id), labels.TASK: str(index)}
-    identity |= {labels.RUN_UID: run_ref(run_id).uid, labels.ATTEMPT: "1", labels.TASK_ID: str(1000 + index)}
-    container = {"name": labels.CONTAINER, "image": "crawl.test/python:1", **spec.pop("container", {})}
+    identity |= {
+        labels.RUN_UID: run_ref(run_id).uid,
+        labels.ATTEMPT: "1",
+        labels.TASK_ID: str(1000 + index),
+    }
+    container = {
+        "name": labels.CONTAINER,
+        "image": "crawl.test/python:1",
+        **spec.pop("container", {}),
+    }
     pod = {"restartPolicy": "Never", "containers": [container], **spec.pop("pod", {})}
     return {
         "apiVersion": "batch/v1",
@@ -44,7 +57,11 @@ def job_of(run_id: int, index: int, annotations: dict[str, str], **spec: Any) ->
             "podReplacementPolicy": "Failed",
             **spec,
             "template": {
-                "metadata": {"labels": identity, "annotations": annotations, "finalizers": [labels.FINALIZER]},
+                "metadata": {
+                    "labels": identity,
+                    "annotations": annotations,
+                    "finalizers": [labels.FINALIZER],
+                },
                 "spec": pod,
             },
         },
@@ -80,7 +97,10 @@ class KubernetesHarness(Harness):
         from crawler_lifecycle.clusters.kubernetes.client.objects import Pod
 
         selector = f"{labels.of_run(RUN, settled=None)},{labels.TASK}={index}"
-        return [pod.metadata.name for pod in self.api.listing(self.api.pods_path(), Pod, labels=selector).items]
+        return [
+            pod.metadata.name
+            for pod in self.api.listing(self.api.pods_path(), Pod, labels=selector).items
+        ]
 
     def finish(self, index: int = 0) -> None:
         """The node's word that the container came to a good end."""

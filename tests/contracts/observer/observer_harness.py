@@ -135,7 +135,9 @@ class FakeHarness(Harness):
             now = self.fake.clock()
             for task in self.fake._tasks.values():
                 if task.ended is None and task.behaviour.waits == NEVER_S:
-                    task.behaviour = replace(task.behaviour, waits=(now - task.created_at).total_seconds())
+                    task.behaviour = replace(
+                        task.behaviour, waits=(now - task.created_at).total_seconds()
+                    )
 
     def observer(self) -> Observer:
         return FakeObserver(self.fake)
@@ -149,7 +151,10 @@ class FakeHarness(Harness):
     def count(self, pages: int, index: int = 0) -> None:
         # A share of what it will have counted at its end, in its first moments; then no more.
         task, share = self.fake._tasks[RUN, index, 1], 1e-5
-        planned, counts_for = Counters(pages=round((pages + 0.5) / share)), (task.behaviour.executes or 0) * share
+        planned, counts_for = (
+            Counters(pages=round((pages + 0.5) / share)),
+            (task.behaviour.executes or 0) * share,
+        )
         task.behaviour = replace(task.behaviour, counters=planned, counts_for=counts_for)
 
     def finish(self, index: int = 0) -> None:
@@ -209,7 +214,11 @@ class LocalHarness(Harness):
 
     def take_away(self, index: int = 0) -> None:
         """The folder first: a supervisor that lives has nowhere to write the end then."""
-        victims = [self.bench.supervisor(index), self.bench.runner(index), self.bench.crawler_process(index)]
+        victims = [
+            self.bench.supervisor(index),
+            self.bench.runner(index),
+            self.bench.crawler_process(index),
+        ]
         shutil.rmtree(self.bench.folder(index))
         self.bench.slay(*[victim for victim in victims if victim.alive()])
 
@@ -277,7 +286,11 @@ class SpoolHarness(Harness):
 
     def phase(self, index: int = 0) -> Phase:
         uid = "known" if not self._folder(index).exists() else None
-        return self._spool.look(run_ref(RUN), [TaskRef(1000 + index, index, 1, uid)]).observations[0].phase
+        return (
+            self._spool.look(run_ref(RUN), [TaskRef(1000 + index, index, 1, uid)])
+            .observations[0]
+            .phase
+        )
 
     def close(self) -> None:
         for index in (0, 1):

@@ -1,4 +1,7 @@
-"""What every observer reads of crawlers that execute. Nodes that only pretend have no logs, so this is not for them."""
+"""What every observer reads of crawlers that execute.
+
+Nodes that only pretend have no logs, so this is not for them.
+"""
 
 from __future__ import annotations
 

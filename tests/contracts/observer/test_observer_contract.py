@@ -111,7 +111,9 @@ def test_it_ends_when_it_is_over_and_before_it_began(harness: Harness) -> None:
     assert not observer.health().up
 
 
-def test_a_spooled_task_that_began_after_the_processes_were_listed_is_not_gone(tmp_path: Path) -> None:
+def test_a_spooled_task_that_began_after_the_processes_were_listed_is_not_gone(
+    tmp_path: Path,
+) -> None:
     harness = SpoolHarness(tmp_path)
     with closing(harness):
         harness.start()

@@ -24,12 +24,18 @@ CRAWLERS = [
         "plain",
         CrawlerKind.COMMAND,
         command=["true"],
-        args={"site": Argument("http://127.0.0.1"), "page": Argument(), "key": Argument(required=True)},
+        args={
+            "site": Argument("http://127.0.0.1"),
+            "page": Argument(),
+            "key": Argument(required=True),
+        },
         settings={"DOWNLOAD_DELAY": "1", "DEPTH_LIMIT": "2"},
         resources=Resources(cpu="500m", memory="64Mi"),
         limits={"stall_timeout_s": 60.0},
     ),
-    CrawlerDefinition("other", CrawlerKind.SCRAPY, project="/nowhere", kubernetes=PodOptions(project="/nowhere")),
+    CrawlerDefinition(
+        "other", CrawlerKind.SCRAPY, project="/nowhere", kubernetes=PodOptions(project="/nowhere")
+    ),
 ]
 
 
@@ -61,14 +67,25 @@ def deployment(
 
 def event(number: int = 1, type: str = "run.ended", **body: object) -> Event:
     at = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
-    return Event(number, number, run_ref(number).uid, 1, type, {"run_id": number, **body}, at, f"runs/{number}")
+    return Event(
+        number,
+        number,
+        run_ref(number).uid,
+        1,
+        type,
+        {"run_id": number, **body},
+        at,
+        f"runs/{number}",
+    )
 
 
 @contextmanager
 def served(app: FastAPI) -> Iterator[str]:
     """The app on a real port."""
     bound = bind("127.0.0.1", 0, "TEST")
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="on", timeout_keep_alive=600))
+    server = uvicorn.Server(
+        uvicorn.Config(app, log_config=None, lifespan="on", timeout_keep_alive=600)
+    )
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
     thread.start()
     try:

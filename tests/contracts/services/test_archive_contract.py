@@ -37,7 +37,9 @@ def moto() -> Iterator[S3Server]:
 
 
 @pytest.fixture(params=["folder", "rclone", "moto", "fake"])
-def archive(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileArchive:
+def archive(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> FileArchive:
     if request.param == "fake":
         return FakeArchive()
     if request.param == "folder":
@@ -81,7 +83,8 @@ def test_an_archive_holds_the_files_and_says_so(archive: FileArchive, folder: Pa
     opened = _opened(archive, result.url)
     assert opened.testzip() is None
     assert sorted(opened.namelist()) == sorted(
-        [f"{n}/1/{name}" for n in (0, 1) for name in ("b.txt", "empty", "sub/a.bin")] + ["manifest.json"]
+        [f"{n}/1/{name}" for n in (0, 1) for name in ("b.txt", "empty", "sub/a.bin")]
+        + ["manifest.json"]
     )
     manifest = json.loads(opened.read("manifest.json"))
     assert manifest["run_id"] == 7
@@ -93,8 +96,12 @@ def test_an_archive_holds_the_files_and_says_so(archive: FileArchive, folder: Pa
     assert steps == sorted(steps)
 
 
-def test_the_same_files_give_the_same_archive_and_a_repeat_replaces_it(archive: FileArchive, folder: Path) -> None:
-    first, second = (archive.store("7/1/x.zip", [FileSource("", folder)], {}, lambda *_: None) for _ in range(2))
+def test_the_same_files_give_the_same_archive_and_a_repeat_replaces_it(
+    archive: FileArchive, folder: Path
+) -> None:
+    first, second = (
+        archive.store("7/1/x.zip", [FileSource("", folder)], {}, lambda *_: None) for _ in range(2)
+    )
     assert first == second
     (folder / "b.txt").write_bytes(b"changed")
     third = archive.store("7/1/x.zip", [FileSource("", folder)], {}, lambda *_: None)
@@ -116,7 +123,9 @@ def test_runs_of_one_number_have_archives_of_their_own(archive: FileArchive, fol
 def test_all_archives_of_one_run_are_removed(archive: FileArchive, folder: Path) -> None:
     runs = [RunRef(7, uid * 32) for uid in "ab"]
     urls = {
-        (run, attempt): archive.store(archive_key(run, attempt), [FileSource("", folder)], {}, lambda *_: None).url
+        (run, attempt): archive.store(
+            archive_key(run, attempt), [FileSource("", folder)], {}, lambda *_: None
+        ).url
         for run in runs
         for attempt in (1, 2)
     }
@@ -130,7 +139,9 @@ def test_all_archives_of_one_run_are_removed(archive: FileArchive, folder: Path)
             b"".join(archive.open(url))
 
 
-def test_an_error_of_the_callback_gets_out_and_leaves_the_former_archive(archive: FileArchive, folder: Path) -> None:
+def test_an_error_of_the_callback_gets_out_and_leaves_the_former_archive(
+    archive: FileArchive, folder: Path
+) -> None:
     first = archive.store(KEY, [FileSource("", folder)], {}, lambda *_: None)
     (folder / "b.txt").write_bytes(b"changed")
 
@@ -142,8 +153,12 @@ def test_an_error_of_the_callback_gets_out_and_leaves_the_former_archive(archive
     assert _opened(archive, first.url).read("b.txt") == b"bbb"
 
 
-def test_a_crawlers_own_limit_leaves_the_rest_out_and_says_so(archive: FileArchive, folder: Path) -> None:
-    result = archive.store(KEY, [FileSource("t", folder)], {}, lambda files, size: None, files_max=2)
+def test_a_crawlers_own_limit_leaves_the_rest_out_and_says_so(
+    archive: FileArchive, folder: Path
+) -> None:
+    result = archive.store(
+        KEY, [FileSource("t", folder)], {}, lambda files, size: None, files_max=2
+    )
     manifest = json.loads(_opened(archive, result.url).read("manifest.json"))
     assert (result.files, len(manifest["files"]), manifest["skipped_count"]) == (2, 2, 1)
     assert "limit of 2 files" in json.dumps(manifest["skipped"])
@@ -157,12 +172,31 @@ def test_no_sources_make_an_archive_of_a_manifest(archive: FileArchive) -> None:
 
 def test_an_archive_that_is_not_there(archive: FileArchive, folder: Path) -> None:
     stored = archive.store(KEY, [FileSource("", folder)], {}, lambda *_: None)
-    for url in ("file:///nowhere/7/1/x.zip", "s3://elsewhere/7/1/x.zip", f"{stored.url}.not", "", "x"):
+    for url in (
+        "file:///nowhere/7/1/x.zip",
+        "s3://elsewhere/7/1/x.zip",
+        f"{stored.url}.not",
+        "",
+        "x",
+    ):
         with pytest.raises(NotDelivered):
             archive.open(url)
 
 
-KEYS = ("/etc/x.zip", "../x.zip", "7/../../x.zip", "7/1/../../../x", "a//b", "", ".", "..", "a/.", "a\\b", "ä", "a\n")
+KEYS = (
+    "/etc/x.zip",
+    "../x.zip",
+    "7/../../x.zip",
+    "7/1/../../../x",
+    "a//b",
+    "",
+    ".",
+    "..",
+    "a/.",
+    "a\\b",
+    "ä",
+    "a\n",
+)
 
 
 def test_keys_cannot_lead_out(archive: FileArchive, folder: Path) -> None:
@@ -185,19 +219,25 @@ def _bundle(*members: tuple[str, bytes]) -> bytes:
     return target.getvalue()
 
 
-def test_a_bundle_gives_the_same_members_as_the_folder_it_was_made_of(archive: FileArchive, folder: Path) -> None:
+def test_a_bundle_gives_the_same_members_as_the_folder_it_was_made_of(
+    archive: FileArchive, folder: Path
+) -> None:
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     packed = _bundle(*((str(path.relative_to(folder)), path.read_bytes()) for path in files))
     source = FileSource("task-0", bundle=lambda: iter([packed[:100], packed[100:]]))
     result = archive.store(KEY, [source], {}, lambda *_: None)
     opened = _opened(archive, result.url)
     there = {f"task-0/{path.relative_to(folder)}": path.read_bytes() for path in files}
-    assert {name: opened.read(name) for name in opened.namelist() if name != "manifest.json"} == there
+    assert {
+        name: opened.read(name) for name in opened.namelist() if name != "manifest.json"
+    } == there
     assert (result.files, result.note) == (3, None)
     assert json.loads(opened.read("manifest.json"))["skipped_count"] == 0
 
 
-def test_what_is_missing_is_told_and_is_not_the_same_as_empty(archive: FileArchive, tmp_path: Path) -> None:
+def test_what_is_missing_is_told_and_is_not_the_same_as_empty(
+    archive: FileArchive, tmp_path: Path
+) -> None:
     (tmp_path / "nothing").mkdir()
 
     def gone() -> Iterator[bytes]:

@@ -23,7 +23,7 @@ from tests.support.event_bus import BUS, moto_bus, use_aws
 from tests.support.fakes.services import FakeCatalogue, FakeDirectory, FakeNotifier, FakeSink
 from tests.support.pusher_server import APP_ID, KEY, SECRET, pusher_server
 
-# --- sinks ------------------------------------------------------------------------------------------------------------
+# --- sinks ----------------------------------------------------------------------------------------
 
 
 Arrived = Callable[[], list[Any]]
@@ -51,7 +51,9 @@ def sink(
             real.close()
 
 
-def test_events_arrive_in_order_and_a_repeat_is_delivered_again(sink: tuple[EventSink, Arrived]) -> None:
+def test_events_arrive_in_order_and_a_repeat_is_delivered_again(
+    sink: tuple[EventSink, Arrived],
+) -> None:
     port, received = sink
     for number in (1, 2, 2):
         port.send(event(number))
@@ -68,7 +70,9 @@ def test_an_event_that_cannot_be_written_is_not_delivered(sink: tuple[EventSink,
     assert received() == [1]
 
 
-def test_a_sink_that_can_be_used_says_where_events_go_and_sends_none(sink: tuple[EventSink, Arrived]) -> None:
+def test_a_sink_that_can_be_used_says_where_events_go_and_sends_none(
+    sink: tuple[EventSink, Arrived],
+) -> None:
     port, received = sink
     assert port.check()
     assert received() == []
@@ -91,13 +95,21 @@ def notifier(request: pytest.FixtureRequest) -> Iterator[tuple[Notifier, Arrived
     else:
         with pusher_server() as server:
             host, port = server.url.removeprefix("http://").split(":")
-            options = {"host": host, "port": int(port), "tls": False, "channel": "private-crawls", "timeout_s": 120.0}
+            options = {
+                "host": host,
+                "port": int(port),
+                "tls": False,
+                "channel": "private-crawls",
+                "timeout_s": 120.0,
+            }
             real = PusherNotifier(app_id=APP_ID, key=KEY, secret=SECRET, **options)  # type: ignore[arg-type]
             yield real, lambda: [t.data["data"]["run_id"] for t in server.triggered]
             real.close()
 
 
-def test_a_notifier_takes_an_event_as_often_as_it_is_pushed(notifier: tuple[Notifier, Arrived | None]) -> None:
+def test_a_notifier_takes_an_event_as_often_as_it_is_pushed(
+    notifier: tuple[Notifier, Arrived | None],
+) -> None:
     port, arrived = notifier
     for number in (1, 2, 2):
         port.push(event(number))
@@ -108,7 +120,9 @@ def test_a_notifier_takes_an_event_as_often_as_it_is_pushed(notifier: tuple[Noti
     assert port.name
 
 
-def test_a_notifier_that_sends_refuses_what_is_no_json(notifier: tuple[Notifier, Arrived | None]) -> None:
+def test_a_notifier_that_sends_refuses_what_is_no_json(
+    notifier: tuple[Notifier, Arrived | None],
+) -> None:
     port, arrived = notifier
     if arrived is not None:
         with pytest.raises(NotDelivered):
@@ -116,13 +130,15 @@ def test_a_notifier_that_sends_refuses_what_is_no_json(notifier: tuple[Notifier,
         assert arrived() == []
 
 
-def test_a_notifier_says_where_pushes_go_and_pushes_nothing(notifier: tuple[Notifier, Arrived | None]) -> None:
+def test_a_notifier_says_where_pushes_go_and_pushes_nothing(
+    notifier: tuple[Notifier, Arrived | None],
+) -> None:
     port, arrived = notifier
     assert port.check()
     assert arrived is None or arrived() == []
 
 
-# --- catalogue and directory ------------------------------------------------------------------------------------------
+# --- catalogue and directory ----------------------------------------------------------------------
 
 
 @pytest.fixture(params=["yaml", "fake"])

@@ -44,7 +44,9 @@ def scheduler(request: pytest.FixtureRequest) -> Iterator[Scheduler]:
 
 @pytest.mark.parametrize("scheduled", [False, True])
 def test_a_deployment_reaches_the_cluster_complete(scheduler: Scheduler, scheduled: bool) -> None:
-    call = deployment(QueuedTask(70, 0, {}), QueuedTask(71, 1, {"page": "2"}), scheduled=scheduled, resume=True)
+    call = deployment(
+        QueuedTask(70, 0, {}), QueuedTask(71, 1, {"page": "2"}), scheduled=scheduled, resume=True
+    )
     answers = scheduler.client.deploy(call)
     assert [(a.index, a.state, a.name) for a in answers] == [
         (0, "created", "crawl-7-0-1"),
@@ -93,7 +95,11 @@ def test_an_unknown_crawler_is_refused_for_good(scheduler: Scheduler) -> None:
 
 @pytest.mark.parametrize(
     ("args", "own", "named"),
-    [({"key": "k", "typo": "1"}, {}, "typo"), ({"key": "k"}, {"typo": "1"}, "typo"), ({}, {}, "key")],
+    [
+        ({"key": "k", "typo": "1"}, {}, "typo"),
+        ({"key": "k"}, {"typo": "1"}, "typo"),
+        ({}, {}, "key"),
+    ],
 )
 def test_wrong_arguments_of_any_task_create_nothing(
     scheduler: Scheduler, args: dict[str, str], own: dict[str, str], named: str
@@ -126,7 +132,10 @@ def test_where_the_caller_looks_arrives(scheduler: Scheduler) -> None:
     call = replace(deployment(), place="crawls/8e2c/41d0")
     scheduler.client.deploy(call)
     scheduler.client.deploy(deployment(QueuedTask(71, 1, {})))
-    assert [arrived.place for arrived in scheduler.deployer.deployments] == ["crawls/8e2c/41d0", None]
+    assert [arrived.place for arrived in scheduler.deployer.deployments] == [
+        "crawls/8e2c/41d0",
+        None,
+    ]
 
 
 def test_a_service_of_another_place_says_so_and_nothing_is_there(scheduler: Scheduler) -> None:

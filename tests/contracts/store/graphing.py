@@ -1,4 +1,6 @@
-"""What tests of graphs need: one graph of a test's own, driven through the port as the activities do it."""
+"""What tests of graphs need: one graph of a test's own, driven through the port as the activities
+do it.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,21 @@ from crawler_lifecycle.domain.values import decode, unpacked
 from crawler_lifecycle.features.graphs.domain.commands import step_manager, step_request_id
 from crawler_lifecycle.features.graphs.domain.engine import PickedSteps, StepEnd
 from crawler_lifecycle.features.graphs.domain.pages import encode_pages, fingerprint
-from crawler_lifecycle.features.graphs.domain.spec import GraphOptions, GraphSpec, StepKind, StepSpec, StepState
-from crawler_lifecycle.features.graphs.ports import ExecutionEnd, GraphFence, GraphRow, NewGraph, StepRow, StepWork
+from crawler_lifecycle.features.graphs.domain.spec import (
+    GraphOptions,
+    GraphSpec,
+    StepKind,
+    StepSpec,
+    StepState,
+)
+from crawler_lifecycle.features.graphs.ports import (
+    ExecutionEnd,
+    GraphFence,
+    GraphRow,
+    NewGraph,
+    StepRow,
+    StepWork,
+)
 from crawler_lifecycle.features.managers.ports import ManagerFence, NewManager
 from crawler_lifecycle.ports.runs import Fence, Owner
 from tests.contracts.store.world import World, request
@@ -27,7 +42,9 @@ DONE = StepState.COMPLETED
 
 def step(path: str, *deps: str, **fields: Any) -> StepSpec:
     """A function."""
-    return StepSpec(path, StepKind.FUNCTION, {"call": "shop.steps:work", "args": {"path": path}}, deps, **fields)
+    return StepSpec(
+        path, StepKind.FUNCTION, {"call": "shop.steps:work", "args": {"path": path}}, deps, **fields
+    )
 
 
 def group(path: str, *deps: str, **fields: Any) -> StepSpec:
@@ -62,7 +79,9 @@ class Graphed:
     fence: GraphFence
 
     @classmethod
-    def made(cls, world: World, steps: Sequence[StepSpec], key: str = KEY, **fields: Any) -> Graphed:
+    def made(
+        cls, world: World, steps: Sequence[StepSpec], key: str = KEY, **fields: Any
+    ) -> Graphed:
         context = fields.pop("context", {})
         spec = GraphSpec(steps, GraphOptions(**fields), context)
         pages = encode_pages(spec)
@@ -115,15 +134,24 @@ class Graphed:
     def begin(self, *work: StepWork, done: Sequence[ExecutionEnd] = ()) -> set[int]:
         return self.world.store.graphs.record(self.fence, done, work)
 
-    def end(self, work: StepWork, state: StepState = DONE, result: bytes | None = None, **fields: Any) -> ExecutionEnd:
+    def end(
+        self, work: StepWork, state: StepState = DONE, result: bytes | None = None, **fields: Any
+    ) -> ExecutionEnd:
         """How an execution ended, to be recorded."""
         if state in (StepState.RETRYABLE, StepState.SCHEDULED):
             fields.setdefault("not_before", self.world.clock.now + timedelta(seconds=5))
         end = StepEnd(work.number, work.attempt, state, **fields)
-        return ExecutionEnd(end, None if result is None else [result], len(result or b""), error=end.reason)
+        return ExecutionEnd(
+            end, None if result is None else [result], len(result or b""), error=end.reason
+        )
 
-    def execute(self, *released: int, state: StepState = DONE, result: bytes | None = b"{}") -> list[str]:
-        """Run whatever waits to be called, one after the other; the paths, in order. ``released``: calls before."""
+    def execute(
+        self, *released: int, state: StepState = DONE, result: bytes | None = b"{}"
+    ) -> list[str]:
+        """Run whatever waits to be called, one after the other; the paths, in order.
+
+        ``released``: calls before.
+        """
         ran, picked = list[str](), self.advance(*released)
         while picked.batches:
             for batch in picked.batches:
@@ -131,13 +159,18 @@ class Graphed:
                 for one in self.work(batch.number):
                     began = self.begin(one, done=done)
                     ran += [one.path] if began else []
-                    done = [self.end(one, state, result if state is DONE else None)] if began else []
+                    done = (
+                        [self.end(one, state, result if state is DONE else None)] if began else []
+                    )
                 self.begin(done=done)
             picked = self.advance(*(batch.number for batch in picked.batches))
         return ran
 
     def begin_runs(self, told: bool = True) -> dict[str, Fence]:
-        """Every crawl that was picked gets its run, which executes at once. Without ``told`` no step knows of it."""
+        """Every crawl that was picked gets its run, which executes at once.
+
+        Without ``told`` no step knows of it.
+        """
         found = {}
         for one in self.world.store.graphs.to_begin(self.fence):
             asked = request(crawler="services", parent=graph_workflow_id(self.row.key))
@@ -146,7 +179,9 @@ class Graphed:
             )
             assert not told or self.world.store.graphs.run_begun(self.fence, one.number, row.run_id)
             owner = Owner(f"crawl/{row.request_id}", f"chain-{row.run_id}")
-            handle = self.world.store.initiation.claim_run(replace(asked, run_id=row.run_id), owner, lambda _: False)
+            handle = self.world.store.initiation.claim_run(
+                replace(asked, run_id=row.run_id), owner, lambda _: False
+            )
             fence = Fence(row.run_id, handle.attempt, owner.first_run_id, row.run_uid)
             self.world.deploy(fence)
             self.world.execute(fence)
@@ -175,7 +210,9 @@ class Graphed:
             name, flow_id = step_manager(self.row.graph_uid, one.number, one.job)
             new = NewManager(name, flow_id, one.job["plan"], parent=graph_workflow_id(self.row.key))
             row, _ = managers.reserve_manager(new)
-            assert not told or self.world.store.graphs.run_begun(self.fence, one.number, row.manager_id)
+            assert not told or self.world.store.graphs.run_begun(
+                self.fence, one.number, row.manager_id
+            )
             owner = Owner(manager_workflow_id(name, flow_id), f"chain-{one.path}-{one.attempt}")
             row = managers.claim_manager(row.manager_id, owner)
             found[one.path] = ManagerFence(row.manager_id, row.attempt, owner.first_run_id)

@@ -17,14 +17,22 @@ from crawler_lifecycle.features.managers.domain.manager import (
     PickedJob,
     SourceItem,
 )
-from crawler_lifecycle.features.managers.ports import JobRow, ManagerCommit, ManagerFence, ManagerRow, NewManager
+from crawler_lifecycle.features.managers.ports import (
+    JobRow,
+    ManagerCommit,
+    ManagerFence,
+    ManagerRow,
+    NewManager,
+)
 from crawler_lifecycle.ports.runs import Fence, Owner
 from tests.contracts.store.world import World, request
 
 NAME, FLOW = "shops", "flow-1"
 MINE = Owner(manager_workflow_id(NAME, FLOW), "chain-m1")
 NEXT = Owner(manager_workflow_id(NAME, FLOW), "chain-m2")
-NEW = NewManager(NAME, FLOW, "plans:Shops", {"argv": ["--max-running-jobs", "2"]}, requested_by="ann")
+NEW = NewManager(
+    NAME, FLOW, "plans:Shops", {"argv": ["--max-running-jobs", "2"]}, requested_by="ann"
+)
 
 
 def job(n: int, spider: str = "services", **fields: object) -> Job:
@@ -94,7 +102,10 @@ class Managed:
         managers = self.world.store.managers
         number = count(managers.facts(self.fence, 0).next_seq)
         waiting = managers.waiting_jobs(self.id, state, limit=most)
-        picks = [PickedJob(one.item_id, next(number) if one.seq is None else one.seq, one.job) for one in waiting]
+        picks = [
+            PickedJob(one.item_id, next(number) if one.seq is None else one.seq, one.job)
+            for one in waiting
+        ]
         return self.commit(picked=picks)
 
     def executing(self, numbers: Sequence[int], most: int, **fields: object) -> list[Fence]:
@@ -123,7 +134,9 @@ class Managed:
     def handle(self, ends: int = 100) -> list[int]:
         """The hooks of what ended run; its runs."""
         facts = self.world.store.managers.facts(self.fence, ends)
-        self.commit(hooked=[HookReport(one.live.item_id, one.attempt, one.bad) for one in facts.ended])
+        self.commit(
+            hooked=[HookReport(one.live.item_id, one.attempt, one.bad) for one in facts.ended]
+        )
         return [int(one.live.key) for one in facts.ended if one.live.key.isdecimal()]
 
     def add(self, *jobs: Job, **fields: object) -> ManagerCommit:

@@ -18,7 +18,13 @@ from tests.contracts.store.world import World
 
 
 def row(world: World, **fields: object) -> AccessRow:
-    given = {"at": world.clock.now, "caller": "ann", "caller_project": "*", "operation": "stopRun", "address": None}
+    given = {
+        "at": world.clock.now,
+        "caller": "ann",
+        "caller_project": "*",
+        "operation": "stopRun",
+        "address": None,
+    }
     return AccessRow(**{**given, "status": 200, "outcome": "done", **fields})  # type: ignore[arg-type]
 
 
@@ -31,32 +37,64 @@ def test_a_row_gets_the_uid_and_the_project_of_its_subject(world: World, store: 
     assert manager is not None
     assert graph is not None
     assert webhook is not None
-    subjects = {"run": str(fence.run_id), "manager": str(manager.manager_id), "graph": graph.key, "webhook": "portal"}
-    store.access.record_access([row(world, kind=kind, subject=key) for kind, key in subjects.items()])
+    subjects = {
+        "run": str(fence.run_id),
+        "manager": str(manager.manager_id),
+        "graph": graph.key,
+        "webhook": "portal",
+    }
+    store.access.record_access(
+        [row(world, kind=kind, subject=key) for kind, key in subjects.items()]
+    )
     found = [(one.kind, one.project, one.subject_uid) for one in store.access.list_access()]
     assert found[::-1] == [
         ("run", "default", fence.run_uid), ("manager", "default", manager.manager_uid),
         ("graph", "default", graph.graph_uid), ("webhook", "b", webhook.webhook_uid),
     ]  # fmt: skip
-    odd = ["0", "1" * 30, "-1", "1e3", "\u0661", "", "x\udcff", "’; DROP TABLE access_log", "0x1", str(2**63)]
+    odd = [
+        "0",
+        "1" * 30,
+        "-1",
+        "1e3",
+        "\u0661",
+        "",
+        "x\udcff",
+        "’; DROP TABLE access_log",
+        "0x1",
+        str(2**63),
+    ]
     store.access.record_access([row(world, kind="run", subject=one, caller="odd") for one in odd])
-    store.access.record_access([row(world, kind="run", subject=subjects["run"], caller="b", caller_project="b")])
-    assert {(one.project, one.subject_uid) for one in store.access.list_access(caller="odd")} == {("*", None)}
-    assert [(one.project, one.subject_uid) for one in store.access.list_access(caller="b")] == [("b", None)]
+    store.access.record_access(
+        [row(world, kind="run", subject=subjects["run"], caller="b", caller_project="b")]
+    )
+    assert {(one.project, one.subject_uid) for one in store.access.list_access(caller="odd")} == {
+        ("*", None)
+    }
+    assert [(one.project, one.subject_uid) for one in store.access.list_access(caller="b")] == [
+        ("b", None)
+    ]
 
 
 def test_long_texts_are_cut_and_odd_ones_are_kept(world: World, store: Store) -> None:
     text = "\U0001f577\u202e<b>" * 100
-    store.access.record_access([row(world, caller=text, operation=text, verb=text, subject=text, address=text)])
+    store.access.record_access(
+        [row(world, caller=text, operation=text, verb=text, subject=text, address=text)]
+    )
     [found] = store.access.list_access()
-    assert [len(one or "") for one in (found.caller, found.operation, found.subject)] == [100, 64, 200]
+    assert [len(one or "") for one in (found.caller, found.operation, found.subject)] == [
+        100,
+        64,
+        200,
+    ]
     assert (found.caller or "")[:99] == text[:99]
 
 
 def test_filters_and_pages_give_each_row_once_newest_first(world: World, store: Store) -> None:
     for n in range(12):
         world.clock.forward(n % 3)  # several in one moment
-        store.access.record_access([row(world, caller=f"c{n % 2}", outcome="forbidden" if n == 7 else "done")])
+        store.access.record_access(
+            [row(world, caller=f"c{n % 2}", outcome="forbidden" if n == 7 else "done")]
+        )
     everything = store.access.list_access(100)
     assert [one.id for one in everything] == sorted((one.id for one in everything), reverse=True)
     pages, before = [], None
@@ -94,7 +132,13 @@ def test_a_name_that_two_want_is_given_once(world: World, store: Store) -> None:
 
 
 def test_a_use_never_goes_back(world: World, store: Store) -> None:
-    store.tokens.create_token("ci", "read", "*", "0" * 64, world.clock.now + timedelta(days=1), None)
+    store.tokens.create_token(
+        "ci", "read", "*", "0" * 64, world.clock.now + timedelta(days=1), None
+    )
     for seconds in (120, 60):
-        store.tokens.tokens_used({"0" * 64: world.clock.now + timedelta(seconds=seconds), "9" * 64: world.clock.now})
-    assert [one.used_at for one in store.tokens.list_tokens()] == [world.clock.now + timedelta(seconds=120)]
+        store.tokens.tokens_used(
+            {"0" * 64: world.clock.now + timedelta(seconds=seconds), "9" * 64: world.clock.now}
+        )
+    assert [one.used_at for one in store.tokens.list_tokens()] == [
+        world.clock.now + timedelta(seconds=120)
+    ]

@@ -1,4 +1,6 @@
-"""Tasks that are added to a live run: once for each key, densely, and never to a run that is over."""
+"""Tasks that are added to a live run: once for each key, densely, and never to a run that is
+over.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,12 @@ from collections.abc import Callable
 import pytest
 import sqlalchemy as sa
 
-from crawler_lifecycle.domain.errors import DuplicateRequest, InvalidRequest, NotInThisState, RunNotFound
+from crawler_lifecycle.domain.errors import (
+    DuplicateRequest,
+    InvalidRequest,
+    NotInThisState,
+    RunNotFound,
+)
 from crawler_lifecycle.domain.run import AddedTask, RunStatus
 from crawler_lifecycle.domain.task import End, Phase, TaskStatus
 from crawler_lifecycle.ports.runs import Fence, RunRow
@@ -74,13 +81,19 @@ def test_a_key_with_other_arguments(world: World) -> None:
     fence = world.run(tasks=1)
     world.store.additions.add_tasks(fence.run_id, "k1", ARGS)
     for other in (ARGS[:1], ARGS[::-1], [*ARGS, {}], [{}, {}]):
-        with pytest.raises(DuplicateRequest, match=rf"'k1' already added 2 other tasks to run {fence.run_id}"):
+        with pytest.raises(
+            DuplicateRequest, match=rf"'k1' already added 2 other tasks to run {fence.run_id}"
+        ):
             world.store.additions.add_tasks(fence.run_id, "k1", other)
     assert world.store.tasks.count_tasks(fence.run_id).queued == 3
     # Keys belong to a run, and letters count.
     other_run = world.run("r2")
-    assert [task.index for task in world.store.additions.add_tasks(other_run.run_id, "k1", ARGS[:1])] == [1]
-    assert [task.index for task in world.store.additions.add_tasks(fence.run_id, "K1", ARGS[:1])] == [3]
+    assert [
+        task.index for task in world.store.additions.add_tasks(other_run.run_id, "k1", ARGS[:1])
+    ] == [1]
+    assert [
+        task.index for task in world.store.additions.add_tasks(fence.run_id, "K1", ARGS[:1])
+    ] == [3]
 
 
 def test_a_key_that_cannot_be_one(world: World) -> None:
@@ -102,7 +115,9 @@ def test_no_tasks_and_no_run(world: World) -> None:
 def test_more_tasks_than_a_run_may_have(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("crawler_lifecycle.store.runs.additions.TASKS_PER_RUN_MAX", 4)
     fence = world.run(tasks=2)
-    with pytest.raises(InvalidRequest, match=r"tasks: 3 .* at most 4, and this one has 2: start another run"):
+    with pytest.raises(
+        InvalidRequest, match=r"tasks: 3 .* at most 4, and this one has 2: start another run"
+    ):
         world.store.additions.add_tasks(fence.run_id, "k", [*ARGS, {}])
     assert len(world.store.additions.add_tasks(fence.run_id, "k", ARGS)) == 2
     # The repeat asks for no more room.
@@ -117,16 +132,25 @@ def test_more_tasks_than_a_run_may_have(world: World, monkeypatch: pytest.Monkey
 def test_after_a_stop_and_after_the_end(world: World) -> None:
     fence = world.deployed()
     world.store.stops.record_stop(fence.run_id, world.stop(), "s")
-    with pytest.raises(NotInThisState, match=r"was asked to stop and takes no more tasks; wait for its end and resume"):
+    with pytest.raises(
+        NotInThisState,
+        match=r"was asked to stop and takes no more tasks; wait for its end and resume",
+    ):
         world.store.additions.add_tasks(fence.run_id, "k", ARGS)
     world.finish(fence)
-    with pytest.raises(NotInThisState, match=r"is COMPLETED and takes no more tasks; resume it first"):
+    with pytest.raises(
+        NotInThisState, match=r"is COMPLETED and takes no more tasks; resume it first"
+    ):
         world.store.additions.add_tasks(fence.run_id, "k", ARGS)
     assert world.store.tasks.count_tasks(fence.run_id).by_status == {"SUCCEEDED": 1}
     # The refused key was not used up.
     second = world.resume(fence, rerun=True)
     added = world.store.additions.add_tasks(fence.run_id, "k", ARGS, second)
-    assert [row.attempt for row in world.store.tasks.list_tasks(fence.run_id) if row.task_index in (1, 2)] == [2, 2]
+    assert [
+        row.attempt
+        for row in world.store.tasks.list_tasks(fence.run_id)
+        if row.task_index in (1, 2)
+    ] == [2, 2]
     assert [task.index for task in added] == [1, 2]
 
 
@@ -145,7 +169,7 @@ def test_ten_thousand_tasks_in_a_few_statements(world: World, store: Store) -> N
     assert len(sent) < 15
 
 
-# --- races ------------------------------------------------------------------------------------------------------
+# --- races ----------------------------------------------------------------------------------------
 
 
 def test_many_adders_at_once(world: World) -> None:
@@ -172,7 +196,9 @@ def test_many_adders_at_once(world: World) -> None:
 def test_an_addition_against_the_end(world: World, store: Store, round_: int) -> None:
     fence = world.executing()
     world.see_ends(fence)
-    ended, added = together(lambda: world.end(fence), lambda: world.store.additions.add_tasks(fence.run_id, "k", ARGS))
+    ended, added = together(
+        lambda: world.end(fence), lambda: world.store.additions.add_tasks(fence.run_id, "k", ARGS)
+    )
     queued = world.store.tasks.count_tasks(fence.run_id).queued
     if isinstance(ended, RunRow):
         assert isinstance(added, NotInThisState)
@@ -193,7 +219,9 @@ def test_an_addition_against_a_stop(world: World, round_: int) -> None:
         lambda: world.store.additions.add_tasks(fence.run_id, "k", ARGS),
     )
     expected = 2 if isinstance(added, NotInThisState) else 4
-    assert world.store.stops.cancel_queued(fence, world.clock.now).by_status == {"CANCELLED": expected}
+    assert world.store.stops.cancel_queued(fence, world.clock.now).by_status == {
+        "CANCELLED": expected
+    }
     world.end(fence)
     with pytest.raises(NotInThisState):
         world.store.additions.add_tasks(fence.run_id, "k2", ARGS)
@@ -214,7 +242,7 @@ def test_additions_beside_offers_and_looks(world: World) -> None:
     assert together(*[lambda f=f: grow(f) for f in fences]) == [list(range(3, 13))] * 4
 
 
-# --- texts --------------------------------------------------------------------------------------------------------
+# --- texts ----------------------------------------------------------------------------------------
 
 NASTY = [
     "it's \\ 100 % %s %(x)s :name ?",
@@ -234,7 +262,9 @@ def test_every_text_arrives_as_it_was_sent(world: World, text: str) -> None:
     rows = world.store.tasks.list_tasks(fence.run_id)
     assert [row.args for row in rows[1:]] == [{"text": text, text: "key"}] * 2
     world.deploy(fence, limit=1)
-    [task] = [t for t in world.store.looks.found_state(fence).tasks if t.status is TaskStatus.PENDING]
+    [task] = [
+        t for t in world.store.looks.found_state(fence).tasks if t.status is TaskStatus.PENDING
+    ]
     end = End(exit_code=1, reason=text, message=text, finished_at=START, finish_reason=text)
     world.look(fence, [seen(task, Phase.ENDED, START, uid=task.uid, node=text[:200], end=end)])
     world.store.deployment.refuse_queued(fence, text)

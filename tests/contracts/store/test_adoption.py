@@ -1,4 +1,6 @@
-"""A run that no row knows is inserted again, under its number and uid, and goes on under its owner."""
+"""A run that no row knows is inserted again, under its number and uid, and goes on under its
+owner.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,26 @@ UID = "0123456789abcdef" * 2
 
 def lost(number: int, **more: object) -> LostRun:
     tasks = [record(number, index) for index in range(2)]
-    given = {"attempt": 1, "request_id": "r1", "request": request(tags=["a"]), "multi": True, "owner": OWNER}
+    given = {
+        "attempt": 1,
+        "request_id": "r1",
+        "request": request(tags=["a"]),
+        "multi": True,
+        "owner": OWNER,
+    }
     return LostRun(RunRef(number, UID), tasks=tasks, cluster="local", **{**given, **more})  # type: ignore[arg-type]
 
 
 def record(number: int, index: int) -> TaskRecord:
     return TaskRecord(
-        index, 1, 7_000_000 + 10 * number + index, "services", {"part": str(index)}, {}, f"c-{index}", f"uid-{index}"
+        index,
+        1,
+        7_000_000 + 10 * number + index,
+        "services",
+        {"part": str(index)},
+        {},
+        f"c-{index}",
+        f"uid-{index}",
     )
 
 
@@ -46,11 +61,18 @@ def test_it_is_there_as_it_was_and_its_owner_may_write(world: World) -> None:
     assert (row.run_id, row.run_uid, row.request_id, row.attempt, row.status) == (
         run.run.run_id, UID, "r1", 1, RunStatus.PROCESSING,
     )  # fmt: skip
-    assert (row.owner_workflow_id, row.multi, row.request["tags"]) == (OWNER.workflow_id, True, ["a"])
-    assert world.store.adoption.adopt_run(run).updated_at == row.updated_at, "again: nothing changes"
-    assert [(t.task_id, t.status, t.args, t.cluster_uid) for t in world.store.tasks.list_tasks(row.run_id)] == [
-        (one.task_id, TaskStatus.PENDING, one.args, one.uid) for one in run.tasks
-    ]
+    assert (row.owner_workflow_id, row.multi, row.request["tags"]) == (
+        OWNER.workflow_id,
+        True,
+        ["a"],
+    )
+    assert world.store.adoption.adopt_run(run).updated_at == row.updated_at, (
+        "again: nothing changes"
+    )
+    assert [
+        (t.task_id, t.status, t.args, t.cluster_uid)
+        for t in world.store.tasks.list_tasks(row.run_id)
+    ] == [(one.task_id, TaskStatus.PENDING, one.args, one.uid) for one in run.tasks]
     assert world.finish(fence).status is RunStatus.COMPLETED
     assert world.run("r2").run_id > row.run_id, "new numbers begin above it"
 
@@ -71,7 +93,9 @@ def test_numbers_that_are_taken_are_told(world: World) -> None:
     [task] = world.store.tasks.list_tasks(fence.run_id)
     other = lost(number(world))
     with pytest.raises(NotInThisState, match=f"the number {task.task_id} of one of its tasks"):
-        world.store.adoption.adopt_run(replace(other, tasks=[replace(other.tasks[0], task_id=task.task_id)]))
+        world.store.adoption.adopt_run(
+            replace(other, tasks=[replace(other.tasks[0], task_id=task.task_id)])
+        )
     assert world.store.runs.get_run(other.run.run_id) is None
     row = world.store.adoption.adopt_run(other)
     assert row.request_id == f"r1/{UID[:8]}", "the request was sent again meanwhile"
@@ -83,16 +107,24 @@ def test_what_an_older_row_does_not_know_of_its_tasks_is_added(world: World) -> 
     row = world.store.adoption.adopt_run(run)
     assert row.multi
     expected = {0: "PENDING", 1: "PENDING"}
-    assert {t.task_index: str(t.status) for t in world.store.tasks.list_tasks(row.run_id)} == expected
+    assert {
+        t.task_index: str(t.status) for t in world.store.tasks.list_tasks(row.run_id)
+    } == expected
     later = replace(record(row.run_id, 3), record={"tasks": 6, "attempt": 1})
     resumed = replace(record(row.run_id, 9), attempt=2, record={"tasks": 99, "attempt": 2})
     for tasks in ([*run.tasks, later, resumed], [*run.tasks, later]):
         world.store.adoption.adopt_run(replace(run, tasks=tasks))
         statuses = {t.task_index: str(t.status) for t in world.store.tasks.list_tasks(row.run_id)}
-        assert statuses == {**expected, 2: "LOST", 3: "PENDING", 4: "LOST", 5: "LOST"}, "what was queued too"
-        assert len([t for t in world.store.runs.transitions(row.run_id) if t.to_status == "LOST"]) == 3
+        assert statuses == {**expected, 2: "LOST", 3: "PENDING", 4: "LOST", 5: "LOST"}, (
+            "what was queued too"
+        )
+        assert (
+            len([t for t in world.store.runs.transitions(row.run_id) if t.to_status == "LOST"]) == 3
+        )
     for one in (resumed, replace(run.tasks[0], attempt=2)):
-        with pytest.raises(NotInThisState, match=f"lacks attempt 2 of task {one.index} of run .*--end-unknown"):
+        with pytest.raises(
+            NotInThisState, match=f"lacks attempt 2 of task {one.index} of run .*--end-unknown"
+        ):
             world.store.adoption.adopt_run(replace(run, tasks=[*run.tasks, one]))
     fence = Fence(row.run_id, 1, OWNER.first_run_id, UID)
     world.finish(fence)
@@ -116,7 +148,9 @@ def test_new_runs_begin_above_a_number_and_nothing_is_left_of_it(world: World) -
     second = world.run("r2").run_id
     assert second > first + 40
     [other] = world.store.tasks.list_tasks(second)
-    assert other.task_id >= task.task_id + 40 * 100_000, "the tasks of runs that are missing had numbers as well"
+    assert other.task_id >= task.task_id + 40 * 100_000, (
+        "the tasks of runs that are missing had numbers as well"
+    )
 
 
 def test_an_empty_database_begins_above(world: World) -> None:
@@ -130,6 +164,10 @@ def test_an_empty_database_begins_above(world: World) -> None:
 def test_many_bring_it_forward_at_once(world: World) -> None:
     begin = world.run("r1").run_id
     with ThreadPoolExecutor(8) as threads:
-        list(threads.map(world.store.run_numbers.begin_run_ids_above, [begin + n for n in range(1, 33)]))
+        list(
+            threads.map(
+                world.store.run_numbers.begin_run_ids_above, [begin + n for n in range(1, 33)]
+            )
+        )
     assert world.run("r2").run_id > begin + 32
     assert len(world.store.runs.list_runs()) == 2

@@ -1,4 +1,6 @@
-"""Runs that brought less than is expected: the verdict, the events and the list of what needs attention agree."""
+"""Runs that brought less than is expected: the verdict, the events and the list of what needs
+attention agree.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,12 @@ from typing import Any
 
 from crawler_lifecycle.domain.coverage import GOOD_RUNS, Coverage, ExpectedCoverage
 from crawler_lifecycle.domain.ended_by import EndedBy
-from crawler_lifecycle.domain.names import EVENT_RUN_ATTENTION, EVENT_RUN_DROPPED, EVENT_RUN_EMPTY, EVENT_RUN_ENDED
+from crawler_lifecycle.domain.names import (
+    EVENT_RUN_ATTENTION,
+    EVENT_RUN_DROPPED,
+    EVENT_RUN_EMPTY,
+    EVENT_RUN_ENDED,
+)
 from crawler_lifecycle.domain.run import UNMET_OUTCOMES, RunStatus, verdict
 from crawler_lifecycle.domain.task import Counters, Phase
 from crawler_lifecycle.ports.runs import RunRow
@@ -33,13 +40,21 @@ def crawl(
     end = bad_end(at) if failed else good_end(at)
     counters = Counters(pages, items, errors, 1000)
     [task] = world.store.looks.found_state(fence).tasks
-    world.look(fence, [seen(task, Phase.ENDED, at, uid=task.uid, counters=counters, end=end, fields=told)])
-    return world.store.completion.end_run(fence, lambda groups, intent: verdict(groups, intent), expected)
+    world.look(
+        fence, [seen(task, Phase.ENDED, at, uid=task.uid, counters=counters, end=end, fields=told)]
+    )
+    return world.store.completion.end_run(
+        fence, lambda groups, intent: verdict(groups, intent), expected
+    )
 
 
 def told(world: World, row: RunRow) -> dict[str, dict[str, object]]:
     """The events about the verdict of a run: each type once."""
-    events = [one for one in world.store.events.events_after(0, 10_000, run_id=row.run_id) if one.type in ENDS]
+    events = [
+        one
+        for one in world.store.events.events_after(0, 10_000, run_id=row.run_id)
+        if one.type in ENDS
+    ]
     found = {one.type: dict(one.body) for one in events}
     assert len(found) == len(events)
     return found
@@ -49,13 +64,22 @@ def needed(world: World, **wanted: Any) -> list[int]:
     return [row.run_id for row in world.store.runs.list_runs(attention=True, limit=200, **wanted)]
 
 
-def test_a_spider_whose_layout_changed_needs_attention_until_it_brings_items_again(world: World) -> None:
+def test_a_spider_whose_layout_changed_needs_attention_until_it_brings_items_again(
+    world: World,
+) -> None:
     crawl(world, WATCHED, 100)
     poor = crawl(world, ExpectedCoverage(numbers={"items": {"min": 500}}), 300)
     assert (poor.status, poor.outcome, poor.lacks) == (RunStatus.COMPLETED, "unmet", "unmet")
     empty = crawl(world, WATCHED, 0, errors=24)
-    assert (empty.status, empty.outcome, empty.ended_by) == (RunStatus.COMPLETED, "empty", EndedBy.SERVICE)
-    assert empty.cause == "items: 0, the usual number is 100 (median of 1 good runs), expected at least 1"
+    assert (empty.status, empty.outcome, empty.ended_by) == (
+        RunStatus.COMPLETED,
+        "empty",
+        EndedBy.SERVICE,
+    )
+    assert (
+        empty.cause
+        == "items: 0, the usual number is 100 (median of 1 good runs), expected at least 1"
+    )
     assert needed(world) == [empty.run_id, poor.run_id], "it clears no alarm of a lesser break"
     events = told(world, empty)
     assert list(events) == [EVENT_RUN_ENDED, EVENT_RUN_ATTENTION, EVENT_RUN_EMPTY]
@@ -63,7 +87,11 @@ def test_a_spider_whose_layout_changed_needs_attention_until_it_brings_items_aga
     assert events[EVENT_RUN_EMPTY]["attention"] == "empty"
     assert list(told(world, poor)) == [EVENT_RUN_ENDED, EVENT_RUN_ATTENTION]
     good = crawl(world, WATCHED, 1)
-    assert (good.outcome, good.lacks, told(world, good)[EVENT_RUN_ENDED]["attention"]) == ("finished", None, None)
+    assert (good.outcome, good.lacks, told(world, good)[EVENT_RUN_ENDED]["attention"]) == (
+        "finished",
+        None,
+        None,
+    )
     assert needed(world) == []
 
 
@@ -77,8 +105,14 @@ def test_an_empty_run_of_which_nothing_is_expected_resolves_nothing(world: World
     failed = crawl(world, ExpectedCoverage(), 0, failed=True)
     empty = crawl(world, ExpectedCoverage(), 0)
     stopped = crawl(world, WATCHED, 0, stop=True)
-    assert (empty.outcome, empty.lacks, list(told(world, empty))) == ("finished", "items", [EVENT_RUN_ENDED])
-    assert (stopped.outcome, stopped.lacks) == ("finished", "items"), "it had finished before it was stopped"
+    assert (empty.outcome, empty.lacks, list(told(world, empty))) == (
+        "finished",
+        "items",
+        [EVENT_RUN_ENDED],
+    )
+    assert (stopped.outcome, stopped.lacks) == ("finished", "items"), (
+        "it had finished before it was stopped"
+    )
     assert needed(world) == [failed.run_id]
     crawl(world, ExpectedCoverage(), 3)
     assert needed(world) == []
@@ -104,7 +138,10 @@ def test_a_drop_is_measured_at_the_good_runs_of_its_crawler_and_project(world: W
     for _ in range(GOOD_RUNS + 2):  # however many follow, they are not what is usual
         dropped = crawl(world, HALF, 49)
         assert (dropped.outcome, list(told(world, dropped))[-1]) == ("dropped", EVENT_RUN_DROPPED)
-    assert dropped.cause == "items: 49, the usual number is 100 (median of 5 good runs), expected at least 50"
+    assert (
+        dropped.cause
+        == "items: 49, the usual number is 100 (median of 5 good runs), expected at least 50"
+    )
     assert crawl(world, HALF, 49, crawler="other").lacks is None
     assert crawl(world, HALF, 49, project="b").lacks is None
     assert crawl(world, HALF, 50).lacks is None
@@ -114,7 +151,12 @@ def test_a_run_that_brought_too_little_may_fail(world: World) -> None:
     strict = ExpectedCoverage(fail=True, watched=True)
     crawl(world, strict, 100)
     row = crawl(world, strict, 0)
-    assert (row.status, row.outcome, row.ended_by, row.lacks) == (RunStatus.FAILED, "empty", EndedBy.SERVICE, "empty")
+    assert (row.status, row.outcome, row.ended_by, row.lacks) == (
+        RunStatus.FAILED,
+        "empty",
+        EndedBy.SERVICE,
+        "empty",
+    )
     [moved] = [one for one in world.store.runs.transitions(row.run_id) if one.to_status == "FAILED"]
     assert (moved.evidence["outcome"], moved.evidence["cause"]) == ("empty", row.cause)
     assert needed(world) == needed(world, status=["FAILED"]) == [row.run_id]
@@ -139,11 +181,20 @@ def test_every_surface_says_the_same_of_random_histories(world: World, value: in
         )  # fmt: skip
         events = told(world, row)
         reason = events[EVENT_RUN_ENDED]["attention"]
-        needs = row.ended_by != EndedBy.PERSON and (row.status == RunStatus.FAILED or row.lacks in UNMET_OUTCOMES)
+        needs = row.ended_by != EndedBy.PERSON and (
+            row.status == RunStatus.FAILED or row.lacks in UNMET_OUTCOMES
+        )
         assert (reason is not None) == needs == (EVENT_RUN_ATTENTION in events)
-        assert {type.partition(".")[2] for type in events} - {"ended", "attention"} == {reason} & {"empty", "dropped"}
+        assert {type.partition(".")[2] for type in events} - {"ended", "attention"} == {reason} & {
+            "empty",
+            "dropped",
+        }
         for body in events.values():
-            assert (body["status"], body["outcome"], body["cause"]) == (row.status, row.outcome, row.cause)
+            assert (body["status"], body["outcome"], body["cause"]) == (
+                row.status,
+                row.outcome,
+                row.cause,
+            )
         if row.lacks in UNMET_OUTCOMES:
             assert (row.outcome, row.ended_by) == (row.lacks, EndedBy.SERVICE)
         good = row.status == RunStatus.COMPLETED and row.lacks is None

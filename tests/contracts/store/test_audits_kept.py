@@ -7,7 +7,13 @@ from datetime import timedelta
 
 import pytest
 
-from crawler_lifecycle.domain.audits.audit import AuditFinding, AuditReport, FindingKind, ReportedFinding, StoredFinding
+from crawler_lifecycle.domain.audits.audit import (
+    AuditFinding,
+    AuditReport,
+    FindingKind,
+    ReportedFinding,
+    StoredFinding,
+)
 from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.domain.names import EVENT_RUN_ENDED, EVENT_RUN_STARTED, event_key
 from crawler_lifecycle.domain.run import RunRequest, RunStatus
@@ -16,7 +22,9 @@ from crawler_lifecycle.store.store import Store
 from tests.contracts.store.test_writers import together
 from tests.contracts.store.world import OTHER, OWNER, Clock, World, closed, request, seen
 
-ORPHAN = AuditFinding("orphan/task/9/0/1/u", FindingKind.ORPHAN, "task 0 of run 9 executes", 9, evidence={"uid": "u"})
+ORPHAN = AuditFinding(
+    "orphan/task/9/0/1/u", FindingKind.ORPHAN, "task 0 of run 9 executes", 9, evidence={"uid": "u"}
+)
 
 
 # --- reading
@@ -31,12 +39,16 @@ def test_runs_that_are_open_come_in_pages_by_id(world: World) -> None:
     reserved, _ = world.store.initiation.reserve_run(request(priority=2), "reserved")
     pages = [world.store.audits.open_runs(0, 3), world.store.audits.open_runs(fences[3].run_id, 3)]
     found = [run for page in pages for run in page]
-    assert [run.run_id for run in found] == [f.run_id for f in (fences[0], fences[1], fences[3], fences[4])] + [
-        reserved.run_id
-    ]
+    assert [run.run_id for run in found] == [
+        f.run_id for f in (fences[0], fences[1], fences[3], fences[4])
+    ] + [reserved.run_id]
     assert [run.status for run in found] == ["INITIALIZING", "PROCESSING"] + ["INITIALIZING"] * 3
     assert found[0].owner_workflow_id == OWNER.workflow_id
-    assert (found[-1].owner_run_id, found[-1].priority, found[-1].request_id) == (None, 2, "reserved")
+    assert (found[-1].owner_run_id, found[-1].priority, found[-1].request_id) == (
+        None,
+        2,
+        "reserved",
+    )
 
 
 def test_runs_that_ended_come_in_the_order_of_their_ends(world: World, clock: Clock) -> None:
@@ -53,10 +65,14 @@ def test_runs_that_ended_come_in_the_order_of_their_ends(world: World, clock: Cl
     rest = world.store.audits.ended_runs(since, (first[-1].ended_at, first[-1].run_id), limit=3)
     assert [run.run_id for run in (*first, *rest)] == [f.run_id for f in ended]
     assert first[1].ended_at == first[2].ended_at, "the id decides where the time does not"
-    assert [r.run_id for r in world.store.audits.ended_runs(clock.now - timedelta(seconds=70))] == [ended[3].run_id]
+    assert [r.run_id for r in world.store.audits.ended_runs(clock.now - timedelta(seconds=70))] == [
+        ended[3].run_id
+    ]
 
 
-def test_a_run_that_goes_on_has_not_ended_whatever_time_another_hand_wrote(world: World, clock: Clock) -> None:
+def test_a_run_that_goes_on_has_not_ended_whatever_time_another_hand_wrote(
+    world: World, clock: Clock
+) -> None:
     fence = world.deployed()
     assert world.write("UPDATE run_history SET ended_at = updated_at") == 1
     assert world.store.audits.ended_runs(clock.now - timedelta(seconds=200)) == []
@@ -67,7 +83,9 @@ def test_an_ended_run_says_what_of_it_was_delivered(world: World) -> None:
     fence = world.deployed()
     store = world.store
     world.execute(fence)
-    started = store.events.append_event(fence, EVENT_RUN_STARTED, event_key(fence.run, 1, EVENT_RUN_STARTED), {})
+    started = store.events.append_event(
+        fence, EVENT_RUN_STARTED, event_key(fence.run, 1, EVENT_RUN_STARTED), {}
+    )
     store.events.record_delivery(started.seq, "pusher", "refused")
     assert store.audits.ended_run(fence.run_id) is None
     world.finish(fence)
@@ -100,12 +118,22 @@ def test_tasks_are_found_by_run_index_and_attempt(world: World) -> None:
     world.finish(first, failed=[1])
     second = world.resume(first)
     world.deployed("r2")
-    keys = [(first.run_id, 0, 1), (first.run_id, 1, 1), (first.run_id, 1, 2), (first.run_id, 7, 1), (99, 0, 1)]
+    keys = [
+        (first.run_id, 0, 1),
+        (first.run_id, 1, 1),
+        (first.run_id, 1, 2),
+        (first.run_id, 7, 1),
+        (99, 0, 1),
+    ]
     found = {task.key: task for task in world.store.tasks.recorded_tasks(keys)}
     assert set(found) == set(keys[:3])
     assert found[keys[1]].status == "FAILED"
     assert (found[keys[2]].status, found[keys[2]].run_status) == ("QUEUED", "INITIALIZING")
-    assert (found[keys[0]].uid, found[keys[0]].outcome, found[keys[2]].outcome) == ("uid-1-0", "finished", None)
+    assert (found[keys[0]].uid, found[keys[0]].outcome, found[keys[2]].outcome) == (
+        "uid-1-0",
+        "finished",
+        None,
+    )
     assert second.attempt == 2
     assert world.store.tasks.recorded_tasks([]) == []
 
@@ -113,7 +141,9 @@ def test_tasks_are_found_by_run_index_and_attempt(world: World) -> None:
 def test_only_ends_without_evidence_are_unproved(world: World, clock: Clock) -> None:
     fence = world.executing("r1", tasks=4)
     tasks = world.store.looks.found_state(fence).tasks
-    gone = [seen(task, Phase.GONE, clock.now, uid=task.uid, changed_at=clock.now) for task in tasks[:2]]
+    gone = [
+        seen(task, Phase.GONE, clock.now, uid=task.uid, changed_at=clock.now) for task in tasks[:2]
+    ]
     world.look(fence, gone)
     world.finish(fence, failed=[3])
     since = clock.now - timedelta(seconds=1)
@@ -128,14 +158,27 @@ def test_only_ends_without_evidence_are_unproved(world: World, clock: Clock) -> 
 
 def test_a_repair_queues_nothing_again_that_its_attempt_had_judged(world: World) -> None:
     fence = world.executing("r1", tasks=2)
-    world.look(fence, [seen(world.store.looks.found_state(fence).tasks[0], Phase.GONE, world.clock.now)])
-    handle = world.store.initiation.claim_run(RunRequest(run_id=fence.run_id), OTHER, closed, repair=True)
-    again = world.store.initiation.claim_run(RunRequest(run_id=fence.run_id), OTHER, closed, repair=True)
+    world.look(
+        fence, [seen(world.store.looks.found_state(fence).tasks[0], Phase.GONE, world.clock.now)]
+    )
+    handle = world.store.initiation.claim_run(
+        RunRequest(run_id=fence.run_id), OTHER, closed, repair=True
+    )
+    again = world.store.initiation.claim_run(
+        RunRequest(run_id=fence.run_id), OTHER, closed, repair=True
+    )
     assert (handle, handle.attempt, handle.resumed) == (again, 2, True)
     second = replace(fence, attempt=2, owner_run_id=OTHER.first_run_id)
     assert world.store.deployment.requeue_ended(second, False).queued == 0
-    assert [t.attempt for t in world.store.tasks.list_tasks(fence.run_id, superseded=True)] == [1, 1]
-    sources = [t.source for t in world.store.runs.transitions(fence.run_id) if t.task_id is None and t.attempt == 2]
+    assert [t.attempt for t in world.store.tasks.list_tasks(fence.run_id, superseded=True)] == [
+        1,
+        1,
+    ]
+    sources = [
+        t.source
+        for t in world.store.runs.transitions(fence.run_id)
+        if t.task_id is None and t.attempt == 2
+    ]
     assert sources == ["sweep"]
 
 
@@ -144,7 +187,9 @@ def test_a_repair_queues_what_a_lost_resume_had_not_come_to(world: World) -> Non
     world.finish(fence, failed=[0])
     world.store.initiation.claim_run(RunRequest(run_id=fence.run_id), OTHER, closed)
     third = replace(OTHER, first_run_id="chain-3")
-    handle = world.store.initiation.claim_run(RunRequest(run_id=fence.run_id), third, closed, repair=True)
+    handle = world.store.initiation.claim_run(
+        RunRequest(run_id=fence.run_id), third, closed, repair=True
+    )
     after = replace(fence, attempt=handle.attempt, owner_run_id=third.first_run_id)
     assert world.store.deployment.requeue_ended(after, False).queued == 1
 
@@ -153,7 +198,9 @@ def test_a_run_that_has_ended_meanwhile_is_not_repaired(world: World) -> None:
     fence = world.deployed("r1")
     world.finish(fence, failed=[0])
     with pytest.raises(NotInThisState, match="is FAILED now"):
-        world.store.initiation.claim_run(RunRequest(run_id=fence.run_id), OTHER, closed, repair=True)
+        world.store.initiation.claim_run(
+            RunRequest(run_id=fence.run_id), OTHER, closed, repair=True
+        )
     assert (world.row(fence).attempt, world.status(fence)) == (1, RunStatus.FAILED)
 
 
@@ -186,7 +233,9 @@ def test_a_repair_is_kept_and_what_comes_back_begins_anew(store: Store, clock: C
 
 
 def test_evidence_that_was_written_down_is_nothing_new(store: Store, clock: Clock) -> None:
-    late = AuditFinding("late_evidence/task/1/SUCCEEDED", FindingKind.LATE_EVIDENCE, "it had ended", 1, 1, 1)
+    late = AuditFinding(
+        "late_evidence/task/1/SUCCEEDED", FindingKind.LATE_EVIDENCE, "it had ended", 1, 1, 1
+    )
     store.findings.note_findings([late])
     store.findings.note_repair(late.subject, "written down")
     clock.forward(60)
@@ -215,7 +264,13 @@ def test_a_report_is_kept_once_for_thirty_days(store: Store, clock: Clock) -> No
     assert store.findings.last_audit() is None
     one = ReportedFinding(FindingKind.ORPHAN, "it executes", 9, due_at=clock.now)
     first = AuditReport(
-        "a1", clock.now, clock.now, repair=True, looked={"open_runs": 3}, found={"orphan": 1}, findings=[one]
+        "a1",
+        clock.now,
+        clock.now,
+        repair=True,
+        looked={"open_runs": 3},
+        found={"orphan": 1},
+        findings=[one],
     )
     store.findings.record_audit(first)
     store.findings.record_audit(replace(first, found={}))

@@ -1,4 +1,6 @@
-"""Corrections that no look writes: appended once, never changing an end, with the right time of being untrue."""
+"""Corrections that no look writes: appended once, never changing an end, with the right time of
+being untrue.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +34,29 @@ def test_an_end_is_corrected_beside_it_and_never_changed(world: World) -> None:
     fence, tasks = ended(world)
     before = world.row(fence), tasks, world.store.runs.transitions(fence.run_id)
     now = world.clock.forward(90)
-    wanted = replace(STILL_ALIVE, task_id=tasks[1].task_id, evidence={"uid": "uid-1-1", "nothing": None})
+    wanted = replace(
+        STILL_ALIVE, task_id=tasks[1].task_id, evidence={"uid": "uid-1-1", "nothing": None}
+    )
     [row] = world.store.corrections.record_corrections(fence.run_id, [wanted])
     assert (row.run_id, row.task_id, row.attempt) == (fence.run_id, tasks[1].task_id, 1)
-    assert (row.kind, row.believed, row.truth, row.found_by) == ("still_alive", "FAILED", "RUNNING", "sweep")
-    assert (row.believed_since, row.truth_since, row.lag_ms) == (now - timedelta(seconds=90), None, 90_000)
+    assert (row.kind, row.believed, row.truth, row.found_by) == (
+        "still_alive",
+        "FAILED",
+        "RUNNING",
+        "sweep",
+    )
+    assert (row.believed_since, row.truth_since, row.lag_ms) == (
+        now - timedelta(seconds=90),
+        None,
+        90_000,
+    )
     assert (row.evidence, row.created_at) == ({"uid": "uid-1-1"}, now)
     assert world.store.corrections.list_corrections(fence.run_id)[-1:] == [row]
-    after = world.row(fence), world.store.tasks.list_tasks(fence.run_id), world.store.runs.transitions(fence.run_id)
+    after = (
+        world.row(fence),
+        world.store.tasks.list_tasks(fence.run_id),
+        world.store.runs.transitions(fence.run_id),
+    )
     assert after == before
 
 
@@ -59,22 +76,35 @@ def test_the_same_correction_is_written_once(world: World) -> None:
     ]
     assert len(world.store.corrections.record_corrections(fence.run_id, others)) == 4
     again = world.resume(fence)
-    assert len(world.store.corrections.record_corrections(fence.run_id, [about[0], replace(about[0], attempt=2)])) == 1
+    assert (
+        len(
+            world.store.corrections.record_corrections(
+                fence.run_id, [about[0], replace(about[0], attempt=2)]
+            )
+        )
+        == 1
+    )
     assert again.attempt == 2
 
 
 def test_sweeps_at_once_write_it_once(world: World) -> None:
     fence, tasks = ended(world)
     about = [replace(STILL_ALIVE, task_id=task.task_id) for task in tasks]
-    answers = together(*[lambda: world.store.corrections.record_corrections(fence.run_id, about)] * 8)
+    answers = together(
+        *[lambda: world.store.corrections.record_corrections(fence.run_id, about)] * 8
+    )
     assert sorted(len(rows) for rows in answers) == [0] * 7 + [2]
-    assert [row.kind for row in world.store.corrections.list_corrections(fence.run_id)] == ["still_alive"] * 2
+    assert [row.kind for row in world.store.corrections.list_corrections(fence.run_id)] == [
+        "still_alive"
+    ] * 2
 
 
 def test_it_is_told_as_a_change_of_the_run(world: World) -> None:
     fence, _ = ended(world)
     seq = world.store.events.last_event_seq()
-    world.store.corrections.record_corrections(fence.run_id, [STILL_ALIVE, replace(STILL_ALIVE, believed="LOST")])
+    world.store.corrections.record_corrections(
+        fence.run_id, [STILL_ALIVE, replace(STILL_ALIVE, believed="LOST")]
+    )
     made, event = world.store.events.events_after(seq)
     assert (event.type, event.body["status"]) == ("run.changed", "FAILED")
     assert (made.type, made.body["count"]) == ("correction.made", 2)
@@ -125,12 +155,23 @@ def test_what_was_believed_of_a_run_is_dated_by_its_transition(world: World) -> 
 def test_a_live_run_gets_its_true_status_with_its_transition(world: World) -> None:
     fence = world.deployed(tasks=1)
     now = world.clock.forward(30)
-    repair = Correction(CorrectionKind.REPAIR, "INITIALIZING", "PROCESSING", truth_since=START, evidence={"why": "x"})
+    repair = Correction(
+        CorrectionKind.REPAIR,
+        "INITIALIZING",
+        "PROCESSING",
+        truth_since=START,
+        evidence={"why": "x"},
+    )
     [row] = world.store.corrections.record_corrections(fence.run_id, [repair])
     assert (row.lag_ms, world.status(fence)) == (30_000, RunStatus.PROCESSING)
     last = world.store.runs.transitions(fence.run_id)[-1]
     assert (last.task_id, last.from_status, last.to_status) == (None, "INITIALIZING", "PROCESSING")
-    assert (last.source, last.cluster_time, last.committed_at, last.evidence) == ("sweep", START, now, {"why": "x"})
+    assert (last.source, last.cluster_time, last.committed_at, last.evidence) == (
+        "sweep",
+        START,
+        now,
+        {"why": "x"},
+    )
     assert world.store.corrections.record_corrections(fence.run_id, [repair]) == []
     assert world.store.runs.transitions(fence.run_id)[-1] == last
 
@@ -159,7 +200,9 @@ def test_bad_corrections_are_refused_and_nothing_is_written(world: World) -> Non
     ]
     for change, named in changes:
         with pytest.raises(InvalidRequest, match=named):
-            world.store.corrections.record_corrections(fence.run_id, [STILL_ALIVE, replace(STILL_ALIVE, **change)])
+            world.store.corrections.record_corrections(
+                fence.run_id, [STILL_ALIVE, replace(STILL_ALIVE, **change)]
+            )
     assert world.store.corrections.list_corrections(fence.run_id) == []
 
 
@@ -187,7 +230,9 @@ def test_lists_by_kind_and_the_summary(world: World) -> None:
         written += world.store.corrections.record_corrections(fence.run_id, [one])
     assert world.store.corrections.list_corrections(kind="still_alive") == written[:2]
     assert world.store.corrections.list_corrections(fence.run_id, kind="repair") == [written[2]]
-    assert world.store.corrections.list_corrections(kind="still_alive", after_id=written[0].id, limit=1) == [written[1]]
+    assert world.store.corrections.list_corrections(
+        kind="still_alive", after_id=written[0].id, limit=1
+    ) == [written[1]]
     assert world.store.corrections.list_corrections(kind="killed") == []
     summary = world.store.corrections.correction_summary(START)
     expected = [("late_evidence", 1, 40_000), ("repair", 1, None), ("still_alive", 2, 30_000)]

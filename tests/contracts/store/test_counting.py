@@ -1,4 +1,6 @@
-"""Counters that are read between looks: only ever raised, only of the very task, and no rule is confused by them."""
+"""Counters that are read between looks: only ever raised, only of the very task, and no rule is
+confused by them.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,15 @@ from tests.contracts.store.world import World, good_end, seen
 
 
 def counted(fence: Fence, pages: int | None, index: int = 0, **more: object) -> LiveCounters:
-    return replace(LiveCounters(fence.run, fence.attempt, index, Counters(pages, items=pages)), **more)  # type: ignore[arg-type]
+    return replace(
+        LiveCounters(fence.run, fence.attempt, index, Counters(pages, items=pages)), **more
+    )  # type: ignore[arg-type]
 
 
 def pages(world: World, fence: Fence) -> tuple[int | None, list[int | None]]:
-    return world.row(fence).pages, [task.pages for task in world.store.tasks.list_tasks(fence.run_id)]
+    return world.row(fence).pages, [
+        task.pages for task in world.store.tasks.list_tasks(fence.run_id)
+    ]
 
 
 def test_counters_are_on_record_between_looks(world: World) -> None:
@@ -41,11 +47,15 @@ def test_counters_are_on_record_between_looks(world: World) -> None:
     assert [getattr(row, name) for name in same] == [getattr(looked, name) for name in same]
     assert world.store.events.last_event_seq() == events
     world.clock.forward(5)
-    assert world.store.live_counters.record_counts(fence.run, told) == 0, "the same again is no news"
+    assert world.store.live_counters.record_counts(fence.run, told) == 0, (
+        "the same again is no news"
+    )
     assert world.row(fence) == row
 
 
-def test_each_count_is_news_for_a_page_also_after_a_look_by_a_clock_that_is_ahead(world: World) -> None:
+def test_each_count_is_news_for_a_page_also_after_a_look_by_a_clock_that_is_ahead(
+    world: World,
+) -> None:
     fence = world.executing()
     [task] = world.store.looks.found_state(fence).tasks
     world.look(fence, [seen(task, Phase.EXECUTING, world.clock.forward(600), uid=task.uid)])
@@ -60,7 +70,12 @@ def test_each_count_is_news_for_a_page_also_after_a_look_by_a_clock_that_is_ahea
 def test_a_counter_is_never_lowered(world: World) -> None:
     fence = world.executing()
     world.store.live_counters.record_counts(fence.run, [counted(fence, 9)])
-    assert world.store.live_counters.record_counts(fence.run, [counted(fence, 4), counted(fence, None)]) == 0
+    assert (
+        world.store.live_counters.record_counts(
+            fence.run, [counted(fence, 4), counted(fence, None)]
+        )
+        == 0
+    )
     now = world.clock.forward(60)
     [task] = world.store.looks.found_state(fence).tasks
     # A look reads, somebody counts on, and only then the look is written down.
@@ -75,12 +90,18 @@ def test_nothing_but_the_very_task_is_touched(world: World) -> None:
     fence = world.executing(tasks=2)
     now = world.clock.forward(60)
     first, _ = world.store.looks.found_state(fence).tasks
-    world.look(fence, [seen(first, Phase.ENDED, now, uid=first.uid, counters=Counters(3), end=good_end(now))])
+    world.look(
+        fence,
+        [seen(first, Phase.ENDED, now, uid=first.uid, counters=Counters(3), end=good_end(now))],
+    )
     before = world.row(fence), world.store.tasks.list_tasks(fence.run_id)
     stranger = RunRef(fence.run_id, "0" * 32)
     strange = [counted(fence, 50, 1, attempt=2), counted(fence, 50, 7), counted(fence, 50, 0)]
     assert world.store.live_counters.record_counts(fence.run, strange) == 0
-    assert world.store.live_counters.record_counts(stranger, [counted(fence, 50, 1, run=stranger)]) == 0
+    assert (
+        world.store.live_counters.record_counts(stranger, [counted(fence, 50, 1, run=stranger)])
+        == 0
+    )
     assert (world.row(fence), world.store.tasks.list_tasks(fence.run_id)) == before
     with pytest.raises(RunNotFound):
         world.store.live_counters.record_counts(RunRef(10**9, fence.run_uid), [])
@@ -97,7 +118,9 @@ def test_a_run_that_ended_is_left_alone(world: World) -> None:
 
 
 def test_the_stall_rule_sees_progress_between_looks(world: World) -> None:
-    """The look finds the counters that it reads on record already: the run has moved all the same."""
+    """The look finds the counters that it reads on record already: the run has moved all the
+    same.
+    """
     fence = world.executing()
     [task] = world.store.looks.found_state(fence).tasks
 

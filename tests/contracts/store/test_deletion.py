@@ -1,4 +1,6 @@
-"""The deletion of a run in the database: a planted word is in no row afterwards, and a stub of the run stays."""
+"""The deletion of a run in the database: a planted word is in no row afterwards, and a stub of the
+run stays.
+"""
 
 from __future__ import annotations
 
@@ -41,14 +43,26 @@ def planted(world: World, name: str = "r1", *, stop: bool = False, **more: objec
     found = {"end": end, "reason": WORD, "resume_note": WORD, "resumed": False}
     world.look(fence, [seen(t, Phase.ENDED, clock.now, uid=t.uid, **found) for t in tasks])
     world.end(fence)
-    store.exports.record_export(fence, "exported", ExportResult(f"file:///{WORD}", 1, 1, "0" * 64, WORD), WORD)
-    wrong = Correction(CorrectionKind.LATE_EVIDENCE, "FAILED", "SUCCEEDED", tasks[0].task_id, evidence={"cause": WORD})
+    store.exports.record_export(
+        fence, "exported", ExportResult(f"file:///{WORD}", 1, 1, "0" * 64, WORD), WORD
+    )
+    wrong = Correction(
+        CorrectionKind.LATE_EVIDENCE,
+        "FAILED",
+        "SUCCEEDED",
+        tasks[0].task_id,
+        evidence={"cause": WORD},
+    )
     store.corrections.record_corrections(fence.run_id, [wrong])
     event = store.events.find_event(event_key(fence.run, 1, EVENT_RUN_ENDED))
     assert event is not None
     store.events.record_delivery(event.seq, "bus", f"503 {WORD}")
     store.findings.note_findings(
-        [AuditFinding(f"late_evidence/task/{name}", FindingKind.LATE_EVIDENCE, WORD, run_id=fence.run_id)]
+        [
+            AuditFinding(
+                f"late_evidence/task/{name}", FindingKind.LATE_EVIDENCE, WORD, run_id=fence.run_id
+            )
+        ]
     )
     return fence
 
@@ -59,7 +73,9 @@ def where(store: Store, word: str = WORD) -> set[str]:
     with store.database.reading() as conn:
         for table in metadata.sorted_tables:
             for row in conn.execute(sa.select(table)).mappings():
-                found |= {f"{table.name}.{name}" for name, value in row.items() if word in str(value)}
+                found |= {
+                    f"{table.name}.{name}" for name, value in row.items() if word in str(value)
+                }
     return found
 
 
@@ -86,21 +102,39 @@ def test_a_stub_stays_and_ledgers_add_up(world: World) -> None:
     store, fence = world.store, planted(world)
     (row,) = store.runs.list_runs()
     counts = store.tasks.count_tasks(fence.run_id)
-    ledger = [(t.from_status, t.to_status, t.committed_at) for t in store.runs.transitions(fence.run_id)]
+    ledger = [
+        (t.from_status, t.to_status, t.committed_at) for t in store.runs.transitions(fence.run_id)
+    ]
     events = [(e.seq, e.type, e.key) for e in store.events.events_after(0, run_id=fence.run_id)]
     wrong = [(c.id, c.kind) for c in store.corrections.list_corrections(fence.run_id)]
     world.clock.forward(10)
     delete(store, fence.run)
     stub = store.runs.get_run(fence.run_id)
     assert stub is not None
-    for name in ("run_id", "run_uid", "request_id", "crawler", "status", "stage", "attempt", "created_at", "ended_at"):
+    for name in (
+        "run_id",
+        "run_uid",
+        "request_id",
+        "crawler",
+        "status",
+        "stage",
+        "attempt",
+        "created_at",
+        "ended_at",
+    ):
         assert getattr(stub, name) == getattr(row, name)
     assert (stub.deleted_at, stub.deletion_ended_at) == (world.clock.now, None)
     assert store.tasks.count_tasks(fence.run_id) == counts
-    assert [(t.from_status, t.to_status, t.committed_at) for t in store.runs.transitions(fence.run_id)] == ledger
-    assert [(e.seq, e.type, e.key) for e in store.events.events_after(0, run_id=fence.run_id)][:-1] == events
+    assert [
+        (t.from_status, t.to_status, t.committed_at) for t in store.runs.transitions(fence.run_id)
+    ] == ledger
+    assert [(e.seq, e.type, e.key) for e in store.events.events_after(0, run_id=fence.run_id)][
+        :-1
+    ] == events
     assert [(c.id, c.kind) for c in store.corrections.list_corrections(fence.run_id)] == wrong
-    assert store.audits.ended_runs(world.clock.now - timedelta(days=1)) == [], "no audit calls it a difference"
+    assert store.audits.ended_runs(world.clock.now - timedelta(days=1)) == [], (
+        "no audit calls it a difference"
+    )
     assert store.audits.ended_run(fence.run_id) is None
     again, fresh = store.initiation.reserve_run(
         RunRequest("services", args={"q": WORD}, settings={"A": WORD}, tags=[WORD]),
@@ -120,7 +154,11 @@ def test_the_report_grows_and_forgets_what_is_no_longer_left(world: World) -> No
     deletion.note_deletion(run, {"histories": 0}, {}, ended=True)
     row = store.runs.get_run(fence.run_id)
     assert row is not None
-    assert row.deletion == {"requested_by": "ada", "gone": {"histories": 3, "files": None}, "left": told}
+    assert row.deletion == {
+        "requested_by": "ada",
+        "gone": {"histories": 3, "files": None},
+        "left": told,
+    }
     assert row.deletion_ended_at == world.clock.now
     with pytest.raises(Fenced):
         deletion.note_deletion(RunRef(fence.run_id, "f" * 32), {}, {})
@@ -148,7 +186,9 @@ def test_what_is_deleted_is_neither_resumed_nor_written(world: World) -> None:
 
 def test_only_what_has_ended_is_deleted(world: World) -> None:
     fence = world.deployed()
-    with pytest.raises(NotInThisState, match=rf"is INITIALIZING; stop it first \(crawlctl stop {fence.run_id}\)"):
+    with pytest.raises(
+        NotInThisState, match=rf"is INITIALIZING; stop it first \(crawlctl stop {fence.run_id}\)"
+    ):
         world.store.deletion.ask_deletion(fence.run_id, None)
     with pytest.raises(RunNotFound):
         world.store.deletion.ask_deletion(99, None)
@@ -170,7 +210,11 @@ def test_crawlctl_cluster_tidy_can_carry_its_files_out(world: World) -> None:
     store, fence = world.store, planted(world)
     store.deletion.ask_deletion(fence.run_id, None)
     before = world.clock.now - timedelta(days=14)
-    assert store.file_retention.give_up_files(fence.run_id, before, lambda: None) == (RetentionState.OLD, 1, 1)
+    assert store.file_retention.give_up_files(fence.run_id, before, lambda: None) == (
+        RetentionState.OLD,
+        1,
+        1,
+    )
     store.file_retention.note_files_removed(fence.run_id, 1)
     assert [run.removed for run in store.file_retention.kept_runs([fence.run_id])] == [True]
     assert RunStatus(store.runs.get_run(fence.run_id).status).terminal  # type: ignore[union-attr]
@@ -182,7 +226,10 @@ def test_a_manager_handles_an_end_first_and_then_forgets_its_arguments(world: Wo
     managed.pick(2, JobState.QUEUED)
     fence, other = managed.begin()
     world.finish(fence)
-    with pytest.raises(NotInThisState, match=f"manager {managed.id} has not handled the end of run {fence.run_id} yet"):
+    with pytest.raises(
+        NotInThisState,
+        match=f"manager {managed.id} has not handled the end of run {fence.run_id} yet",
+    ):
         store.deletion.ask_deletion(fence.run_id, None)
     managed.handle()
     delete(store, fence.run)
@@ -199,13 +246,19 @@ def test_a_graph_ends_first_and_a_retry_of_its_step_makes_a_new_run(world: World
     (fence,) = graphed.begin_runs().values()
     world.finish(fence)
     store.exports.record_export(fence, "empty", None, None)
-    with pytest.raises(NotInThisState, match=rf"graph {KEY} still executes.*\(crawlctl graph stop {KEY}\)"):
+    with pytest.raises(
+        NotInThisState, match=rf"graph {KEY} still executes.*\(crawlctl graph stop {KEY}\)"
+    ):
         store.deletion.ask_deletion(fence.run_id, None)
     graphed.advance()
     store.graphs.end_graph(graphed.fence, None)
     delete(store, fence.run)
     step = graphed.step("a")
-    assert (step.state, step.run_id, step.reason) == ("completed", None, f"run {fence.run_id} was deleted")
+    assert (step.state, step.run_id, step.reason) == (
+        "completed",
+        None,
+        f"run {fence.run_id} was deleted",
+    )
     assert list(store.graphs.result(graphed.id, step.number)) == []
     told = store.runs.get_run(fence.run_id).deletion  # type: ignore[union-attr]
     assert told is not None

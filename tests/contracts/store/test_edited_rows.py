@@ -1,4 +1,6 @@
-"""Rows that a person or another program wrote: noticed, told with the cure, never written over; the rest goes on."""
+"""Rows that a person or another program wrote: noticed, told with the cure, never written over; the
+rest goes on.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,13 @@ from sqlalchemy import Engine, text
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
 from crawler_lifecycle.domain.bounds import COUNT_MAX
-from crawler_lifecycle.domain.errors import Fenced, LifecycleError, RowEdited, RowUnreadable, StoreRefused
+from crawler_lifecycle.domain.errors import (
+    Fenced,
+    LifecycleError,
+    RowEdited,
+    RowUnreadable,
+    StoreRefused,
+)
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import Phase, TaskStatus
 from crawler_lifecycle.ports.looks import Details
@@ -90,7 +98,10 @@ REFUSED: dict[str, tuple[str, str, object]] = {
     "unknown status of a task": ("task_history", "status", "BANANA"),
     "end of a task without one": ("task_history", "status", "LOST"),
     "arguments of another kind": ("task_history", "args", "7"),
-    **{f"{name} below zero": ("task_history", name, -7) for name in ("pages", "items", "errors", "bytes")},
+    **{
+        f"{name} below zero": ("task_history", name, -7)
+        for name in ("pages", "items", "errors", "bytes")
+    },
     "memory below zero": ("task_history", "peak_memory", -1),
     "counter out of bounds": ("task_history", "pages", COUNT_MAX + 1),
     "evidence of another kind": ("status_transition", "evidence", '"oops"'),
@@ -124,7 +135,8 @@ def test_what_cannot_be_is_refused_at_its_own_statement(world: World, hand: Hand
     world.store.managers.add_page(managed.fence, page([1]))
     Graphed.made(world, [graph_step("a")])
     for name, (table, column, value) in REFUSED.items() if hand.checked else ():
-        quoted = hand.engine.dialect.identifier_preparer.quote(column)  # trigger is a word of MySQL's
+        # Trigger is a word of MySQL's.
+        quoted = hand.engine.dialect.identifier_preparer.quote(column)
         assert hand.read(f"SELECT COUNT(*) FROM {table}"), table
         try:
             hand.set(table, quoted, value)
@@ -138,14 +150,23 @@ def test_a_check_that_refuses_is_no_key_that_is_taken(world: World, hand: Hand) 
     world.run()
     if not hand.checked:
         return
-    with pytest.raises(StoreRefused, match=r"CHECK|3819|4025") as told, world.store.database.writing() as conn:
+    with (
+        pytest.raises(StoreRefused, match=r"CHECK|3819|4025") as told,
+        world.store.database.writing() as conn,
+    ):
         conn.execute(text("UPDATE run_history SET attempt = 0"))
     assert not isinstance(told.value, KeyTaken)
 
 
-def test_what_cannot_be_is_null_or_not_unique_is_refused_by_the_schema(world: World, hand: Hand) -> None:
+def test_what_cannot_be_is_null_or_not_unique_is_refused_by_the_schema(
+    world: World, hand: Hand
+) -> None:
     fence = world.deployed()
-    for table, column in (("run_history", "status"), ("task_history", "status"), ("run_history", "attempt")):
+    for table, column in (
+        ("run_history", "status"),
+        ("task_history", "status"),
+        ("run_history", "attempt"),
+    ):
         with pytest.raises((IntegrityError, OperationalError)):
             hand.write(f"UPDATE {table} SET {column} = NULL")
     columns = "run_id, attempt, run_attempt, task_index, status, status_since, args, ever_seen"
@@ -168,7 +189,9 @@ def test_an_attempt_changed_by_hand_holds_the_writer_up_and_takes_nothing_from_i
     assert world.store.deployment.mark_started(fence, START) is RunStatus.PROCESSING
 
 
-def test_an_owner_changed_by_hand_holds_the_writer_up_and_takes_nothing_from_it(world: World, hand: Hand) -> None:
+def test_an_owner_changed_by_hand_holds_the_writer_up_and_takes_nothing_from_it(
+    world: World, hand: Hand
+) -> None:
     fence = world.deployed()
     for owner in ("me", None):
         hand.set("run_history", "owner_run_id", owner)
@@ -194,7 +217,9 @@ def ended(world: World) -> Fence:
 
 
 @pytest.mark.parametrize("lost", [[0], [1], [2], [0, 1, 2]], ids=str)
-def test_no_verdict_is_over_fewer_tasks_than_the_run_had(world: World, hand: Hand, lost: list[int]) -> None:
+def test_no_verdict_is_over_fewer_tasks_than_the_run_had(
+    world: World, hand: Hand, lost: list[int]
+) -> None:
     fence = world.deployed(tasks=2)
     world.store.additions.add_tasks(fence.run_id, "more", [{"part": "2"}])
     world.begin(fence)
@@ -202,7 +227,10 @@ def test_no_verdict_is_over_fewer_tasks_than_the_run_had(world: World, hand: Han
     for index in lost:
         gone[index] = hand.read(f"SELECT task_id FROM task_history WHERE task_index = {index}")
         hand.write(f"DELETE FROM task_history WHERE task_index = {index}")
-    with pytest.raises(RowUnreadable, match=f"no row that counts has task_index {', '.join(map(str, lost))}; insert"):
+    with pytest.raises(
+        RowUnreadable,
+        match=f"no row that counts has task_index {', '.join(map(str, lost))}; insert",
+    ):
         world.finish(fence)
     assert world.status(fence) is RunStatus.PROCESSING
     for index in lost:
@@ -224,7 +252,9 @@ def test_an_index_with_two_rows_that_count_gets_no_verdict(world: World, hand: H
     with pytest.raises(RowUnreadable, match="two rows that count; set superseded_by"):
         world.finish(fence)
     ids = [task.task_id for task in world.store.tasks.list_tasks(fence.run_id, superseded=True)]
-    hand.write("UPDATE task_history SET superseded_by = :new WHERE task_id = :old", new=ids[1], old=ids[0])
+    hand.write(
+        "UPDATE task_history SET superseded_by = :new WHERE task_id = :old", new=ids[1], old=ids[0]
+    )
     assert world.end(fence).status is RunStatus.COMPLETED
 
 
@@ -234,7 +264,9 @@ def test_an_end_set_by_hand_is_no_verdict(world: World, hand: Hand, status: str)
     end = "UPDATE run_history SET ended_at = '2026-03-01 13:00:00', status = :status"
     hand.write(end, status=status)
     for step in (lambda: world.stage(fence, []), lambda: world.end(fence)):
-        with pytest.raises(RowUnreadable, match="1 of its tasks are alive: set it back to PROCESSING"):
+        with pytest.raises(
+            RowUnreadable, match="1 of its tasks are alive: set it back to PROCESSING"
+        ):
             step()
     hand.write("UPDATE task_history SET status = 'SUCCEEDED', ended_at = '2026-03-01 13:00:00'")
     with pytest.raises(RowUnreadable, match="a manual edit set it in attempt 1"):
@@ -246,14 +278,17 @@ def test_an_end_set_by_hand_is_no_verdict(world: World, hand: Hand, status: str)
 
 
 @pytest.mark.parametrize("column", ["finding", "details"])
-def test_what_a_look_staged_and_cannot_be_read_is_thrown_away_by_hand(world: World, hand: Hand, column: str) -> None:
+def test_what_a_look_staged_and_cannot_be_read_is_thrown_away_by_hand(
+    world: World, hand: Hand, column: str
+) -> None:
     fence = world.deployed()
     [task] = world.store.looks.found_state(fence).tasks
     observation = seen(task, Phase.EXECUTING, world.clock.now, uid=task.uid)
     world.stage(fence, [observation])
     hand.set("task_observation", column, '{"pages": "many"}')
     with pytest.raises(
-        RowUnreadable, match=rf"task_observation task_id \d+, run_id \d+: {column} is .*delete this row"
+        RowUnreadable,
+        match=rf"task_observation task_id \d+, run_id \d+: {column} is .*delete this row",
     ):
         world.store.looks.apply_details(fence)
     hand.write("DELETE FROM task_observation")
@@ -284,7 +319,8 @@ def test_a_stored_request_that_is_none_is_told(world: World, hand: Hand) -> None
             lambda: world.run(),
         ):
             with pytest.raises(
-                RowUnreadable, match=rf"run_history run_id {fence.run_id}: request .*{words}.*; set the request"
+                RowUnreadable,
+                match=rf"run_history run_id {fence.run_id}: request .*{words}.*; set the request",
             ):
                 ask()
     hand.set("run_history", "request", before)

@@ -1,4 +1,6 @@
-"""Who ended a run: every part of ours that tells stopped, failed and good apart follows it, and no word changes it."""
+"""Who ended a run: every part of ours that tells stopped, failed and good apart follows it, and no
+word changes it.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ from .world import World, seen
 CODES = (0, 1, 2, 5, 137)
 #: A word that nobody else says.
 OWN = "too_few_results"
-#: Words of a crawler about itself, which decide whether another try makes sense, or whether its exit 0 is a success.
+#: Words of a crawler about itself, which decide whether another try makes sense, or whether its
+#: exit 0 is a success.
 ABOUT_ITSELF = ("banned", *NEVER)
 WORDS = sorted(OUTCOMES.difference(ABOUT_ITSELF))
 POLICY = resolved(Retries(on=["interrupted", "evicted", "lost", "oom", "failed"]), None, Retries())
@@ -52,7 +55,9 @@ def ended(world: World, request_id: str, end: End, stop: StopIntent | None = Non
     if stop is not None:
         world.store.stops.record_stop(fence.run_id, stop, "s", fence)
     tasks = world.store.looks.found_state(fence).tasks
-    world.look(fence, [seen(task, Phase.ENDED, world.clock.now, uid=task.uid, end=end) for task in tasks])
+    world.look(
+        fence, [seen(task, Phase.ENDED, world.clock.now, uid=task.uid, end=end) for task in tasks]
+    )
     return world.end(fence)
 
 
@@ -79,12 +84,16 @@ def told(world: World, row: RunRow) -> Told:
 
 @each_on_sqlite(CODES, [137])
 def test_no_word_of_a_crawler_changes_who_ended_it(world: World, value: int) -> None:
-    expected = told(world, ended(world, OWN, End(value, finish_reason=OWN, finished_at=world.clock.now)))
+    expected = told(
+        world, ended(world, OWN, End(value, finish_reason=OWN, finished_at=world.clock.now))
+    )
     assert expected.ended_by == EndedBy.CRAWLER
     assert not expected.counted_stopped
     assert expected.attention == expected.alarm == (value != 0)
     for n, word in enumerate(WORDS):
-        row = ended(world, f"{word.split()[0]}-{n}".replace("_", "-"), End(value, finish_reason=word))
+        row = ended(
+            world, f"{word.split()[0]}-{n}".replace("_", "-"), End(value, finish_reason=word)
+        )
         assert row.outcome == word, "its word stays visible"
         assert told(world, row) == expected, word
     for word in ABOUT_ITSELF:
@@ -93,7 +102,9 @@ def test_no_word_of_a_crawler_changes_who_ended_it(world: World, value: int) -> 
 
 
 @each_on_sqlite([None, OWN, *WORDS], [None, OWN, "finished"])
-def test_a_stop_of_a_person_is_one_whatever_the_crawler_says(world: World, value: str | None) -> None:
+def test_a_stop_of_a_person_is_one_whatever_the_crawler_says(
+    world: World, value: str | None
+) -> None:
     for code in (1, 137):
         row = ended(world, f"r{code}", End(code, finish_reason=value), world.stop())
         found = told(world, row)

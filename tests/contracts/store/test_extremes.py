@@ -1,4 +1,6 @@
-"""The largest values that a crawler may say, and larger ones that another hand wrote: every look can be committed."""
+"""The largest values that a crawler may say, and larger ones that another hand wrote: every look
+can be committed.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from crawler_lifecycle.clusters.kubernetes.looks.termination_message import last_progress, read_summary
+from crawler_lifecycle.clusters.kubernetes.looks.termination_message import (
+    last_progress,
+    read_summary,
+)
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.errors import RunNotFound
 from crawler_lifecycle.domain.run import Limits, RunRequest
@@ -45,7 +50,12 @@ def said(n: int) -> dict[str, object]:
     number, time, words = NUMBERS[n % len(NUMBERS)], TIMES[n % len(TIMES)], WORDS[n % len(WORDS)]
     names = ("pages", "items", "errors", "bytes", "peak_memory", "exit", "signal")
     texts = ("finish_reason", "message", "resume_note")
-    return {"runner": "1", **dict.fromkeys(names, number), **dict.fromkeys(texts, words), "finished_at": time}
+    return {
+        "runner": "1",
+        **dict.fromkeys(names, number),
+        **dict.fromkeys(texts, words),
+        "finished_at": time,
+    }
 
 
 def test_whatever_a_crawler_says_is_committed_in_one_round(world: World) -> None:
@@ -55,9 +65,13 @@ def test_whatever_a_crawler_says_is_committed_in_one_round(world: World) -> None
     ends, details = [], []
     for n, task in enumerate(tasks):
         word = read_summary(json.dumps(said(n)))
-        line = json.dumps({"crawl_progress": {**said(n), "updated_at": TIMES[n % len(TIMES)]}}).encode()
+        line = json.dumps(
+            {"crawl_progress": {**said(n), "updated_at": TIMES[n % len(TIMES)]}}
+        ).encode()
         progress = last_progress(line)
-        end = End(word.exit, word.signal, "Error", word.message, word.progress.at, word.finish_reason)
+        end = End(
+            word.exit, word.signal, "Error", word.message, word.progress.at, word.finish_reason
+        )
         ends.append(
             seen(
                 task,
@@ -82,7 +96,11 @@ def test_whatever_a_crawler_says_is_committed_in_one_round(world: World) -> None
     row = world.store.runs.get_run(fence.run_id)
     assert row is not None
     expected = (None, bounds.COUNT_MAX + 2**31, 0)
-    assert (row.look_error, row.pages, world.store.tasks.count_tasks(fence.run_id).alive) == expected
+    assert (
+        row.look_error,
+        row.pages,
+        world.store.tasks.count_tasks(fence.run_id).alive,
+    ) == expected
 
 
 def test_a_run_id_that_no_row_can_have_is_not_found_at_once(world: World) -> None:
@@ -98,9 +116,17 @@ def test_a_run_id_that_no_row_can_have_is_not_found_at_once(world: World) -> Non
 
 
 def test_the_largest_request_survives_its_row(world: World) -> None:
-    limits = Limits(**{n.removeprefix("limits."): b.most for n, b in bounds.LIMITS.items() if n.startswith("limits.")})
+    limits = Limits(
+        **{
+            n.removeprefix("limits."): b.most
+            for n, b in bounds.LIMITS.items()
+            if n.startswith("limits.")
+        }
+    )
     far = datetime(2100, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
-    asked = request(limits=limits, poll_minutes=[1440.0], due_at=far, priority=5, max_parallel_tasks=100_000)
+    asked = request(
+        limits=limits, poll_minutes=[1440.0], due_at=far, priority=5, max_parallel_tasks=100_000
+    )
     handle = world.store.initiation.create_run(asked, "r1", Owner("w", "c"))
     found = world.store.runs.request_of(handle.run_id)
     assert (found.limits, found.poll_minutes, found.due_at) == (limits, [1440.0], far)

@@ -1,4 +1,7 @@
-"""Writers that were overtaken: by a later attempt, a later look, the next step. They change nothing and say so."""
+"""Writers that were overtaken: by a later attempt, a later look, the next step.
+
+They change nothing and say so.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,9 @@ def test_a_refusal_names_the_run_both_attempts_and_both_owners() -> None:
 
 
 def test_whatever_else_is_the_same_a_writer_of_another_run_is_refused_for_good() -> None:
-    """Its number was given out again: no row is mended for it, as for one that another hand has edited."""
+    """Its number was given out again: no row is mended for it, as for one that another hand has
+    edited.
+    """
     row = {"run_id": 7, "run_uid": "u", "attempt": 1, "owner_run_id": "c"}
     for owner in ("c", "d"):
         with pytest.raises(Fenced, match="this run has the uid other") as caught:
@@ -49,22 +54,39 @@ def test_a_refused_write_is_told_in_the_log(world: World, caplog: pytest.LogCapt
     assert "attempt 1 of owner" in record.getMessage()
 
 
-def test_a_look_that_was_ordered_earlier_takes_nothing_back(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_look_that_was_ordered_earlier_takes_nothing_back(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     """The frozen one saw the task execute; its successor saw the end, and that is staged."""
     fence = world.executing()
     ordered = world.clock.now
     [task] = world.store.looks.found_state(fence).tasks
-    frozen = Look(world.clock.now, 0.1, [seen(task, Phase.EXECUTING, ordered, uid=task.uid, counters=Counters(3))])
+    frozen = Look(
+        world.clock.now,
+        0.1,
+        [seen(task, Phase.EXECUTING, ordered, uid=task.uid, counters=Counters(3))],
+    )
     world.clock.forward(30)
     newer = [seen(task, Phase.ENDED, world.clock.now, uid=task.uid, end=good_end(world.clock.now))]
     world.stage(fence, newer)
     look = Look(world.clock.now, 0.1, newer)
     findings = world.store.looks.staged(fence)
     world.store.looks.record_look(fence, look, findings, None, "look", world.clock.now)
-    before = world.row(fence), world.store.looks.staged(fence), world.store.tasks.list_tasks(fence.run_id)
-    with caplog.at_level(logging.WARNING), pytest.raises(Overtaken, match=f"run {fence.run_id}, attempt 1"):
+    before = (
+        world.row(fence),
+        world.store.looks.staged(fence),
+        world.store.tasks.list_tasks(fence.run_id),
+    )
+    with (
+        caplog.at_level(logging.WARNING),
+        pytest.raises(Overtaken, match=f"run {fence.run_id}, attempt 1"),
+    ):
         world.store.looks.record_look(fence, frozen, [], world.clock.now, "look", ordered)
-    assert (world.row(fence), world.store.looks.staged(fence), world.store.tasks.list_tasks(fence.run_id)) == before
+    assert (
+        world.row(fence),
+        world.store.looks.staged(fence),
+        world.store.tasks.list_tasks(fence.run_id),
+    ) == before
     assert "refused a late write" in caplog.text
     assert Overtaken.retryable, "a new try is a new look"
     # The same order again, as after a lost answer, is no earlier one.
@@ -74,7 +96,9 @@ def test_a_look_that_was_ordered_earlier_takes_nothing_back(world: World, caplog
 def test_the_next_attempt_begins_with_looks_of_its_own_time(world: World) -> None:
     """Another workflow may be ordered by another server, whose clock differs."""
     fence = world.deployed()
-    world.store.looks.record_look(fence, Look(START, 0.1, []), [], None, "look", START + timedelta(days=1))
+    world.store.looks.record_look(
+        fence, Look(START, 0.1, []), [], None, "look", START + timedelta(days=1)
+    )
     after = world.resume(fence)
     world.store.looks.record_look(after, Look(START, 0.1, []), [], None, "resume", START)
 
@@ -86,7 +110,10 @@ def test_a_sync_applies_what_its_own_look_found_and_nothing_else(
     before = world.clock.now
     world.clock.forward(30)
     [task] = world.store.looks.found_state(fence).tasks
-    world.stage(fence, [seen(task, Phase.ENDED, world.clock.now, uid=task.uid, end=good_end(world.clock.now))])
+    world.stage(
+        fence,
+        [seen(task, Phase.ENDED, world.clock.now, uid=task.uid, end=good_end(world.clock.now))],
+    )
     with caplog.at_level(logging.WARNING):
         world.store.looks.apply_findings(fence, "look", before)
     assert "refused to apply the look" in caplog.text
@@ -136,22 +163,38 @@ def test_what_tasks_say_about_going_on_is_kept_with_them(world: World) -> None:
     said = {0: (False, "It began anew"), 1: (True, "It went on"), 2: (False, "It began anew")}
     tasks = {task.index: task for task in world.store.looks.found_state(fence).tasks}
     observed = [
-        seen(tasks[index], Phase.EXECUTING, world.clock.now, uid=tasks[index].uid, resumed=resumed, resume_note=note)
+        seen(
+            tasks[index],
+            Phase.EXECUTING,
+            world.clock.now,
+            uid=tasks[index].uid,
+            resumed=resumed,
+            resume_note=note,
+        )
         for index, (resumed, note) in said.items()
     ]
     world.look(fence, observed)
     world.look(fence, [replace(o, resumed=None, resume_note=None) for o in observed])
     expected = [Resumption(False, "It began anew", 2), Resumption(True, "It went on", 1)]
     assert world.store.runs.resumption(fence.run_id) == expected
-    rows = {t.task_index: (t.resumed, t.resume_note) for t in world.store.tasks.list_tasks(fence.run_id)}
+    rows = {
+        t.task_index: (t.resumed, t.resume_note) for t in world.store.tasks.list_tasks(fence.run_id)
+    }
     assert rows == {**said, 3: (None, None)}, "a task that says nothing any more keeps what it said"
 
 
 def test_an_answer_about_another_task_is_nobodys(world: World) -> None:
     """The frozen deployment call wakes when its tasks are recorded: nothing is taken back."""
     fence = world.deployed(tasks=2)
-    before = world.row(fence), world.store.tasks.list_tasks(fence.run_id), world.store.runs.transitions(fence.run_id)
-    late = [DeployedTask(0, "created", "other", "another-uid"), DeployedTask(1, "deferred", reason="quota")]
+    before = (
+        world.row(fence),
+        world.store.tasks.list_tasks(fence.run_id),
+        world.store.runs.transitions(fence.run_id),
+    )
+    late = [
+        DeployedTask(0, "created", "other", "another-uid"),
+        DeployedTask(1, "deferred", reason="quota"),
+    ]
     world.store.deployment.record_deployed(fence, "local", late, world.clock.forward(60))
     assert (
         world.row(fence),
@@ -160,7 +203,9 @@ def test_an_answer_about_another_task_is_nobodys(world: World) -> None:
     ) == before
 
 
-def test_a_task_that_was_offered_again_is_not_put_off_by_the_answer_to_the_offer_before(world: World) -> None:
+def test_a_task_that_was_offered_again_is_not_put_off_by_the_answer_to_the_offer_before(
+    world: World,
+) -> None:
     """Otherwise a stop would take it for one that nobody has on the way, and cancel it."""
     fence = world.run()
     first = world.clock.now + timedelta(seconds=25)
@@ -169,6 +214,8 @@ def test_a_task_that_was_offered_again_is_not_put_off_by_the_answer_to_the_offer
     world.store.deployment.offer_tasks(fence, 10, None, second)
     deferred = [DeployedTask(0, "deferred", reason="quota")]
     world.store.deployment.record_deployed(fence, "local", deferred, world.clock.now, first)
-    assert world.store.stops.cancel_queued(fence, world.clock.now).queued == 1, "it may be on its way"
+    assert world.store.stops.cancel_queued(fence, world.clock.now).queued == 1, (
+        "it may be on its way"
+    )
     world.store.deployment.record_deployed(fence, "local", deferred, world.clock.now, second)
     assert world.store.stops.cancel_queued(fence, world.clock.now).queued == 0

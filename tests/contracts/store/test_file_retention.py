@@ -1,4 +1,6 @@
-"""Giving up the files of a run: who decides, and that exports and resumes come before it or after it."""
+"""Giving up the files of a run: who decides, and that exports and resumes come before it or after
+it.
+"""
 
 from __future__ import annotations
 
@@ -19,17 +21,23 @@ DAY = 86_400.0
 RESULT = ExportResult("s3://archive/1/1/supporting-files.zip", 100, 2, "0" * 64, None)
 
 
-def ended(world: World, *, exported: str | None = "exported", days: float = 20, note: str | None = None) -> Fence:
+def ended(
+    world: World, *, exported: str | None = "exported", days: float = 20, note: str | None = None
+) -> Fence:
     """A run that ended, and was exported, so many days ago."""
     fence = world.executing(f"r{world.clock.now.timestamp()}")
     world.finish(fence, failed=[0])
     if exported is not None:
-        world.store.exports.record_export(fence, exported, RESULT if exported == "exported" else None, note)
+        world.store.exports.record_export(
+            fence, exported, RESULT if exported == "exported" else None, note
+        )
     world.clock.forward(days * DAY)
     return fence
 
 
-def give_up(world: World, fence: Fence, calls: list[int] | None = None, **options: bool) -> RetentionState:
+def give_up(
+    world: World, fence: Fence, calls: list[int] | None = None, **options: bool
+) -> RetentionState:
     before = world.clock.now - timedelta(days=14)
     stand, *_ = world.store.file_retention.give_up_files(
         fence.run_id, before, lambda: (calls or []).append(1), **options
@@ -44,14 +52,23 @@ def world(store: Store, clock: Clock) -> World:
 
 def marks(world: World, fence: Fence) -> list[tuple[object, str]]:
     found = world.store.runs.properties(fence.run_id)
-    return [(one["attempt"], str(one["value"]).split()[0]) for one in found if one["name"] == PROPERTY_FILES_REMOVED]
+    return [
+        (one["attempt"], str(one["value"]).split()[0])
+        for one in found
+        if one["name"] == PROPERTY_FILES_REMOVED
+    ]
 
 
 @pytest.mark.parametrize("exported", ["exported", "empty"])
 def test_an_old_run_is_given_up_once_and_then_gone(world: World, exported: str) -> None:
     fence = ended(world, exported=exported)
     (kept,) = world.store.file_retention.kept_runs([fence.run_id, 10**9])
-    assert (kept.crawler, kept.status, kept.export, kept.given_up) == ("services", "FAILED", exported, False)
+    assert (kept.crawler, kept.status, kept.export, kept.given_up) == (
+        "services",
+        "FAILED",
+        exported,
+        False,
+    )
     assert [give_up(world, fence) for _ in range(2)] == [RetentionState.OLD, RetentionState.OLD], (
         "what was begun is ended by the next"
     )
@@ -71,7 +88,9 @@ def test_an_old_run_is_given_up_once_and_then_gone(world: World, exported: str) 
         ({"note": "3 files were left out"}, RetentionState.INCOMPLETE),
     ],
 )
-def test_what_is_not_old_is_left_alone(world: World, options: dict[str, object], stand: RetentionState) -> None:
+def test_what_is_not_old_is_left_alone(
+    world: World, options: dict[str, object], stand: RetentionState
+) -> None:
     fence = ended(world, **options)  # type: ignore[arg-type]
     calls: list[int] = [0]
     assert give_up(world, fence, calls) is stand
@@ -122,7 +141,9 @@ def test_what_cannot_be_put_aside_is_not_given_up(world: World) -> None:
         raise ClusterUnavailable("read-only")
 
     with pytest.raises(ClusterUnavailable):
-        world.store.file_retention.give_up_files(fence.run_id, world.clock.now - timedelta(days=14), refuse)
+        world.store.file_retention.give_up_files(
+            fence.run_id, world.clock.now - timedelta(days=14), refuse
+        )
     assert marks(world, fence) == []
 
 
@@ -142,6 +163,8 @@ def test_a_resume_waits_until_the_state_is_out_of_its_way(world: World) -> None:
 
     resuming = threading.Thread(target=resume)
     resuming.start()
-    world.store.file_retention.give_up_files(fence.run_id, world.clock.now - timedelta(days=14), put_aside)
+    world.store.file_retention.give_up_files(
+        fence.run_id, world.clock.now - timedelta(days=14), put_aside
+    )
     resuming.join(60)
     assert order == ["put aside", "resumed"]

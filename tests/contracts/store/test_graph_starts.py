@@ -1,4 +1,6 @@
-"""Starts of graphs that meet: under an id there is one graph, whole, and every start finds it or is refused."""
+"""Starts of graphs that meet: under an id there is one graph, whole, and every start finds it or is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -67,12 +69,17 @@ def test_a_graph_is_begun_whole_or_not_at_all(world: World) -> None:
     graphs, spec = world.store.graphs, GraphSpec([step("a"), crawl("b", "a")], context={"k": 1})
     new = announced(spec, tags=["t"], name="Nightly")
     made, is_new = graphs.reserve_graph(new, spec)
-    assert (is_new, made.state, made.name, sum(made.counts.values())) == (True, GraphState.EXECUTING, "Nightly", 2)
+    assert (is_new, made.state, made.name, sum(made.counts.values())) == (
+        True,
+        GraphState.EXECUTING,
+        "Nightly",
+        2,
+    )
     assert graphs.reserve_graph(new, spec) == (made, False)
     assert graphs.context(made.graph_id, None) == [b'{"k":1}']
-    assert [event.type for event in world.store.events.events_after(0, subject=graph_subject(KEY))] == [
-        EVENT_GRAPH_CHANGED
-    ]
+    assert [
+        event.type for event in world.store.events.events_after(0, subject=graph_subject(KEY))
+    ] == [EVENT_GRAPH_CHANGED]
     with pytest.raises(DuplicateRequest, match="use another key"):
         begun(world, SPECS[0])
     cycle = GraphSpec([step("a", "b"), step("b", "a")])
@@ -116,7 +123,9 @@ def test_drafts_of_any_number_and_age_close_graphs_for_nobody(few: World) -> Non
 def test_equal_starts_at_one_moment_are_one_graph(world: World, many: int) -> None:
     for number, ways in enumerate(([begun], [sent], [begun, sent])):
         with ThreadPoolExecutor(many) as pool:
-            starts = [pool.submit(ways[n % len(ways)], world, SPECS[0], f"g{number}") for n in range(many)]
+            starts = [
+                pool.submit(ways[n % len(ways)], world, SPECS[0], f"g{number}") for n in range(many)
+            ]
             [start.result() for start in starts]
         assert the_graph(world, f"g{number}") == (fingerprint(SPECS[0]), LENGTHS[0])
     assert len(world.store.graphs.newest(states=list(GraphState))) == 3
@@ -135,7 +144,9 @@ def test_whatever_senders_do_in_any_order_the_graph_is_whole(world: World, seed:
             known = 0 if row is None else row.graph_id
             what: dict[str, Callable[[], object]] = {
                 "reserve": lambda spec=spec: graphs.reserve_graph(announced(spec))[0],  # type: ignore[misc]
-                "page": lambda spec=spec, known=known: graphs.add_graph_page(known, 0, encode_pages(spec)[0]),  # type: ignore[misc]
+                "page": lambda spec=spec, known=known: graphs.add_graph_page(
+                    known, 0, encode_pages(spec)[0]
+                ),  # type: ignore[misc]
                 "make": lambda known=known: graphs.make_graph(known),  # type: ignore[misc]
                 "begin": lambda spec=spec: graphs.reserve_graph(announced(spec), spec)[0],  # type: ignore[misc]
                 "drop": lambda known=known: graphs.drop_draft(known),  # type: ignore[misc]

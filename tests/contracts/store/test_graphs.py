@@ -25,11 +25,21 @@ from crawler_lifecycle.domain.run import RunStatus, StopIntent
 from crawler_lifecycle.domain.values import RESULT_PART
 from crawler_lifecycle.features.graphs.activities.graphs import RUN_STEPS
 from crawler_lifecycle.features.graphs.activities.starting import OFFERED
-from crawler_lifecycle.features.graphs.domain.commands import ApproveStep, RetrySteps, step_request_id
+from crawler_lifecycle.features.graphs.domain.commands import (
+    ApproveStep,
+    RetrySteps,
+    step_request_id,
+)
 from crawler_lifecycle.features.graphs.domain.engine import Graph, StepEnd
 from crawler_lifecycle.features.graphs.domain.kinds import STEP_RULES
 from crawler_lifecycle.features.graphs.domain.pages import encode_pages
-from crawler_lifecycle.features.graphs.domain.spec import LOST_MAX, GraphSpec, GraphState, StepKind, StepState
+from crawler_lifecycle.features.graphs.domain.spec import (
+    LOST_MAX,
+    GraphSpec,
+    GraphState,
+    StepKind,
+    StepState,
+)
 from crawler_lifecycle.features.graphs.ports import ExecutionEnd, GraphFence
 from crawler_lifecycle.features.graphs.store.unrecorded import RUNS
 from crawler_lifecycle.ports.runs import Owner
@@ -75,7 +85,10 @@ def told(world: World, key: str = KEY) -> list[str]:
 def test_a_graph_exists_wholly_or_not_at_all(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     graphs = world.store.graphs
     monkeypatch.setattr("crawler_lifecycle.features.graphs.domain.pages.PAGE_BYTES", 1000)
-    spec = GraphSpec([*chain(30), group("g", "s29", job={"context": {"b": "ü"}}), step("g/x")], context={"a": "ü"})
+    spec = GraphSpec(
+        [*chain(30), group("g", "s29", job={"context": {"b": "ü"}}), step("g/x")],
+        context={"a": "ü"},
+    )
     first, second, *rest = pages = encode_pages(spec)
     new = announced(spec, pages=len(pages), tags=["t", "s", "t"], requested_by="ann")
     draft, is_new = graphs.reserve_graph(new)
@@ -83,7 +96,11 @@ def test_a_graph_exists_wholly_or_not_at_all(world: World, monkeypatch: pytest.M
     assert graphs.reserve_graph(new) == (draft, False)
     graphs.add_graph_page(draft.graph_id, 0, first)
     other, is_new = graphs.reserve_graph(replace(new, fingerprint="0" * 64))
-    assert (is_new, graphs.get_graph(draft.graph_id), other.graph_id > draft.graph_id) == (True, None, True)
+    assert (is_new, graphs.get_graph(draft.graph_id), other.graph_id > draft.graph_id) == (
+        True,
+        None,
+        True,
+    )
     with pytest.raises(RunNotFound):
         graphs.add_graph_page(draft.graph_id, 1, second)
     draft, is_new = graphs.reserve_graph(new)
@@ -138,21 +155,39 @@ def test_pages_of_another_graph_make_none(world: World) -> None:
     assert graphs.list_steps(row.graph_id) == []
 
 
-def test_graphs_are_found_by_a_text_put_in_order_and_counted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graphs_are_found_by_a_text_put_in_order_and_counted(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     graphs = world.store.graphs
 
     def found(text: str | None, sort: str | None = None, **wanted: Any) -> list[str]:
         return [row.key for row in graphs.search(text, sort, **wanted)[0]]
 
-    for key, name, tags in (("b-1", "Nightly", ["Zürich"]), ("A/2", None, ["x"]), ("c", "weekly", [])):
+    for key, name, tags in (
+        ("b-1", "Nightly", ["Zürich"]),
+        ("A/2", None, ["x"]),
+        ("c", "weekly", []),
+    ):
         row, _ = graphs.reserve_graph(announced(GraphSpec(chain(1)), key, name=name, tags=tags))
         graphs.add_graph_page(row.graph_id, 0, encode_pages(GraphSpec(chain(1)))[0])
         graphs.make_graph(row.graph_id)
     for text, keys in {
-        **{"NIGHT": ["b-1"], "zür": ["b-1"], "a/": ["A/2"], "LY": ["c", "b-1"], "%": [], "[": [], "1": ["b-1"]},
+        **{
+            "NIGHT": ["b-1"],
+            "zür": ["b-1"],
+            "a/": ["A/2"],
+            "LY": ["c", "b-1"],
+            "%": [],
+            "[": [],
+            "1": ["b-1"],
+        },
     }.items():
         assert found(text) == keys, text
-    for sort, keys in {"id": ["A/2", "b-1", "c"], "-name": ["c", "b-1", "A/2"], "took": ["c", "A/2", "b-1"]}.items():
+    for sort, keys in {
+        "id": ["A/2", "b-1", "c"],
+        "-name": ["c", "b-1", "A/2"],
+        "took": ["c", "A/2", "b-1"],
+    }.items():
         assert found(None, sort) == keys, sort
     assert found("LY", "name", offset=1) == ["c"]
     assert found("a", states=[GraphState.COMPLETED]) == []
@@ -173,13 +208,19 @@ def test_graphs_are_found_and_listed(world: World) -> None:
         row = graphs.find_graph(key)
         assert (row.graph_id, row) == (graph_id, graphs.get_graph(graph_id))
     assert [row.graph_id for row in graphs.newest(ids[3], 2)] == [ids[2], ids[1]]
-    assert [row.counts for row in graphs.newest(states=[GraphState.EXECUTING])] == [{S.AVAILABLE: 1}] * 4
+    assert [row.counts for row in graphs.newest(states=[GraphState.EXECUTING])] == [
+        {S.AVAILABLE: 1}
+    ] * 4
     twice = [GraphState.EXECUTING] * 2
     assert len(graphs.newest(states=twice)) == graphs.count_listed(9, states=twice) == 4
     assert graphs.newest(states=[GraphState.COMPLETED]) == graphs.newest(name="x") == []
     assert graphs.get_graph(2**63) is graphs.find_graph("b") is graphs.find_graph("a ") is None
     gone = GraphFence(77, 1, "x")
-    for asked in (lambda: graphs.load(2**63), lambda: graphs.live_graph_runs(77), lambda: graphs.cancelled(gone, [1])):
+    for asked in (
+        lambda: graphs.load(2**63),
+        lambda: graphs.live_graph_runs(77),
+        lambda: graphs.cancelled(gone, [1]),
+    ):
         with pytest.raises(RunNotFound):
             asked()
 
@@ -222,7 +263,10 @@ def test_every_writer_is_fenced_by_attempt_and_owner(graphed: Graphed) -> None:
     graphed.begin(graphed.work(graphed.advance().batches[0].number)[0])
     before = graphed.row, graphed.states()
     for write in WRITES:
-        for fence in (replace(graphed.fence, attempt=2), replace(graphed.fence, owner_run_id="chain-9")):
+        for fence in (
+            replace(graphed.fence, attempt=2),
+            replace(graphed.fence, owner_run_id="chain-9"),
+        ):
             with pytest.raises(Fenced):
                 write(graphed.world, fence)
     assert (graphed.row, graphed.states()) == before
@@ -246,10 +290,16 @@ def test_a_graph_from_its_first_step_to_its_end(graphed: Graphed) -> None:
     assert given == {"b": 4, "g": None, "g/x": 4, "g/y": 4}
     assert list(graphs.results(graphed.id, [4, 2, 0])) == [(4, b"some"), (0, b"some")]
     graphed.advance()
-    assert len(told(world)) - before == 3, "what was picked, what ended, the last end; and nothing more"
+    assert len(told(world)) - before == 3, (
+        "what was picked, what ended, the last end; and nothing more"
+    )
     row = graphs.end_graph(graphed.fence, "all done")
     assert graphs.end_graph(graphed.fence, "again") == row == graphed.row
-    assert (row.state, row.counts, row.started_at) == (GraphState.COMPLETED, {S.COMPLETED: 5}, world.clock.now)
+    assert (row.state, row.counts, row.started_at) == (
+        GraphState.COMPLETED,
+        {S.COMPLETED: 5},
+        world.clock.now,
+    )
     assert told(world).count(EVENT_GRAPH_ENDED) == 1
     assert told(world)[-1] == EVENT_GRAPH_ENDED
     event = world.store.events.events_after(0, subject=graph_subject(KEY))[-1]
@@ -262,7 +312,9 @@ def test_an_end_counts_once_and_only_of_the_attempt_that_executes(world: World) 
     graphed = Graphed.made(world, [step("a", max_attempts=3)])
     [batch] = graphed.advance().batches
     [work] = graphed.work(batch.number)
-    assert graphed.begin(work) == graphed.begin(work) == {0}, "the answer of the first call was lost"
+    assert graphed.begin(work) == graphed.begin(work) == {0}, (
+        "the answer of the first call was lost"
+    )
     failed = graphed.end(work, S.RETRYABLE, reason="no " + "x" * 9000)
     graphed.begin(done=[failed])
     graphed.begin(done=[failed])
@@ -285,7 +337,9 @@ def test_an_end_counts_once_and_only_of_the_attempt_that_executes(world: World) 
     [third] = graphed.work(batch.number)
     graphed.begin(third)
     graphed.begin(done=[graphed.end(third, S.AVAILABLE)])
-    assert (graphed.step("a").state, graphed.step("a").tries) == (S.AVAILABLE, 1), "it was not called after all"
+    assert (graphed.step("a").state, graphed.step("a").tries) == (S.AVAILABLE, 1), (
+        "it was not called after all"
+    )
     assert graphed.execute(result=b"") == ["a"]
     assert (graphed.step("a").attempt, graphed.step("a").result_bytes) == (4, 0)
     for state in (S.SUSPENDED, S.EXECUTING):
@@ -319,7 +373,9 @@ def test_a_graph_that_fails_fast_begins_nothing_in_any_call(world: World) -> Non
     [a], [b, c] = graphed.work(one.number), graphed.work(other.number)
     assert graphed.begin(a, b) == {a.number, b.number}
     graphed.begin(done=[graphed.end(a, S.DISCARDED, reason="bad")])
-    assert graphed.begin(c, done=[graphed.end(b)]) == set(), "the other call has recorded the failure"
+    assert graphed.begin(c, done=[graphed.end(b)]) == set(), (
+        "the other call has recorded the failure"
+    )
     graphed.advance(one.number, other.number)
     assert graphed.states() == {"a": S.DISCARDED, "b": S.COMPLETED, "c": S.CANCELLED}
 
@@ -330,7 +386,12 @@ def test_a_step_that_was_taken_from_a_call_begins_in_another_one_alone(world: Wo
     first, second = graphed.work(batch.number)
     graphed.begin(first)
     graphed.begin(done=[graphed.end(first)])
-    assert world.store.graphs.command(graphed.id, "again", lambda graph: graph.retry([0], cascade=False)) == 1
+    assert (
+        world.store.graphs.command(
+            graphed.id, "again", lambda graph: graph.retry([0], cascade=False)
+        )
+        == 1
+    )
     assert graphed.begin(second) == set(), "it has to wait again"
     [batch] = graphed.advance().batches
     first, given = graphed.work(batch.number)
@@ -363,11 +424,16 @@ def test_a_worker_that_dies_in_a_step_again_and_again_is_not_waited_for(world: W
 def test_results_of_any_size_come_back_in_order(world: World) -> None:
     graphs = world.store.graphs
     graphed = Graphed.made(world, [step(f"s{n}") for n in range(6)])
-    parts = {n: [bytes([n, part]) * (RESULT_PART // 2) for part in range(9 if n == 2 else 1)] for n in range(6)}
+    parts = {
+        n: [bytes([n, part]) * (RESULT_PART // 2) for part in range(9 if n == 2 else 1)]
+        for n in range(6)
+    }
     work = [one for batch in graphed.advance().batches for one in graphed.work(batch.number)]
     graphed.begin(*work)
     with pytest.raises(InvalidRequest, match="part 0"):
-        graphed.begin(done=[replace(graphed.end(work[0]), result=[b"x" * (RESULT_PART + 1)], result_bytes=1)])
+        graphed.begin(
+            done=[replace(graphed.end(work[0]), result=[b"x" * (RESULT_PART + 1)], result_bytes=1)]
+        )
     for one in work:
         size = sum(map(len, parts[one.number]))
         graphed.begin(done=[replace(graphed.end(one), result=parts[one.number], result_bytes=size)])
@@ -435,18 +501,27 @@ def test_a_graft_is_attached_once(world: World) -> None:
 def test_a_command_is_carried_out_once_and_opens_a_graph_again(graphed: Graphed) -> None:
     world, graphs = graphed.world, graphed.world.store.graphs
     cancelled = graphs.command(graphed.id, "c1", lambda graph: graph.cancel([0], "no"))
-    assert cancelled == graphs.command(graphed.id, "c1", lambda graph: graph.cancel(None, "all")) == 1
+    assert (
+        cancelled == graphs.command(graphed.id, "c1", lambda graph: graph.cancel(None, "all")) == 1
+    )
     assert graphed.states() == {"a": S.CANCELLED, "b": S.CANCELLED, "g": S.EXECUTING, "g/x": S.AVAILABLE,
                                 "g/y": S.AVAILABLE, "z": S.CANCELLED}  # fmt: skip
     graphed.execute()
     ended = graphs.end_graph(graphed.fence, "a")
     assert ended.state is GraphState.CANCELLED
     with pytest.raises(InvalidRequest, match="there is no such step"):
-        graphs.command(graphed.id, "r0", lambda graph: graph.retry(graph.numbers(["nope"]), cascade=False))
+        graphs.command(
+            graphed.id, "r0", lambda graph: graph.retry(graph.numbers(["nope"]), cascade=False)
+        )
     assert graphed.row == ended, "what was refused changes nothing"
     assert graphs.command(graphed.id, "r1", lambda graph: graph.retry([0], cascade=True)) == 3
     row = graphed.row
-    assert (row.state, row.attempt, row.owner_run_id, row.ended_at) == (GraphState.EXECUTING, 2, None, None)
+    assert (row.state, row.attempt, row.owner_run_id, row.ended_at) == (
+        GraphState.EXECUTING,
+        2,
+        None,
+        None,
+    )
     with pytest.raises(Fenced):
         graphed.advance()
     again = Graphed.claimed(world, graphed.id, MINE)
@@ -457,7 +532,10 @@ def test_a_command_is_carried_out_once_and_opens_a_graph_again(graphed: Graphed)
 
 
 def test_an_approval_and_its_decision_outlive_every_workflow(world: World) -> None:
-    graphed, graphs = Graphed.made(world, [approval("ask", timeout_s=60), step("then", "ask")]), world.store.graphs
+    graphed, graphs = (
+        Graphed.made(world, [approval("ask", timeout_s=60), step("then", "ask")]),
+        world.store.graphs,
+    )
     assert (graphed.advance().begin, graphed.step("ask").state) == ([], S.EXECUTING)
     graphed = Graphed.claimed(world, graphed.id, NEXT)
     again_at = graphed.advance().again_at
@@ -466,7 +544,9 @@ def test_an_approval_and_its_decision_outlive_every_workflow(world: World) -> No
     assert f"crawlctl graph approve {KEY} ask" in str(waits.reason)
     assert graphed.row.waiting_for == f'step "ask": {waits.reason}'
     yes = ApproveStep(step="ask", requested_by="ada", note="go", at=world.clock.now)
-    assert [graphs.command(graphed.id, request_id, yes.apply) for request_id in ("y", "y", "again")] == [1, 1, 0]
+    assert [
+        graphs.command(graphed.id, request_id, yes.apply) for request_id in ("y", "y", "again")
+    ] == [1, 1, 0]
     said = {"approved": True, "by": "ada", "at": world.clock.now.isoformat(), "note": "go"}
     assert (graphed.recorded("ask"), graphed.step("ask").outcome) == (said, "approved")
     with pytest.raises(NotInThisState, match=r"it is completed \(approved by ada: go\)"):
@@ -520,7 +600,13 @@ def test_steps_are_appended_and_found_by_those_that_missed_them(world: World) ->
     assert graphs.command(graphed.id, "p1", append) == graphs.command(graphed.id, "p1", append) == 1
     [batch] = graphed.advance().batches
     first, second = graphed.work(batch.number)
-    assert (first.path, first.backoff_s, second.path, second.timeout_s, second.deps) == ("later", 3.0, "a", 7, (1,))
+    assert (first.path, first.backoff_s, second.path, second.timeout_s, second.deps) == (
+        "later",
+        3.0,
+        "a",
+        7,
+        (1,),
+    )
 
 
 def test_a_stop_cancels_everything_and_is_over_when_nothing_runs(world: World) -> None:
@@ -539,19 +625,28 @@ def test_a_stop_cancels_everything_and_is_over_when_nothing_runs(world: World) -
     assert graphed.begin(work[1]) == set()
     with pytest.raises(NotInThisState, match="stopping"):
         graphs.command(graphed.id, "r", lambda graph: graph.retry(None, cascade=True))
-    assert graphs.record_graph_stop(graphed.id, world.stop(force=True)).stop == world.stop(reason="enough", force=True)
+    assert graphs.record_graph_stop(graphed.id, world.stop(force=True)).stop == world.stop(
+        reason="enough", force=True
+    )
     assert [one.run_id for one in graphs.live_graph_runs(graphed.id)] == [run.run_id]
     assert [one.run_id for one in graphs.live_graph_runs(graphed.id, ending=True)] == [run.run_id]
     assert graphs.live_graph_runs(graphed.id, run.run_id) == []
     graphed.begin(done=[graphed.end(work[0])])
     graphed.advance()
-    assert (graphed.step("a").state, graphed.step("a").ending, graphed.step("c").ending) == (S.CANCELLED, False, True)
+    assert (graphed.step("a").state, graphed.step("a").ending, graphed.step("c").ending) == (
+        S.CANCELLED,
+        False,
+        True,
+    )
     with pytest.raises(NotInThisState):
         graphs.end_graph(graphed.fence, "stopped")
     world.finish(run)
     graphed.advance(*(batch.number for batch in picked.batches))
     row = graphs.end_graph(graphed.fence, "stopped")
-    assert (row.state, graphs.record_graph_stop(graphed.id, world.stop())) == (GraphState.CANCELLED, row)
+    assert (row.state, graphs.record_graph_stop(graphed.id, world.stop())) == (
+        GraphState.CANCELLED,
+        row,
+    )
 
 
 # --- crawls
@@ -569,7 +664,11 @@ def test_crawls_begin_end_and_are_resumed(world: World) -> None:
     assert graphed.advance().again_at is None
     world.finish(run, failed=[0])
     [end] = graphs.runs_ended(graphed.fence)
-    assert (end.state, end.run_attempt, end.not_before) == (S.RETRYABLE, 1, world.clock.now + timedelta(seconds=60))
+    assert (end.state, end.run_attempt, end.not_before) == (
+        S.RETRYABLE,
+        1,
+        world.clock.now + timedelta(seconds=60),
+    )
     graphed.advance()
     row = graphed.step("c")
     assert (row.state, row.outcome, len(row.errors)) == (S.RETRYABLE, "failed", 1)
@@ -607,7 +706,14 @@ def test_a_crawl_ends_with_its_archive_and_its_record_stays(world: World) -> Non
     world.finish(run)
     graphed.deliver(run)
     assert graphed.execute() == ["z"]
-    told = {"run_id": run.run_id, "status": "COMPLETED", "outcome": "finished", "items": 5, "pages": 10, "errors": 0}
+    told = {
+        "run_id": run.run_id,
+        "status": "COMPLETED",
+        "outcome": "finished",
+        "items": 5,
+        "pages": 10,
+        "errors": 0,
+    }
     assert graphed.recorded("c") == {**told, "archive": f"s3://crawls/{run.run_id}/2"}
     world.resume(run, Owner("crawl/again", "chain-again"), rerun=True)
     assert graphed.recorded("c") == {**told, "archive": f"s3://crawls/{run.run_id}/2"}
@@ -627,7 +733,10 @@ def test_a_crawl_waits_a_day_for_its_archive_and_not_when_it_was_cancelled(world
     world.clock.forward(24 * 3600 - 1)
     graphed.advance()
     assert graphed.states()["late"] == S.EXECUTING
-    assert (graphed.step("cancelled").ending, graphed.recorded("cancelled")["status"]) == (False, "COMPLETED")
+    assert (graphed.step("cancelled").ending, graphed.recorded("cancelled")["status"]) == (
+        False,
+        "COMPLETED",
+    )
     world.clock.forward(1)
     graphed.advance()
     graphed.deliver(runs["late"])
@@ -641,7 +750,9 @@ def test_a_crawl_that_is_tried_again_has_the_record_of_its_last_end(world: World
     run = graphed.begin_runs()["c"]
     world.finish(run, failed=[0])
     graphed.advance()
-    assert (graphed.step("c").state, graphed.recorded("c")) == (S.RETRYABLE, None), "a try waits for no archive"
+    assert (graphed.step("c").state, graphed.recorded("c")) == (S.RETRYABLE, None), (
+        "a try waits for no archive"
+    )
     for failed, state in (([0], S.DISCARDED), ([], S.COMPLETED)):
         world.clock.forward(61)
         graphed.advance()
@@ -651,9 +762,14 @@ def test_a_crawl_that_is_tried_again_has_the_record_of_its_last_end(world: World
         graphed.finish(run, failed)
         graphed.advance()
         assert graphed.step("c").state is state
-        told = {"status": "FAILED" if failed else "COMPLETED", "archive": f"s3://crawls/{run.run_id}/{run.attempt}"}
+        told = {
+            "status": "FAILED" if failed else "COMPLETED",
+            "archive": f"s3://crawls/{run.run_id}/{run.attempt}",
+        }
         assert graphed.recorded("c").items() >= told.items()
-        world.store.graphs.command(graphed.id, "again", lambda graph: graph.retry(None, cascade=False))
+        world.store.graphs.command(
+            graphed.id, "again", lambda graph: graph.retry(None, cascade=False)
+        )
 
 
 def test_a_crawl_that_cannot_begin_and_one_that_a_person_stopped(world: World) -> None:
@@ -699,7 +815,9 @@ def test_a_crawl_that_was_cancelled_before_its_run_was_told_keeps_the_run(world:
     assert not graphed.step("c").ending
 
 
-def test_a_crawl_that_was_cancelled_ends_with_the_run_of_whoever_died_before_telling(world: World) -> None:
+def test_a_crawl_that_was_cancelled_ends_with_the_run_of_whoever_died_before_telling(
+    world: World,
+) -> None:
     graphs = world.store.graphs
     graphed, other = Graphed.made(world, [crawl("c")]), Graphed.made(world, [crawl("c")], "other")
     for one in (graphed, other):
@@ -715,7 +833,9 @@ def test_a_crawl_that_was_cancelled_ends_with_the_run_of_whoever_died_before_tel
     assert (graphed.step("c").state, graphed.step("c").ending) == (S.CANCELLED, False)
 
 
-def test_a_crawl_that_was_cancelled_ends_with_the_attempt_of_whoever_died_before_telling(world: World) -> None:
+def test_a_crawl_that_was_cancelled_ends_with_the_attempt_of_whoever_died_before_telling(
+    world: World,
+) -> None:
     graphs = world.store.graphs
     graphed = Graphed.made(world, [crawl("c"), crawl("on")])
     graphed.advance()
@@ -728,7 +848,9 @@ def test_a_crawl_that_was_cancelled_ends_with_the_attempt_of_whoever_died_before
     graphs.command(graphed.id, "x", lambda graph: graph.cancel([0], "no"))
     graphed.advance()
     assert graphed.step("c").ending, "its run goes on"
-    assert [row.run_id for row in graphs.live_graph_runs(graphed.id, ending=True)] == [runs["c"].run_id]
+    assert [row.run_id for row in graphs.live_graph_runs(graphed.id, ending=True)] == [
+        runs["c"].run_id
+    ]
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["begun", "resumed"])
@@ -737,7 +859,10 @@ def test_a_manager_that_was_cancelled_ends_with_the_one_of_whoever_died_before_t
 ) -> None:
     graphs, managers = world.store.graphs, world.store.managers
     steps = [manager("own"), manager("named", name="shops", flow_id="f"), manager("never")]
-    graphed, other = Graphed.made(world, steps, max_parallel=2), Graphed.made(world, steps[:1], "other")
+    graphed, other = (
+        Graphed.made(world, steps, max_parallel=2),
+        Graphed.made(world, steps[:1], "other"),
+    )
     for one in (graphed, other):
         one.advance()
     began = {**other.begin_managers(), **graphed.begin_managers(told=again)}
@@ -745,7 +870,10 @@ def test_a_manager_that_was_cancelled_ends_with_the_one_of_whoever_died_before_t
         for fence in began.values():
             managers.end_manager(fence, RunStatus.FAILED, "failed", "over")
         graphed.advance()
-        assert graphs.command(graphed.id, "again", lambda graph: graph.retry([0, 1], cascade=False)) == 2
+        assert (
+            graphs.command(graphed.id, "again", lambda graph: graph.retry([0, 1], cascade=False))
+            == 2
+        )
         graphs.command(graphed.id, "gone", lambda graph: graph.cancel([2], "no"))
         graphed.advance()
         began = graphed.begin_managers(told=False)
@@ -780,24 +908,43 @@ def test_a_manager_whose_row_is_gone_is_begun_anew_and_its_first_end_counts(worl
 
 def test_an_audit_finds_steps_and_runs_that_do_not_know_each_other(world: World) -> None:
     graphs, audits = world.store.graphs, world.store.audits
-    graphed = Graphed.made(world, [crawl(name) for name in ("right", "gone", "strange", "new")], max_parallel=3)
+    graphed = Graphed.made(
+        world, [crawl(name) for name in ("right", "gone", "strange", "new")], max_parallel=3
+    )
     draft, _ = graphs.reserve_graph(announced(GraphSpec([]), "draft"))
     graphed.advance()
     runs = graphed.begin_runs()
     assert [(one.what, one.number, one.workflow_id) for one in audits.open_graphs()] == [
         ("graph", graphed.id, "graph/nightly/shops")
     ]
-    assert audits.open_graphs(graphed.id) == audits.steps_without_runs([graphed.id, draft.graph_id]) == []
+    assert (
+        audits.open_graphs(graphed.id)
+        == audits.steps_without_runs([graphed.id, draft.graph_id])
+        == []
+    )
     world.write("UPDATE graph_step SET run_id = 9999 WHERE path = 'gone'")
-    world.write("UPDATE run_history SET parent = 'graph/other' WHERE run_id = :id", id=runs["strange"].run_id)
-    found = {one.path: (one.run_id, one.exists, one.parent) for one in audits.steps_without_runs([graphed.id])}
-    assert found == {"gone": (9999, False, None), "strange": (runs["strange"].run_id, True, "graph/other")}
+    world.write(
+        "UPDATE run_history SET parent = 'graph/other' WHERE run_id = :id",
+        id=runs["strange"].run_id,
+    )
+    found = {
+        one.path: (one.run_id, one.exists, one.parent)
+        for one in audits.steps_without_runs([graphed.id])
+    }
+    assert found == {
+        "gone": (9999, False, None),
+        "strange": (runs["strange"].run_id, True, "graph/other"),
+    }
     graphed.advance()
     assert [graphed.step(path).outcome for path in ("gone", "strange")] == ["lost", "lost"]
     assert "belongs to graph/other, not to this graph" in str(graphed.step("strange").reason)
     assert audits.steps_without_runs([graphed.id]) == []
     long = "x" * 200
-    for request_id in ("graph/nightly/shops/new/1", "graph/nightly/shops/nobody/1", step_request_id(KEY, long, 1)):
+    for request_id in (
+        "graph/nightly/shops/new/1",
+        "graph/nightly/shops/nobody/1",
+        step_request_id(KEY, long, 1),
+    ):
         asked = request(crawler="services", parent=graph_workflow_id(KEY))
         world.store.initiation.reserve_run(asked, request_id)
     told = [run.uncounted for run in audits.open_runs()]
@@ -817,7 +964,9 @@ EDITED = {
 
 
 @pytest.mark.parametrize("column", EDITED)
-def test_what_another_hand_wrote_is_told_and_never_written_over(graphed: Graphed, column: str) -> None:
+def test_what_another_hand_wrote_is_told_and_never_written_over(
+    graphed: Graphed, column: str
+) -> None:
     world, graphs = graphed.world, graphed.world.store.graphs
     value, cure = EDITED[column]
     statement = f"UPDATE graph_step SET {column} = :value WHERE number = 4"
@@ -840,7 +989,9 @@ def test_what_another_hand_wrote_is_told_and_never_written_over(graphed: Graphed
     assert stopped.stop == world.stop(), "nothing keeps a stop back"
     world.write(statement, value={"shape": None, "parent": 2}[column])
     graphed.advance()
-    assert {graphed.states()[path] for path in ("g", "g/y", "z")} == {S.CANCELLED}, "mended, it goes on by itself"
+    assert {graphed.states()[path] for path in ("g", "g/y", "z")} == {S.CANCELLED}, (
+        "mended, it goes on by itself"
+    )
     assert graphs.end_graph(graphed.fence, None).state is GraphState.CANCELLED
 
 
@@ -848,7 +999,9 @@ def test_a_graphs_own_row_that_another_hand_wrote(graphed: Graphed) -> None:
     world, graphs = graphed.world, graphed.world.store.graphs
     world.write("UPDATE graph SET options = :odd", odd='{"fail_fast": "perhaps"}')
     for ask in (lambda: graphs.get_graph(graphed.id), graphed.advance):
-        with pytest.raises(RowUnreadable, match=rf"graph graph_id {graphed.id}: options .*fail_fast of the options"):
+        with pytest.raises(
+            RowUnreadable, match=rf"graph graph_id {graphed.id}: options .*fail_fast of the options"
+        ):
             ask()
     [row], [audited] = graphs.newest(), world.store.audits.open_graphs()
     assert "fail_fast of the options" in (row.unreadable or "")
@@ -862,7 +1015,9 @@ def test_a_graphs_own_row_that_another_hand_wrote(graphed: Graphed) -> None:
 # --- a remembered engine
 
 
-def test_a_remembered_engine_is_the_one_of_all_rows_whoever_wrote_them(world: World, graphed: Graphed) -> None:
+def test_a_remembered_engine_is_the_one_of_all_rows_whoever_wrote_them(
+    world: World, graphed: Graphed
+) -> None:
     graphs, reads = world.store.graphs, list[Graph]()
 
     def how(known: Graph) -> None:
@@ -885,10 +1040,14 @@ def test_a_remembered_engine_is_the_one_of_all_rows_whoever_wrote_them(world: Wo
     work = [one for batch in picked.batches for one in graphed.work(batch.number)]
     graphed.begin(*work)
     same(True)
-    graphed.begin(done=[graphed.end(one, S.DISCARDED if one.path == "a" else S.COMPLETED) for one in work])
+    graphed.begin(
+        done=[graphed.end(one, S.DISCARDED if one.path == "a" else S.COMPLETED) for one in work]
+    )
     same(True)
     graphed.advance(*(batch.number for batch in picked.batches))
     same(False)  # it has ended, and an engine of an ended graph is not remembered
-    graphs.command(graphed.id, "again", lambda graph: graph.retry(graph.numbers(["a"]), cascade=True))
+    graphs.command(
+        graphed.id, "again", lambda graph: graph.retry(graph.numbers(["a"]), cascade=True)
+    )
     same(False)
     same(True)

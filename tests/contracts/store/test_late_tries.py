@@ -1,4 +1,6 @@
-"""Tries of activities that were given up for dead and go on: what they write late takes nothing back."""
+"""Tries of activities that were given up for dead and go on: what they write late takes nothing
+back.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +27,22 @@ def test_a_late_offer_does_not_shorten_a_later_one(world: World) -> None:
     assert [task.offered_until for task in late] == [LATER, LATER]
     world.store.stops.record_stop(fence.run_id, world.stop(), "s")
     world.clock.forward(40)
-    world.look(fence, [seen(t, Phase.ABSENT, world.clock.now) for t in world.store.looks.found_state(fence).tasks])
+    world.look(
+        fence,
+        [
+            seen(t, Phase.ABSENT, world.clock.now)
+            for t in world.store.looks.found_state(fence).tasks
+        ],
+    )
     assert world.store.stops.cancel_queued(fence, world.clock.now).queued == 2
     world.clock.forward(30)
-    world.look(fence, [seen(t, Phase.ABSENT, world.clock.now) for t in world.store.looks.found_state(fence).tasks])
+    world.look(
+        fence,
+        [
+            seen(t, Phase.ABSENT, world.clock.now)
+            for t in world.store.looks.found_state(fence).tasks
+        ],
+    )
     assert world.store.stops.cancel_queued(fence, world.clock.now).queued == 0
 
 
@@ -37,10 +51,16 @@ def test_nothing_that_a_late_offer_was_answered_settles_a_later_one(world: World
     world.store.deployment.offer_tasks(fence, 2, None, LATER)
     late, _ = world.store.deployment.offer_tasks(fence, 2, None, UNTIL)
     world.store.deployment.withdraw_offer(fence, late, UNTIL)
-    answers = [DeployedTask(0, "deferred", reason="full"), DeployedTask(1, "deferred", reason="full")]
+    answers = [
+        DeployedTask(0, "deferred", reason="full"),
+        DeployedTask(1, "deferred", reason="full"),
+    ]
     world.store.deployment.record_deployed(fence, "local", answers, world.clock.now, UNTIL, late)
     world.store.deployment.refuse_queued(fence, "no", late, UNTIL)
-    assert [task.offered_until for task in world.store.looks.found_state(fence).tasks] == [LATER, LATER]
+    assert [task.offered_until for task in world.store.looks.found_state(fence).tasks] == [
+        LATER,
+        LATER,
+    ]
     assert set(world.statuses(fence).values()) == {TaskStatus.QUEUED}
 
 
@@ -51,14 +71,24 @@ def test_late_details_leave_an_end_as_it_is_on_record(world: World) -> None:
     world.clock.forward(10)
     end = seen(first, Phase.ENDED, world.clock.now, uid=first.uid, end=good_end(world.clock.now))
     world.stage(fence, [end])
-    world.store.looks.save_details(fence, [Details(first.task_id, "all of it\n", Counters(10, 5, 0, 100))])
+    world.store.looks.save_details(
+        fence, [Details(first.task_id, "all of it\n", Counters(10, 5, 0, 100))]
+    )
     world.store.looks.apply_details(fence)
     world.store.looks.apply_findings(fence, "look")
-    world.store.looks.save_details(fence, [older])  # fetched before the end, by a try that was given up
+    # Fetched before the end, by a try that was given up.
+    world.store.looks.save_details(fence, [older])
     world.clock.forward(10)
-    world.look(fence, [seen(second, Phase.ENDED, world.clock.now, uid=second.uid, end=good_end(world.clock.now))])
+    world.look(
+        fence,
+        [seen(second, Phase.ENDED, world.clock.now, uid=second.uid, end=good_end(world.clock.now))],
+    )
     task = next(t for t in world.store.tasks.list_tasks(fence.run_id) if t.task_id == first.task_id)
-    assert (task.pages, task.items, world.store.tasks.log_tail(first.task_id)) == (10, 5, "all of it\n")
+    assert (task.pages, task.items, world.store.tasks.log_tail(first.task_id)) == (
+        10,
+        5,
+        "all of it\n",
+    )
 
 
 def test_a_look_that_fails_late_does_not_say_that_looks_fail(world: World) -> None:
@@ -78,7 +108,9 @@ def test_a_look_that_fails_late_does_not_say_that_looks_fail(world: World) -> No
 
 @pytest.mark.parametrize("repair", [False, True])
 def test_a_workflow_that_lost_a_run_does_not_claim_it_again(world: World, repair: bool) -> None:
-    """Its first try was given up, a second one claimed the run; then others did, and now the first one goes on."""
+    """Its first try was given up, a second one claimed the run; then others did, and now the first
+    one goes on.
+    """
     fence = world.deployed()
     world.finish(fence, failed=[0])
     second = world.resume(fence, OTHER)
@@ -88,7 +120,9 @@ def test_a_workflow_that_lost_a_run_does_not_claim_it_again(world: World, repair
     assert ended.status is RunStatus.FAILED
     for late in (OWNER, OTHER):
         with pytest.raises(Fenced, match="may not claim it again"):
-            world.store.initiation.claim_run(RunRequest(run_id=fence.run_id), late, closed, repair=repair)
+            world.store.initiation.claim_run(
+                RunRequest(run_id=fence.run_id), late, closed, repair=repair
+            )
     assert world.row(fence) == ended
     again = world.store.initiation.claim_run(
         RunRequest(run_id=fence.run_id), Owner("crawl/services/new", "chain-4"), closed
@@ -97,8 +131,12 @@ def test_a_workflow_that_lost_a_run_does_not_claim_it_again(world: World, repair
 
 
 def test_a_second_try_that_knows_another_catalogue_finds_the_run_of_the_first(world: World) -> None:
-    """The worker that made the run died before it could say so; the other one has read the catalogue anew."""
-    first = world.store.initiation.create_run(with_limits(request(), {"stall_timeout_s": 60.0}), "r", OWNER)
+    """The worker that made the run died before it could say so; the other one has read the
+    catalogue anew.
+    """
+    first = world.store.initiation.create_run(
+        with_limits(request(), {"stall_timeout_s": 60.0}), "r", OWNER
+    )
     other = with_limits(request(), {"stall_timeout_s": 90.0})
     assert world.store.initiation.create_run(other, "r", OWNER) == first
     assert first.request.limits.stall_timeout_s == 60.0

@@ -1,4 +1,6 @@
-"""How many managers, graphs, schedules and webhooks may be open: one more is refused, and the limit is named."""
+"""How many managers, graphs, schedules and webhooks may be open: one more is refused, and the limit
+is named.
+"""
 
 from __future__ import annotations
 
@@ -138,17 +140,25 @@ def test_a_project_below_its_share_is_not_refused_because_of_another(few: World,
 def test_a_quota_of_a_project_counts_what_is_open(store_url: str, clock: Clock, kind: str) -> None:
     make, end = KINDS[kind]
     store = open_store(
-        store_url, clock=clock, quotas={"project:default": {f"{kind}s": 1}, "project:*": {f"{kind}s": 0}}
+        store_url,
+        clock=clock,
+        quotas={"project:default": {f"{kind}s": 1}, "project:*": {f"{kind}s": 0}},
     )
     try:
         world = World(store, clock)
         with limited("default"):
             make(world, 0)
-            with pytest.raises(QuotaReached, match=rf"^quota {kind}s of project default: 1 of 1 in use; end or delete"):
+            with pytest.raises(
+                QuotaReached,
+                match=rf"^quota {kind}s of project default: 1 of 1 in use; end or delete",
+            ):
                 make(world, 1)
             end(world)
             make(world, 2)
-        with limited("other"), pytest.raises(QuotaReached, match=rf"^quota {kind}s of project other: 0 of 0 in use"):
+        with (
+            limited("other"),
+            pytest.raises(QuotaReached, match=rf"^quota {kind}s of project other: 0 of 0 in use"),
+        ):
             make(world, 3)
     finally:
         store.close()

@@ -28,10 +28,14 @@ TAGS = ["nightly", "Nightly", "a b", "zürich", "half ?", "spaced "]
 
 @pytest.fixture
 def many(world: World) -> list[RunRow]:
-    """Runs that differ in everything that can be asked for; the clocks of their creators differ by minutes."""
+    """Runs that differ in everything that can be asked for; the clocks of their creators differ by
+    minutes.
+    """
     chosen = random.Random(7)
     for n in range(RUNS):
-        world.clock.now = START + timedelta(minutes=10 * n) + CLOCK_SLACK * chosen.uniform(-0.49, 0.49)
+        world.clock.now = (
+            START + timedelta(minutes=10 * n) + CLOCK_SLACK * chosen.uniform(-0.49, 0.49)
+        )
         name = f"r{n}"
         fields: dict[str, Any] = {
             "crawler": chosen.choice(["services", "sitemap"]),
@@ -88,7 +92,10 @@ def any_filter(chosen: random.Random, rows: list[RunRow]) -> dict[str, Any]:
         "created_until": moment(),
         "before_run_id": chosen.choice(rows).run_id,
     }
-    return {name: possible[name] for name in chosen.sample(sorted(possible), chosen.choice([1, 1, 2, 2, 3, 4]))}
+    return {
+        name: possible[name]
+        for name in chosen.sample(sorted(possible), chosen.choice([1, 1, 2, 2, 3, 4]))
+    }
 
 
 def every_combination_of_filters(world: World, many: list[RunRow]) -> None:
@@ -102,7 +109,10 @@ def every_combination_of_filters(world: World, many: list[RunRow]) -> None:
 
 
 def pages_of_a_filter_meet(world: World, many: list[RunRow]) -> None:
-    wanted: dict[str, Any] = {"status": ["INITIALIZING", "PROCESSING", "COMPLETED"], "created_from": START}
+    wanted: dict[str, Any] = {
+        "status": ["INITIALIZING", "PROCESSING", "COMPLETED"],
+        "created_from": START,
+    }
     pages: list[RunRow] = []
     before = None
     while page := world.store.runs.list_runs(**wanted, limit=7, before_run_id=before):
@@ -112,13 +122,22 @@ def pages_of_a_filter_meet(world: World, many: list[RunRow]) -> None:
 
 
 def enumerations_are_taken_for_their_values(world: World, many: list[RunRow]) -> None:
-    by_enum = world.store.runs.list_runs(status=[RunStatus.FAILED], stage=Stage.COMPLETION, trigger=Trigger.API)
-    assert by_enum == world.store.runs.list_runs(status=["FAILED", "FAILED"], stage="completion", trigger="api")
+    by_enum = world.store.runs.list_runs(
+        status=[RunStatus.FAILED], stage=Stage.COMPLETION, trigger=Trigger.API
+    )
+    assert by_enum == world.store.runs.list_runs(
+        status=["FAILED", "FAILED"], stage="completion", trigger="api"
+    )
     assert by_enum
 
 
 def runs_are_counted_up_to_a_bound(world: World, many: list[RunRow]) -> None:
-    for statuses in ([], [RunStatus.FAILED], [RunStatus.COMPLETED, RunStatus.FAILED], [RunStatus.FAILED] * 2):
+    for statuses in (
+        [],
+        [RunStatus.FAILED],
+        [RunStatus.COMPLETED, RunStatus.FAILED],
+        [RunStatus.FAILED] * 2,
+    ):
         there = sum(row.status in statuses for row in many)
         for most in (0, 1, there, there + 1, 10**6):
             assert world.store.runs.count_runs(statuses, most) == min(there, most)
@@ -136,16 +155,26 @@ def runs_are_counted_by_hour(world: World, many: list[RunRow]) -> None:
 
 
 def the_ends_of_a_crawler_are_counted(world: World, many: list[RunRow]) -> None:
-    for since in (START - CLOCK_SLACK, *(row.created_at + timedelta(microseconds=1) for row in many[::7])):
+    for since in (
+        START - CLOCK_SLACK,
+        *(row.created_at + timedelta(microseconds=1) for row in many[::7]),
+    ):
         mine = [row for row in many if row.crawler == "services" and row.created_at >= since]
         failed = [row for row in mine if row.status is RunStatus.FAILED]
-        told = Counter((row.outcome, row.ended_by) for row in failed if row.ended_by != EndedBy.PERSON)
+        told = Counter(
+            (row.outcome, row.ended_by) for row in failed if row.ended_by != EndedBy.PERSON
+        )
         found = world.store.runs.ends_of("services", since, 9)
-        assert (found.completed, found.failed) == (sum(row.status == "COMPLETED" for row in mine), len(failed))
+        assert (found.completed, found.failed) == (
+            sum(row.status == "COMPLETED" for row in mine),
+            len(failed),
+        )
         assert found.stopped == found.failed - told.total()
         assert Counter({(one.outcome, one.ended_by): runs for runs, one in found.failures}) == told
         for _, one in found.failures:
-            newest = next(row for row in failed if (row.outcome, row.ended_by) == (one.outcome, one.ended_by))
+            newest = next(
+                row for row in failed if (row.outcome, row.ended_by) == (one.outcome, one.ended_by)
+            )
             assert (one.run_id, one.cause) == (newest.run_id, newest.cause)
     assert world.store.runs.ends_of("services", START - CLOCK_SLACK, 0).failures == []
 
@@ -164,9 +193,16 @@ def what_live_runs_wait_for_is_counted_and_listed(world: World, many: list[RunRo
 
 
 def said(row: RunRow, *, old: bool) -> list[str]:
-    """What a search compares: everything among the newest runs, and of older ones what has an index."""
+    """What a search compares: everything among the newest runs, and of older ones what has an
+    index.
+    """
     tags, args = row.request["tags"], {} if old else row.request["args"]
-    texts = [row.crawler, row.flow_id or "", *tags, *(f"{name}={value}" for name, value in args.items())]  # type: ignore[attr-defined,misc]
+    texts = [
+        row.crawler,
+        row.flow_id or "",
+        *tags,
+        *(f"{name}={value}" for name, value in args.items()),
+    ]  # type: ignore[attr-defined,misc]
     return [text.rstrip().casefold() for text in texts]
 
 
@@ -174,14 +210,33 @@ def a_text_is_found_in_any_case(world: World, many: list[RunRow]) -> None:
     for window in (search.WINDOW, 7):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(search, "WINDOW", window)
-            for text in ("SERVICE", "site", "ZÜR", "flow-2", "f ?", "%", "_", "nobody", "1", "2", str(many[3].run_id)):
-                for wanted in ({}, {"status": ["COMPLETED", "FAILED"]}, {"crawler": "sitemap"}, {"tags": ["a b"]}):
+            for text in (
+                "SERVICE",
+                "site",
+                "ZÜR",
+                "flow-2",
+                "f ?",
+                "%",
+                "_",
+                "nobody",
+                "1",
+                "2",
+                str(many[3].run_id),
+            ):
+                for wanted in (
+                    {},
+                    {"status": ["COMPLETED", "FAILED"]},
+                    {"crawler": "sitemap"},
+                    {"tags": ["a b"]},
+                ):
                     fitting = [row for row in many if fits(row, wanted)]
                     expected = []
                     for n, row in enumerate(fitting):
                         number = str(row.run_id)
                         there = text in number if n < window else number.startswith(text)
-                        if there or any(text.casefold() in one for one in said(row, old=n >= window)):
+                        if there or any(
+                            text.casefold() in one for one in said(row, old=n >= window)
+                        ):
                             expected.append(row)
                     found, reach = world.store.runs.search_runs(text, limit=50, **wanted)
                     assert found == expected[:50], (window, text, wanted)
@@ -193,9 +248,9 @@ def pages_of_a_search_meet(world: World, many: list[RunRow]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(search, "WINDOW", 7)
         pages: list[RunRow] = []
-        while page := world.store.runs.search_runs("SERV", limit=4, before_run_id=pages[-1].run_id if pages else None)[
-            0
-        ]:
+        while page := world.store.runs.search_runs(
+            "SERV", limit=4, before_run_id=pages[-1].run_id if pages else None
+        )[0]:
             pages += page
     assert pages == [row for row in many if row.crawler == "services"]
 
@@ -206,9 +261,17 @@ def what_a_search_leaves_out_is_told(world: World, many: list[RunRow]) -> None:
         with limited("default"):  # flows have no index of one project
             assert world.store.runs.search_runs("nobody")[1].left == ["arguments", "flows"]
         patch.setattr(search, "FITTING_MAX", 1)
-        assert world.store.runs.search_runs("nightly", limit=50)[1].left == ["arguments", "some tags"]
+        assert world.store.runs.search_runs("nightly", limit=50)[1].left == [
+            "arguments",
+            "some tags",
+        ]
         patch.setattr(search, "VALUES_MAX", 1)
-        assert world.store.runs.search_runs("x")[1].left == ["arguments", "some crawlers", "some flows", "some tags"]
+        assert world.store.runs.search_runs("x")[1].left == [
+            "arguments",
+            "some crawlers",
+            "some flows",
+            "some tags",
+        ]
 
 
 def runs_are_put_in_order(world: World, many: list[RunRow]) -> None:
@@ -219,16 +282,28 @@ def runs_are_put_in_order(world: World, many: list[RunRow]) -> None:
         value = took if name == "took" else lambda row, name=name: getattr(row, name)
         known = [row for row in many if value(row) is not None]
         for sort, reverse in ((name, False), (f"-{name}", True)):
-            ordered = [*sorted(known, key=value, reverse=reverse), *(row for row in many if value(row) is None)]  # type: ignore[arg-type]
-            assert world.store.runs.search_runs(None, sort, offset=3, limit=20)[0] == ordered[3:23], sort
+            ordered = [
+                *sorted(known, key=value, reverse=reverse),
+                *(row for row in many if value(row) is None),
+            ]  # type: ignore[arg-type]
+            assert (
+                world.store.runs.search_runs(None, sort, offset=3, limit=20)[0] == ordered[3:23]
+            ), sort
             services = [row for row in ordered if row.crawler == "services"]
             assert world.store.runs.search_runs("SERV", sort, limit=20)[0] == services[:20], sort
 
 
 def found_runs_are_counted_and_values_known(world: World, many: list[RunRow]) -> None:
-    for wanted in ({}, {"status": ["COMPLETED", "FAILED"]}, {"tags": ["a b"], "crawler": "sitemap"}):
+    for wanted in (
+        {},
+        {"status": ["COMPLETED", "FAILED"]},
+        {"tags": ["a b"], "crawler": "sitemap"},
+    ):
         there = sum(fits(row, wanted) for row in many)
-        assert [world.store.runs.count_found(most, **wanted) for most in (3, 1_000)] == [min(there, 3), there]
+        assert [world.store.runs.count_found(most, **wanted) for most in (3, 1_000)] == [
+            min(there, 3),
+            there,
+        ]
     known = world.store.runs.known_values(99)
     assert known["crawler"] == sorted({row.crawler for row in many})
     assert set(known["flow_id"]) == {row.flow_id for row in many if row.flow_id}
@@ -242,13 +317,21 @@ def the_last_runs_of_each_crawler(world: World, many: list[RunRow]) -> None:
     many = [world.row(stopping), *many]
     assert many[0].status is RunStatus.STOPPING
     found = world.store.runs.recent_runs(["sitemap", "services", "services", "nobody"], 3)
-    expected = [row for name in ("services", "sitemap") for row in [r for r in many if r.crawler == name][:3]]
+    expected = [
+        row
+        for name in ("services", "sitemap")
+        for row in [r for r in many if r.crawler == name][:3]
+    ]
     assert [row.run_id for row in found] == sorted((row.run_id for row in expected), reverse=True)
     row = next(one for one in many if one.run_id == found[0].run_id)
-    assert all(getattr(row, name) == getattr(found[0], name) for name in RecentRun.__dataclass_fields__)
+    assert all(
+        getattr(row, name) == getattr(found[0], name) for name in RecentRun.__dataclass_fields__
+    )
     assert world.store.runs.recent_runs([], 3) == []
     brief = world.store.runs.brief_runs(3, crawler="services")
-    assert [one.run_id for one in brief] == [row.run_id for row in many if row.crawler == "services"][:3]
+    assert [one.run_id for one in brief] == [
+        row.run_id for row in many if row.crawler == "services"
+    ][:3]
     assert all(
         getattr(row, name) == getattr(brief[0], name)
         for row in many
@@ -256,7 +339,9 @@ def the_last_runs_of_each_crawler(world: World, many: list[RunRow]) -> None:
         for name in BriefRun.__dataclass_fields__
     )
     attention = world.store.runs.list_runs(attention=True, limit=99)
-    assert [one.run_id for one in world.store.runs.brief_runs(99, attention=True)] == [one.run_id for one in attention]
+    assert [one.run_id for one in world.store.runs.brief_runs(99, attention=True)] == [
+        one.run_id for one in attention
+    ]
 
 
 def test_many_runs_are_listed_as_in_a_list_of_our_own(world: World, many: list[RunRow]) -> None:
@@ -283,17 +368,24 @@ def test_tags_that_one_database_takes_for_the_same(world: World) -> None:
     assert world.store.runs.list_runs(tags=["A"]) == []
 
 
-# --- what needs attention ------------------------------------------------------------------------------------------
+# --- what needs attention -------------------------------------------------------------------------
 
 
 def test_what_needs_attention(world: World) -> None:
-    """Against a list of our own: of many runs of few kinds, some resumed, some ended by a person."""
+    """Against a list of our own: of many runs of few kinds, some resumed, some ended by a
+    person.
+    """
     chosen = random.Random(3)
     rows: dict[int, str] = {}
     work: dict[int, set[object]] = {}
     for n in range(40):
-        crawler, part, asked = chosen.choice(["a", "b"]), chosen.choice("12"), chosen.choice(["n", "m", None])
-        args = {"part": part if asked is None else str(n)}  # a schedule may be given other arguments
+        crawler, part, asked = (
+            chosen.choice(["a", "b"]),
+            chosen.choice("12"),
+            chosen.choice(["n", "m", None]),
+        )
+        # A schedule may be given other arguments.
+        args = {"part": part if asked is None else str(n)}
         due = START + timedelta(days=n)
         request_id = f"r{n}" if asked is None else due_request_id(asked, due)
         fence = world.deployed(request_id, crawler=crawler, args=args, requested_by=f"p{n}")
@@ -315,17 +407,24 @@ def test_what_needs_attention(world: World) -> None:
     expected = [
         run_id
         for run_id, end in sorted(rows.items(), reverse=True)
-        if end == "FAILED" and not any(later > run_id and work[later] & work[run_id] for later in good)
+        if end == "FAILED"
+        and not any(later > run_id and work[later] & work[run_id] for later in good)
     ]
-    assert 3 < len(expected) < sum(end == "FAILED" for end in rows.values()), "some are followed, some are not"
+    assert 3 < len(expected) < sum(end == "FAILED" for end in rows.values()), (
+        "some are followed, some are not"
+    )
     found = world.store.runs.list_runs(attention=True)
     assert [one.run_id for one in found] == expected
     world.clock.forward(31 * 86_400)
     assert world.store.runs.list_runs(attention=True) == []
     assert world.store.runs.list_runs(attention=True, created_from=START) == found
     world.clock.forward(-31 * 86_400)
-    page = world.store.runs.list_runs(attention=True, crawler="a", limit=2, before_run_id=expected[0])
-    assert [one.run_id for one in page] == [one.run_id for one in found[1:] if one.crawler == "a"][:2]
+    page = world.store.runs.list_runs(
+        attention=True, crawler="a", limit=2, before_run_id=expected[0]
+    )
+    assert [one.run_id for one in page] == [one.run_id for one in found[1:] if one.crawler == "a"][
+        :2
+    ]
 
 
 def test_work_is_what_is_crawled_and_not_who_asked(world: World) -> None:
@@ -334,16 +433,29 @@ def test_work_is_what_is_crawled_and_not_who_asked(world: World) -> None:
         world.finish(fence, failed=[0])
 
     for n, tasks in enumerate([None, 1, 2]):
-        failed(f"r{n}", tasks=tasks, args={"a": "1"}, tags=["x"], requested_by="ann", trigger=Trigger.SCHEDULED)
+        failed(
+            f"r{n}",
+            tasks=tasks,
+            args={"a": "1"},
+            tags=["x"],
+            requested_by="ann",
+            trigger=Trigger.SCHEDULED,
+        )
     again = world.deployed("again", tasks=2, args={"a": "1"}, requested_by="bob", priority=5)
-    assert len(world.store.runs.list_runs(attention=True)) == 3, "a run that executes has done nothing well yet"
+    assert len(world.store.runs.list_runs(attention=True)) == 3, (
+        "a run that executes has done nothing well yet"
+    )
     world.execute(again)
     world.finish(again)
     assert [row.request_id for row in world.store.runs.list_runs(attention=True)] == ["r1", "r0"]
 
 
 def test_runs_that_lack_fields_need_attention_until_a_later_one_of_their_work(world: World) -> None:
-    good, less, expected = Coverage(10, {"price": 1.0}), Coverage(10, {"price": 0.5}), ExpectedCoverage({"price": 0.9})
+    good, less, expected = (
+        Coverage(10, {"price": 1.0}),
+        Coverage(10, {"price": 0.5}),
+        ExpectedCoverage({"price": 0.9}),
+    )
     for n in range(3):
         world.brings(f"good-{n}", good, expected=expected)
     failed = world.executing("failed", args={"a": "2"})
@@ -351,27 +463,46 @@ def test_runs_that_lack_fields_need_attention_until_a_later_one_of_their_work(wo
     for n, part in enumerate("112"):
         world.brings(f"less-{n}", less, expected=expected, args={"part": part})
     rows = world.store.runs.list_runs(attention=True)
-    assert [row.request_id for row in rows] == ["less-2", "less-1", "less-0", "failed"], "a poor run resolves nothing"
-    assert [row.request_id for row in world.store.runs.list_runs(attention=True, limit=2)] == ["less-2", "less-1"]
-    assert {row.outcome for row in world.store.runs.list_runs(attention=True, status=["COMPLETED"])} == {"coverage"}
+    assert [row.request_id for row in rows] == ["less-2", "less-1", "less-0", "failed"], (
+        "a poor run resolves nothing"
+    )
+    assert [row.request_id for row in world.store.runs.list_runs(attention=True, limit=2)] == [
+        "less-2",
+        "less-1",
+    ]
+    assert {
+        row.outcome for row in world.store.runs.list_runs(attention=True, status=["COMPLETED"])
+    } == {"coverage"}
     assert world.store.runs.list_runs(attention=True, status=["FAILED"]) == rows[3:]
     world.brings("again", good, expected=expected, args={"part": "2"})
-    assert [row.request_id for row in world.store.runs.list_runs(attention=True)] == ["less-1", "less-0", "failed"]
+    assert [row.request_id for row in world.store.runs.list_runs(attention=True)] == [
+        "less-1",
+        "less-0",
+        "failed",
+    ]
 
 
-# --- deliveries -------------------------------------------------------------------------------------------------
+# --- deliveries -----------------------------------------------------------------------------------
 
 
 def test_deliveries_of_a_run(world: World) -> None:
     fence = world.deployed()
     other = world.deployed("r2")
-    started = world.store.events.append_event(fence, "run.started", f"{fence.run}/1/run.started", {})
+    started = world.store.events.append_event(
+        fence, "run.started", f"{fence.run}/1/run.started", {}
+    )
     world.execute(fence)
     world.finish(fence)
     world.finish(other)
     ended = world.store.events.find_event(f"{fence.run}/1/run.ended")
     assert ended is not None
-    nobody: dict[str, object] = {"sink": None, "error": None, "delivered_at": None, "status": "pending", "tries": 0}
+    nobody: dict[str, object] = {
+        "sink": None,
+        "error": None,
+        "delivered_at": None,
+        "status": "pending",
+        "tries": 0,
+    }
     start = {"seq": started.seq, "type": "run.started", "attempt": 1}
     end = {"seq": ended.seq, "type": "run.ended", "attempt": 1}
     assert world.store.events.deliveries(fence.run_id) == [start | nobody, end | nobody]
@@ -384,7 +515,14 @@ def test_deliveries_of_a_run(world: World) -> None:
     world.store.events.record_delivery(ended.seq, "pusher", None)
     done = {"status": "delivered", "error": None, "delivered_at": world.clock.now}
     assert world.store.events.deliveries(fence.run_id) == [
-        start | {"sink": "pusher", "status": "failed", "tries": 2, "error": "refused again", "delivered_at": None},
+        start
+        | {
+            "sink": "pusher",
+            "status": "failed",
+            "tries": 2,
+            "error": "refused again",
+            "delivered_at": None,
+        },
         end | done | {"sink": "events", "tries": 2},
         end | done | {"sink": "pusher", "tries": 1},
     ]
@@ -397,8 +535,14 @@ def test_deliveries_of_a_run(world: World) -> None:
 
 def test_a_change_that_was_pushed_is_shown(world: World) -> None:
     fence = world.run()
-    assert world.store.events.deliveries(fence.run_id) == world.store.events.deliveries(fence.run_id + 1000) == []
-    [changed] = [event for event in world.store.events.events_after(0) if event.type == "run.changed"]
+    assert (
+        world.store.events.deliveries(fence.run_id)
+        == world.store.events.deliveries(fence.run_id + 1000)
+        == []
+    )
+    [changed] = [
+        event for event in world.store.events.events_after(0) if event.type == "run.changed"
+    ]
     world.store.events.record_delivery(changed.seq, "pusher", "hung")
     [shown] = world.store.events.deliveries(fence.run_id)
     assert (shown["type"], shown["status"], shown["error"]) == ("run.changed", "failed", "hung")
@@ -427,7 +571,11 @@ def test_deliveries_of_mere_news_can_be_left_out(world: World) -> None:
     assert news.type == "run.changed"
     kept = world.store.events.append_event(fence, "told", "told", {})
     world.store.events.record_delivery(news.seq, "pusher", "refused")
-    assert [row["seq"] for row in world.store.events.deliveries(fence.run_id)] == [news.seq, kept.seq]
-    assert [(row["seq"], row["status"]) for row in world.store.events.deliveries(fence.run_id, keyed=True)] == [
-        (kept.seq, "pending")
+    assert [row["seq"] for row in world.store.events.deliveries(fence.run_id)] == [
+        news.seq,
+        kept.seq,
     ]
+    assert [
+        (row["seq"], row["status"])
+        for row in world.store.events.deliveries(fence.run_id, keyed=True)
+    ] == [(kept.seq, "pending")]

@@ -22,7 +22,11 @@ from crawler_lifecycle.domain.errors import (
     RunIsLive,
     RunNotFound,
 )
-from crawler_lifecycle.domain.names import EVENT_MANAGER_CHANGED, EVENT_MANAGER_ENDED, manager_subject
+from crawler_lifecycle.domain.names import (
+    EVENT_MANAGER_CHANGED,
+    EVENT_MANAGER_ENDED,
+    manager_subject,
+)
 from crawler_lifecycle.domain.projects import limited
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.features.managers.domain.manager import (
@@ -59,7 +63,12 @@ def test_a_start_that_is_repeated_is_one_manager(world: World) -> None:
     assert row.status is RunStatus.INITIALIZING
     again, second = managers.reserve_manager(NEW)
     assert not second
-    assert again == row == managers.find_manager(NAME, NEW.flow_id) == managers.get_manager(row.manager_id)
+    assert (
+        again
+        == row
+        == managers.find_manager(NAME, NEW.flow_id)
+        == managers.get_manager(row.manager_id)
+    )
     with pytest.raises(DuplicateRequest, match="another plan or other options"):
         managers.reserve_manager(replace(NEW, options={}))
     other, new = managers.reserve_manager(replace(NEW, flow_id="flow-2"))
@@ -72,7 +81,9 @@ def test_a_start_that_is_repeated_is_one_manager(world: World) -> None:
     assert managers.find_manager(NAME, "x") is managers.find_manager(None, "x") is None
 
 
-def test_managers_are_found_by_a_text_put_in_order_and_counted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_managers_are_found_by_a_text_put_in_order_and_counted(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     managers = world.store.managers
 
     def found(text: str | None, sort: str | None = None, **wanted: Any) -> list[int]:
@@ -80,7 +91,13 @@ def test_managers_are_found_by_a_text_put_in_order_and_counted(world: World, mon
 
     first, second, third = (
         managers.reserve_manager(
-            replace(NEW, name=name, flow_id=f"Flow {n}", tags=[f"Ö{n}"], options={"argv": ["plain", f"--shop={n}%"]})
+            replace(
+                NEW,
+                name=name,
+                flow_id=f"Flow {n}",
+                tags=[f"Ö{n}"],
+                options={"argv": ["plain", f"--shop={n}%"]},
+            )
         )[0].manager_id
         for n, name in enumerate(("beta", "alpha", "Gamma"))
     )
@@ -94,8 +111,16 @@ def test_managers_are_found_by_a_text_put_in_order_and_counted(world: World, mon
         assert found(text) == ids, text
     assert found("shop", states=["INITIALIZING"], limit=1) == [third]
     for sort, ids in {
-        **{"name": [third, second, first], "-name": [first, second, third], "-wait": [second, third, first]},
-        **{"outcome": [third, second, first], "-flow_id": [third, second, first], "live": [third, second, first]},
+        **{
+            "name": [third, second, first],
+            "-name": [first, second, third],
+            "-wait": [second, third, first],
+        },
+        **{
+            "outcome": [third, second, first],
+            "-flow_id": [third, second, first],
+            "live": [third, second, first],
+        },
     }.items():
         assert found(None, sort) == ids, sort
     assert found("shop", "name", offset=1, limit=1) == [second]
@@ -192,7 +217,9 @@ def test_identical_yields_are_one_job_in_one_page_and_across_pages(managed: Mana
     assert managers.known_identities(managed.id, {*known, job(5).identity}) == known
     same = job(1, tags=["x"], units=3, job_settings={"A": "1"}, project_id="9")
     managed.add(same, job(6))
-    assert len(managed.jobs()) == 5, "S-54, S-56: units, tags, settings and project make no other job"
+    assert len(managed.jobs()) == 5, (
+        "S-54, S-56: units, tags, settings and project make no other job"
+    )
 
 
 # --- cycles
@@ -204,11 +231,21 @@ def test_a_job_from_the_source_to_its_end(managed: Managed) -> None:
     done = managed.pick(2)
     assert (done.starting, done.live, done.dropped) == (2, 2, 0)
     facts = managers.facts(managed.fence, 10)
-    assert (facts.live, facts.buffered, facts.next_seq, facts.live_by_spider) == (2, 1, 3, {"services": 2})
-    assert [one.key for one in managers.starting_jobs(managed.fence)] == [f"manager/{managed.id}/{n}" for n in (1, 2)]
+    assert (facts.live, facts.buffered, facts.next_seq, facts.live_by_spider) == (
+        2,
+        1,
+        3,
+        {"services": 2},
+    )
+    assert [one.key for one in managers.starting_jobs(managed.fence)] == [
+        f"manager/{managed.id}/{n}" for n in (1, 2)
+    ]
     first, second = managed.begin()
     assert managers.starting_jobs(managed.fence) == []
-    assert [one.key for one in managers.live_jobs(managed.id)] == [str(first.run_id), str(second.run_id)]
+    assert [one.key for one in managers.live_jobs(managed.id)] == [
+        str(first.run_id),
+        str(second.run_id),
+    ]
     assert [run.run_id for run in managers.live_runs(managed.id)] == [first.run_id, second.run_id]
     assert [run.run_id for run in managers.live_runs(managed.id, first.run_id)] == [second.run_id]
     world.clock.forward(5)
@@ -217,7 +254,11 @@ def test_a_job_from_the_source_to_its_end(managed: Managed) -> None:
     [end] = facts.ended
     expected = (str(second.run_id), 1, True, "failed", True)
     assert (end.live.key, end.attempt, end.bad, end.outcome, end.retryable) == expected
-    assert (end.metadata["state"], end.metadata["spider_args"], end.metadata["items"]) == ("finished", {"n": "2"}, 5)
+    assert (end.metadata["state"], end.metadata["spider_args"], end.metadata["items"]) == (
+        "finished",
+        {"n": "2"},
+        5,
+    )
     assert facts.live == 1, "its own slot is free in this cycle"
     assert managed.handle() == [second.run_id]
     assert managers.facts(managed.fence, 10).ended == []
@@ -228,7 +269,9 @@ def test_a_job_from_the_source_to_its_end(managed: Managed) -> None:
 
 @pytest.mark.parametrize("tasks", [1, 2])
 @pytest.mark.parametrize("final", [True, False])
-def test_an_exit_code_that_is_final_is_not_retried(managed: Managed, tasks: int, final: bool) -> None:
+def test_an_exit_code_that_is_final_is_not_retried(
+    managed: Managed, tasks: int, final: bool
+) -> None:
     world, managers = managed.world, managed.world.store.managers
     [fence] = managed.executing([1], 1, exhausted=True)
     if tasks > 1:
@@ -257,7 +300,9 @@ def test_hooks_of_an_end_are_committed_once(managed: Managed) -> None:
     assert before[0].counts.good == 1
 
 
-def test_a_run_that_a_person_resumed_holds_its_slot_again_and_its_hooks_run_for_that_end(managed: Managed) -> None:
+def test_a_run_that_a_person_resumed_holds_its_slot_again_and_its_hooks_run_for_that_end(
+    managed: Managed,
+) -> None:
     world, managers = managed.world, managed.world.store.managers
     [fence] = managed.executing([1], 1, exhausted=True)
     world.finish(fence, failed=[0])
@@ -275,7 +320,9 @@ def test_a_run_that_a_person_resumed_holds_its_slot_again_and_its_hooks_run_for_
     managed.check_counters()
 
 
-def test_a_run_that_was_resumed_between_the_facts_and_the_commit_keeps_its_slot(managed: Managed) -> None:
+def test_a_run_that_was_resumed_between_the_facts_and_the_commit_keeps_its_slot(
+    managed: Managed,
+) -> None:
     world, managers = managed.world, managed.world.store.managers
     [fence] = managed.executing([1], 1, exhausted=True)
     world.finish(fence, failed=[0])
@@ -320,18 +367,35 @@ def test_a_retry_keeps_its_number_and_is_made_once(managed: Managed) -> None:
     managed.pick(1)
     late = managed.world.clock.now + timedelta(seconds=60)
     retry = AddedJob(
-        -1, job(1, tags=["RETRIED_FROM=5"]), unique=False, seq=1, retry=1, retry_of="5", not_before=late.timestamp()
+        -1,
+        job(1, tags=["RETRIED_FROM=5"]),
+        unique=False,
+        seq=1,
+        retry=1,
+        retry_of="5",
+        not_before=late.timestamp(),
     )
     managed.commit(added=[retry])
     managed.commit(added=[retry])
     [waits] = managers.waiting_jobs(managed.id, JobState.QUEUED)
-    assert (waits.seq, waits.retry, waits.retry_of, waits.not_before) == (1, 1, "5", late.timestamp())
+    assert (waits.seq, waits.retry, waits.retry_of, waits.not_before) == (
+        1,
+        1,
+        "5",
+        late.timestamp(),
+    )
     with pytest.raises(InvalidRequest):
         managed.commit(picked=[PickedJob(waits.item_id, 2, waits.job)])
     [other] = managers.waiting_jobs(managed.id, JobState.BUFFERED)
-    managed.commit(picked=[PickedJob(waits.item_id, 1, waits.job), PickedJob(other.item_id, 2, other.job)])
+    managed.commit(
+        picked=[PickedJob(waits.item_id, 1, waits.job), PickedJob(other.item_id, 2, other.job)]
+    )
     keys = [one.key for one in managers.starting_jobs(managed.fence)]
-    assert keys == [f"manager/{managed.id}/1", f"manager/{managed.id}/2", f"manager/{managed.id}/1.r1"]
+    assert keys == [
+        f"manager/{managed.id}/1",
+        f"manager/{managed.id}/2",
+        f"manager/{managed.id}/1.r1",
+    ]
     counts = managed.row.counts
     assert (counts.scheduled, counts.retried) == (2, 1)
     managed.check_counters()
@@ -342,7 +406,9 @@ def test_a_process_out_of_control_changes_nothing(managed: Managed) -> None:
     before = managed.row, managed.jobs()
     for decision in NONSENSE:
         with pytest.raises(InvalidRequest):
-            managed.world.store.managers.commit_decision(managed.fence, replace(decision, close_reason="x"))
+            managed.world.store.managers.commit_decision(
+                managed.fence, replace(decision, close_reason="x")
+            )
         assert (managed.row, managed.jobs()) == before
 
 
@@ -379,7 +445,9 @@ def test_added_and_picked_at_once_in_the_order_of_the_picks(managed: Managed) ->
     done = managed.commit(added=added, picked=picks)
     assert (done.starting, done.dropped) == (4, 1)
     told = {one.seq: one.job.spider_args["n"] for one in managers.live_jobs(managed.id)}
-    assert told == {1: "1", 2: "4", 4: "2", 5: "4"}, "the job that is known already consumed its number"
+    assert told == {1: "1", 2: "4", 4: "2", 5: "4"}, (
+        "the job that is known already consumed its number"
+    )
     assert [one.job for one in managers.waiting_jobs(managed.id, JobState.QUEUED)] == [job(3)]
     facts = managers.facts(managed.fence, 0)
     assert (facts.next_seq, facts.live_by_key, facts.queued) == (6, {"d": 1}, 1)
@@ -399,12 +467,22 @@ def test_delayed_jobs_wait_by_themselves(managed: Managed) -> None:
 
 def test_what_a_class_says_of_itself_is_kept(managed: Managed) -> None:
     managed.commit(
-        flow_tags=["b", "a"], state={"n": 1}, stats={"x/total": 2.5}, close_reason="odd", waiting="cap", over=True
+        flow_tags=["b", "a"],
+        state={"n": 1},
+        stats={"x/total": 2.5},
+        close_reason="odd",
+        waiting="cap",
+        over=True,
     )
     managed.commit(flow_tags=["a", "c"], stats={"x/total": 3.5}, close_reason="odd", waiting=None)
     row = managed.row
     assert row.flow_tags == ["b", "a", "c"]
-    assert (row.tags, row.state, row.stats, row.close_reason) == (["a", "b", "c"], {"n": 1}, {"x/total": 3.5}, "odd")
+    assert (row.tags, row.state, row.stats, row.close_reason) == (
+        ["a", "b", "c"],
+        {"n": 1},
+        {"x/total": 3.5},
+        "odd",
+    )
     assert row.over
     assert row.waiting_for is None
     managed.world.store.managers.note_error(managed.fence, "position 5: no dict", "error")
@@ -415,14 +493,20 @@ def test_a_page_that_stops_the_source_says_why_until_the_next_pass(managed: Mana
     managers = managed.world.store.managers
     managers.add_page(managed.fence, page([1]))
     managers.add_page(managed.fence, Page([], 1, error="position 2: no dict; mend it"))
-    assert managers.facts(managed.fence, 0).source_error == managed.row.source_error == "position 2: no dict; mend it"
+    assert (
+        managers.facts(managed.fence, 0).source_error
+        == managed.row.source_error
+        == "position 2: no dict; mend it"
+    )
     assert managers.add_page(managed.fence, Page([], 0, exhausted=True)) == 1
     assert managed.row.source_error is not None
     assert managers.new_generation(managed.fence, "f2", 0).source_error is None
 
 
 def test_a_number_that_is_taken_without_a_slot(managed: Managed) -> None:
-    """``schedule_spider_with_jobargs`` while the window is full: the number is used up, and the job waits with it."""
+    """``schedule_spider_with_jobargs`` while the window is full: the number is used up, and the job
+    waits with it.
+    """
     managers = managed.world.store.managers
     managed.commit(
         added=[AddedJob(-1, job(1), unique=False), AddedJob(-2, job(1), unique=False, seq=2)],
@@ -444,32 +528,61 @@ def test_jobs_as_scrapy_cloud_has_them(managed: Managed) -> None:
     managed.pick(4, JobState.QUEUED)
     [one, *_] = managers.starting_jobs(managed.fence)
     before = managers.job_metadata(managed.id, one.key)
-    assert (before["state"], before["key"], before["spider_args"]) == ("pending", one.key, {"n": "1"})
+    assert (before["state"], before["key"], before["spider_args"]) == (
+        "pending",
+        one.key,
+        {"n": "1"},
+    )
     runs = managed.begin()
     for fence in runs[:3]:
         world.clock.forward(10)
         world.finish(fence)
     told = managers.job_metadata(managed.id, one.key)
     assert told == managers.job_metadata(managed.id, str(runs[0].run_id))
-    assert (told["state"], told["close_reason"], told["units"], told["project_id"]) == ("finished", "finished", 2, "7")
-    assert (told["key"], told["items"], told["scrapystats"]["item_scraped_count"]) == (str(runs[0].run_id), 5, 5)
+    assert (told["state"], told["close_reason"], told["units"], told["project_id"]) == (
+        "finished",
+        "finished",
+        2,
+        "7",
+    )
+    assert (told["key"], told["items"], told["scrapystats"]["item_scraped_count"]) == (
+        str(runs[0].run_id),
+        5,
+        5,
+    )
     stranger = world.run("stranger")
     assert (managers.job_metadata(managed.id, "stranger") or {})["key"] == str(stranger.run_id)
-    for key in ("", "0", "99999", "x" * 500, f"manager/{managed.id}/9", f"manager/{managed.id}/1.r", "9" * 30):
+    for key in (
+        "",
+        "0",
+        "99999",
+        "x" * 500,
+        f"manager/{managed.id}/9",
+        f"manager/{managed.id}/1.r",
+        "9" * 30,
+    ):
         assert managers.job_metadata(managed.id, key) is None
     ended = [str(fence.run_id) for fence in reversed(runs[:3])]
     found, after = managers.owned_jobs(managed.id, ["finished"])
     assert ([one["key"] for one in found], after) == (ended, None)
     keys, after = list[str](), None
     while True:
-        found, after = managers.owned_jobs(managed.id, ["finished", "running", "pending"], after=after, limit=1)
+        found, after = managers.owned_jobs(
+            managed.id, ["finished", "running", "pending"], after=after, limit=1
+        )
         keys += [one["key"] for one in found]
         if after is None:
             break
     assert keys == [str(runs[3].run_id), *ended]
-    assert [one["key"] for one in managers.owned_jobs(managed.id, ["finished"], spider="other")[0]] == ended[:1]
-    assert [one["key"] for one in managers.owned_jobs(managed.id, ["finished"], project_id="7")[0]] == ended[2:]
-    other = Managed.begun(world, replace(NEW, flow_id="flow-2"), Owner("manager/shops/flow-2", "chain-x"))
+    assert [
+        one["key"] for one in managers.owned_jobs(managed.id, ["finished"], spider="other")[0]
+    ] == ended[:1]
+    assert [
+        one["key"] for one in managers.owned_jobs(managed.id, ["finished"], project_id="7")[0]
+    ] == ended[2:]
+    other = Managed.begun(
+        world, replace(NEW, flow_id="flow-2"), Owner("manager/shops/flow-2", "chain-x")
+    )
     assert managers.owned_jobs(other.id, ["finished"])[0] == []
     assert len(managers.owned_jobs(other.id, ["finished"], all_flows=True)[0]) == 3
     for odd in ("live", "ended:x:1", "live:x", "odd:1"):
@@ -480,7 +593,10 @@ def test_jobs_as_scrapy_cloud_has_them(managed: Managed) -> None:
 
 
 def test_no_commit_goes_above_the_cap_whatever_a_person_does_meanwhile(managed: Managed) -> None:
-    """The class has a cap of 3. Between its facts and its commit runs are resumed, and the cap is set."""
+    """The class has a cap of 3.
+
+    Between its facts and its commit runs are resumed, and the cap is set.
+    """
     world, managers, chosen = managed.world, managed.world.store.managers, random.Random(1)
     cap, live, over, number = 3, dict[int, Fence](), list[Fence](), count(1000)
     managers.add_page(managed.fence, page(range(40), exhausted=True))
@@ -489,15 +605,21 @@ def test_no_commit_goes_above_the_cap_whatever_a_person_does_meanwhile(managed: 
         chosen.shuffle(over)
         for _ in range(min(len(over), chosen.choice([0, 0, 1, 2]))):
             ended = over.pop()
-            again = world.resume(ended, Owner(f"crawl/{ended.run_id}", f"chain-{next(number)}"), rerun=True)
+            again = world.resume(
+                ended, Owner(f"crawl/{ended.run_id}", f"chain-{next(number)}"), rerun=True
+            )
             world.begin(again)
             live[again.run_id] = again
         if chosen.random() < 0.2:
             cap = managers.steer_manager(managed.id, cap=chosen.randrange(1, 6)).cap or 0
         free = max((facts.cap or 3) - facts.live, 0)
         waiting = managers.waiting_jobs(managed.id, JobState.BUFFERED, limit=free)
-        picks = [PickedJob(one.item_id, n, one.job) for n, one in enumerate(waiting, facts.next_seq)]
-        done = managed.commit(hooked=[HookReport(e.live.item_id, e.attempt, e.bad) for e in facts.ended], picked=picks)
+        picks = [
+            PickedJob(one.item_id, n, one.job) for n, one in enumerate(waiting, facts.next_seq)
+        ]
+        done = managed.commit(
+            hooked=[HookReport(e.live.item_id, e.attempt, e.bad) for e in facts.ended], picked=picks
+        )
         taken = len(picks) - done.dropped
         assert taken == 0 or len(live) + taken <= cap
         live |= {fence.run_id: fence for fence in managed.begin()}
@@ -513,7 +635,9 @@ def test_no_commit_goes_above_the_cap_whatever_a_person_does_meanwhile(managed: 
 
 
 def test_any_cycles_in_any_order_agree_with_a_plain_model(managed: Managed) -> None:
-    """Pages with repetitions, ``add_job``, picks, ends, and decisions that come twice: every job once."""
+    """Pages with repetitions, ``add_job``, picks, ends, and decisions that come twice: every job
+    once.
+    """
     world, managers, chosen = managed.world, managed.world.store.managers, random.Random(1)
     order: list[int] = []  # numbers of jobs, in the order in which they became known
     yielded, live = 0, dict[int, Fence]()
@@ -528,7 +652,11 @@ def test_any_cycles_in_any_order_agree_with_a_plain_model(managed: Managed) -> N
             managed.add(*(job(n) for n in numbers))
         else:
             for _ in range(2):
-                managers.add_jobs(managed.id, [job(n) for n in numbers], f"p{len(order)}-{yielded}-{world.clock.now}")
+                managers.add_jobs(
+                    managed.id,
+                    [job(n) for n in numbers],
+                    f"p{len(order)}-{yielded}-{world.clock.now}",
+                )
             world.clock.forward(1)
         order += [n for n in dict.fromkeys(numbers) if n not in order]
         managed.pick(chosen.randrange(3), chosen.choice([JobState.BUFFERED, JobState.QUEUED]))
@@ -536,7 +664,9 @@ def test_any_cycles_in_any_order_agree_with_a_plain_model(managed: Managed) -> N
         for run_id in chosen.sample(sorted(live), min(len(live), chosen.randrange(3))):
             world.finish(live.pop(run_id), failed=[0] if chosen.random() < 0.3 else [])
         facts = managers.facts(managed.fence, chosen.randrange(1, 4))
-        decision = Decision(hooked=[HookReport(end.live.item_id, end.attempt, end.bad) for end in facts.ended])
+        decision = Decision(
+            hooked=[HookReport(end.live.item_id, end.attempt, end.bad) for end in facts.ended]
+        )
         managers.commit_decision(managed.fence, decision)
         if decision.hooked:
             with pytest.raises(Overtaken):
@@ -568,7 +698,10 @@ def test_what_a_person_said_meanwhile_keeps_picks_back(managed: Managed, what: s
     elif what == "cap":
         assert managers.steer_manager(managed.id, cap=1).cap == 1
     else:
-        assert managers.record_manager_stop(managed.id, managed.world.stop()).status is RunStatus.STOPPING
+        assert (
+            managers.record_manager_stop(managed.id, managed.world.stop()).status
+            is RunStatus.STOPPING
+        )
     picks = [PickedJob(one.item_id, n, one.job) for n, one in enumerate(waiting, 1)]
     done = managed.commit(added=[AddedJob(-1, job(9))], picked=[*picks, PickedJob(-1, 3, job(9))])
     left = 1 if what == "cap" else 0
@@ -604,7 +737,12 @@ def test_a_resume_stays_sealed_and_a_new_start_has_more_to_give(managed: Managed
     managers.add_jobs(managed.id, [job(1)], None, seal=True)
     managers.end_manager(managed.fence, RunStatus.FAILED, "failed", "over")
     assert managers.claim_manager(managed.id, NEXT).sealed
-    managers.end_manager(replace(managed.fence, attempt=2, owner_run_id=NEXT.first_run_id), RunStatus.FAILED, "x", "y")
+    managers.end_manager(
+        replace(managed.fence, attempt=2, owner_run_id=NEXT.first_run_id),
+        RunStatus.FAILED,
+        "x",
+        "y",
+    )
     row, new = managers.reserve_manager(NEW)
     assert (row.sealed, new) == (False, False)
 
@@ -628,7 +766,11 @@ def test_a_stop_outlives_repeats_and_an_end_waits_for_the_runs(managed: Managed)
         managers.end_manager(managed.fence, RunStatus.FAILED, "cancelled", "Stopped by ann")
     world.finish(fence, failed=[0])
     ended = managers.end_manager(managed.fence, RunStatus.FAILED, "cancelled", "Stopped by ann")
-    assert (ended.status, ended.outcome, ended.ended_at) == (RunStatus.FAILED, "cancelled", world.clock.now)
+    assert (ended.status, ended.outcome, ended.ended_at) == (
+        RunStatus.FAILED,
+        "cancelled",
+        world.clock.now,
+    )
     assert managers.end_manager(managed.fence, RunStatus.COMPLETED, "x", "y") == ended
     assert managers.record_manager_stop(managed.id, world.stop()) == ended
     with pytest.raises(NotInThisState):
@@ -636,8 +778,14 @@ def test_a_stop_outlives_repeats_and_an_end_waits_for_the_runs(managed: Managed)
     managed.check_counters()
 
     resumed = Managed.claimed(world, managed.id, NEXT)
-    assert (resumed.row.attempt, resumed.row.status, resumed.row.stop) == (2, RunStatus.PROCESSING, None)
-    assert resumed.handle() == [fence.run_id], "S-D9: an end that came while nobody looked has its hooks"
+    assert (resumed.row.attempt, resumed.row.status, resumed.row.stop) == (
+        2,
+        RunStatus.PROCESSING,
+        None,
+    )
+    assert resumed.handle() == [fence.run_id], (
+        "S-D9: an end that came while nobody looked has its hooks"
+    )
     [waits] = managers.waiting_jobs(managed.id, JobState.QUEUED)
     assert waits.seq == 2, "what was picked and not begun keeps its number"
     assert resumed.pick(5, JobState.QUEUED).live == 1
@@ -664,10 +812,14 @@ def test_an_end_finds_the_run_of_a_job_that_nobody_had_noted(managed: Managed) -
     asked = request(parent=MINE.workflow_id)
     run, _ = world.store.initiation.reserve_run(asked, one.key)
     stranger, _ = world.store.initiation.reserve_run(asked, "of-somebody-else")
-    assert [row.run_id for row in managers.live_runs(managed.id)] == [run.run_id], "foreign runs are never touched"
+    assert [row.run_id for row in managers.live_runs(managed.id)] == [run.run_id], (
+        "foreign runs are never touched"
+    )
     with pytest.raises(NotInThisState, match=f"such as {run.run_id}"):
         managers.end_manager(managed.fence, RunStatus.COMPLETED, "finished", "done")
-    assert managers.end_manager(managed.fence, RunStatus.COMPLETED, "finished", "done", leave=True).status.terminal
+    assert managers.end_manager(
+        managed.fence, RunStatus.COMPLETED, "finished", "done", leave=True
+    ).status.terminal
     assert [one.run_id for one in managed.jobs(JobState.STARTED)] == [run.run_id]
     managed.check_counters()
     assert stranger.run_id != run.run_id
@@ -681,11 +833,15 @@ def test_a_job_has_ended_with_its_run_when_its_manager_has(managed: Managed, lea
     world.finish(first, failed=[0])
     if not leave:
         world.finish(second)
-    managers.end_manager(managed.fence, RunStatus.FAILED, "failed", "its code has changed", leave=leave)
+    managers.end_manager(
+        managed.fence, RunStatus.FAILED, "failed", "its code has changed", leave=leave
+    )
     [event] = [one for one in world.store.events.events_after(0) if one.type == EVENT_MANAGER_ENDED]
     assert event.body["jobs"].get("started", 0) == int(leave)
     managed.check_counters()
-    assert [one.run_id for one in managed.jobs(JobState.STARTED)] == ([second.run_id] if leave else [])
+    assert [one.run_id for one in managed.jobs(JobState.STARTED)] == (
+        [second.run_id] if leave else []
+    )
     if leave:
         world.finish(second)
     told = [(one.run_id, one.outcome) for one in managed.jobs(JobState.ENDED)]
@@ -724,15 +880,21 @@ def test_what_former_code_gave_and_nobody_began_is_forgotten(managed: Managed) -
     managed.add(job(5))
     managed.pick(1)
     managed.commit(delayed=[managers.waiting_jobs(managed.id, JobState.BUFFERED)[0].item_id])
-    assert managers.new_generation(managed.fence, "f1", 0).counts.by_state[JobState.BUFFERED] == 2, "the same code"
+    assert (
+        managers.new_generation(managed.fence, "f1", 0).counts.by_state[JobState.BUFFERED] == 2
+    ), "the same code"
     row = managers.new_generation(managed.fence, "f2", 0)
     managed.fence = replace(managed.fence, generation=row.generation)
     assert managed.counted() == {"queued": 1, "starting": 1}
-    assert managers.add_page(managed.fence, page([1, 4])) == 1, "what it gives again is new, unless it was begun"
+    assert managers.add_page(managed.fence, page([1, 4])) == 1, (
+        "what it gives again is new, unless it was begun"
+    )
     managed.check_counters()
 
 
-def test_a_resume_may_be_asked_for_differently_but_a_fresh_one_never_resumes(managed: Managed) -> None:
+def test_a_resume_may_be_asked_for_differently_but_a_fresh_one_never_resumes(
+    managed: Managed,
+) -> None:
     managers = managed.world.store.managers
     managers.end_manager(managed.fence, RunStatus.COMPLETED, "finished", "done")
     wanted = replace(NEW, options={"argv": []}, requested_by="bob")
@@ -750,7 +912,9 @@ def test_events_tell_of_every_change_and_once_of_the_end(managed: Managed) -> No
     managers.add_page(managed.fence, page([1], exhausted=True))
     managed.pick(1)
     managed.commit(waiting="full")
-    managers.job_started(managed.fence, managers.starting_jobs(managed.fence)[0].item_id, None, "no")
+    managers.job_started(
+        managed.fence, managers.starting_jobs(managed.fence)[0].item_id, None, "no"
+    )
     managed.handle()
     for _ in range(2):
         managers.end_manager(managed.fence, RunStatus.COMPLETED, "finished", "done")
@@ -773,7 +937,9 @@ def test_events_tell_of_every_change_and_once_of_the_end(managed: Managed) -> No
 
 def test_plans_are_those_that_workers_say_they_serve(world: World) -> None:
     plans = world.store.plans
-    one = PlanRow("shops:Shops", "manager", "shops", "Shops of the town", "f1", [{"name": "--units"}])
+    one = PlanRow(
+        "shops:Shops", "manager", "shops", "Shops of the town", "f1", [{"name": "--units"}]
+    )
     two = PlanRow("shops:Odd", "manager", None, "", "f1", [], "it has no name")
     now = world.clock.now
     plans.register_plans("w1", [one, two])
@@ -783,11 +949,15 @@ def test_plans_are_those_that_workers_say_they_serve(world: World) -> None:
     ]  # fmt: skip
     plans.register_plans("w1", [])
     found = plans.list_plans()
-    assert found == [replace(one, fingerprint="f2", seen_at=now)], "what nobody could use goes with who said so"
+    assert found == [replace(one, fingerprint="f2", seen_at=now)], (
+        "what nobody could use goes with who said so"
+    )
     assert plans.get_plan("shops:Shops") == found[0]
     assert plans.get_plan("SHOPS:shops") is None
     plans.register_plans("w2", [])
-    assert plans.list_plans() == [replace(one, fingerprint="f2")], "that it was there stays to be seen"
+    assert plans.list_plans() == [replace(one, fingerprint="f2")], (
+        "that it was there stays to be seen"
+    )
 
 
 def test_in_a_rollout_the_newer_code_is_told_from_its_first_word_on(world: World) -> None:
@@ -830,15 +1000,23 @@ def test_each_pool_has_modules_of_its_own(world: World) -> None:
 
 
 def test_what_counts_only_while_somebody_says_it_goes_with_whoever_said_it(world: World) -> None:
-    """That a module cannot be used, or is being read. Nobody comes who would clean up behind a worker that died."""
+    """That a module cannot be used, or is being read.
+
+    Nobody comes who would clean up behind a worker that died.
+    """
     plans = world.store.plans
     broken = PlanRow("shop.n", "module", None, "", "", error="ImportError: shop.n")
     reading = PlanRow("shop.m", PLAN_READING, None, "", "")
     good = PlanRow("shop.m", "module", None, "", "f1")
     plans.register_plans("w1", [broken, reading])
-    assert [(row.plan, row.kind) for row in plans.list_plans()] == [("shop.m", "reading"), ("shop.n", "module")]
+    assert [(row.plan, row.kind) for row in plans.list_plans()] == [
+        ("shop.m", "reading"),
+        ("shop.n", "module"),
+    ]
     plans.register_plans("w2", [good])
-    assert [row.kind for row in plans.list_plans()] == ["module", "module"], "who serves it goes before who reads it"
+    assert [row.kind for row in plans.list_plans()] == ["module", "module"], (
+        "who serves it goes before who reads it"
+    )
     world.clock.now += timedelta(seconds=HEARD_S + 1)
     assert [(row.plan, row.kind) for row in plans.list_plans()] == [("shop.m", "module")]
     plans.register_plans("w3", [reading])
@@ -850,7 +1028,10 @@ def test_what_counts_only_while_somebody_says_it_goes_with_whoever_said_it(world
 
 def test_what_one_worker_cannot_use_does_not_hide_that_another_one_can(world: World) -> None:
     plans = world.store.plans
-    good, bad = PlanRow("shops:Shops", "manager", "shops", "", "f1"), PlanRow("shops:Shops", "manager", None, "", "")
+    good, bad = (
+        PlanRow("shops:Shops", "manager", "shops", "", "f1"),
+        PlanRow("shops:Shops", "manager", None, "", ""),
+    )
     bad = replace(bad, error="the new build has no such module")
     plans.register_plans("old", [good])
     plans.register_plans("new", [bad])
@@ -875,7 +1056,9 @@ def test_a_job_that_another_hand_spoilt_is_named_and_lists_go_on(managed: Manage
     first, second = managed.jobs()
     statement = "UPDATE manager_item SET params = :odd WHERE item_id = :id"
     managed.world.write(statement, odd='{"spider": 7}', id=first.item_id)
-    with pytest.raises(RowUnreadable, match=rf"item_id {first.item_id}, .*: params is .*spider of the job"):
+    with pytest.raises(
+        RowUnreadable, match=rf"item_id {first.item_id}, .*: params is .*spider of the job"
+    ):
         managers.waiting_jobs(managed.id, JobState.BUFFERED)
     told, whole = managed.jobs()
     assert told.job is None

@@ -19,7 +19,9 @@ def test_two_writers_at_once_make_every_job_once(world: World) -> None:
 
     def add(part: int) -> int:
         if part % 2:
-            return managers.add_jobs(managed.id, [job(n) for n in range(part, part + 20)], f"p{part}")
+            return managers.add_jobs(
+                managed.id, [job(n) for n in range(part, part + 20)], f"p{part}"
+            )
         managed.add(*(job(n) for n in range(part, part + 20)))
         return 0
 
@@ -31,11 +33,16 @@ def test_two_writers_at_once_make_every_job_once(world: World) -> None:
 
 
 def test_ten_managers_and_workers_at_once_never_wait_in_a_circle(world: World) -> None:
-    managers, plans = world.store.managers, [PlanRow(f"a:M{n}", "manager", "m", "", "f") for n in range(8)]
+    managers, plans = (
+        world.store.managers,
+        [PlanRow(f"a:M{n}", "manager", "m", "", "f") for n in range(8)],
+    )
 
     def live(n: int) -> Managed:
         flow = f"flow-{n}"
-        managed = Managed.begun(world, replace(NEW, flow_id=flow), Owner(manager_workflow_id(NAME, flow), f"chain-{n}"))
+        managed = Managed.begun(
+            world, replace(NEW, flow_id=flow), Owner(manager_workflow_id(NAME, flow), f"chain-{n}")
+        )
         for part in range(2):
             managers.add_page(managed.fence, page(range(12 * part, 12 * part + 12), 12 * part))
             managed.pick(4)

@@ -18,8 +18,13 @@ def test_a_note_counts_until_its_time_and_is_replaced_by_name(world: World, stor
     leave(LOGIN, "b", "1", now + timedelta(seconds=20))
     leave(LOGIN, "b", "2", now + timedelta(seconds=30))
     leave(SETTINGS, "a", "x" * 2000, now + timedelta(seconds=10))
-    found = [(note["name"], note["note"], note["ends_at"]) for note in store.notes.live_notes(LOGIN)]
-    assert found == [("a", "", now + timedelta(seconds=10)), ("b", "2", now + timedelta(seconds=30))]
+    found = [
+        (note["name"], note["note"], note["ends_at"]) for note in store.notes.live_notes(LOGIN)
+    ]
+    assert found == [
+        ("a", "", now + timedelta(seconds=10)),
+        ("b", "2", now + timedelta(seconds=30)),
+    ]
     world.clock.forward(10)
     assert [note["name"] for note in store.notes.live_notes(LOGIN)] == ["b"]
     assert store.notes.live_notes(SETTINGS) == []
@@ -32,13 +37,19 @@ def test_what_is_over_leaves_with_the_next_note(world: World, store: Store) -> N
     world.clock.forward(1)
     store.notes.leave_note(LOGIN, "b", "", now + timedelta(hours=1))
     world.clock.forward(-10)
-    assert [note["name"] for note in store.notes.live_notes(LOGIN)] == ["b"], "the other one is gone, and not hidden"
+    assert [note["name"] for note in store.notes.live_notes(LOGIN)] == ["b"], (
+        "the other one is gone, and not hidden"
+    )
 
 
 def test_many_leave_one_note_at_once(world: World, store: Store) -> None:
     ends_at = world.clock.now + timedelta(hours=1)
-    made = together(*(partial(store.notes.leave_note, LOGIN, "a", str(n), ends_at) for n in range(6)))
+    made = together(
+        *(partial(store.notes.leave_note, LOGIN, "a", str(n), ends_at) for n in range(6))
+    )
     assert made == [None] * 6
-    made = together(*(partial(store.notes.leave_note, LOGIN, str(n), "", ends_at) for n in range(6)))
+    made = together(
+        *(partial(store.notes.leave_note, LOGIN, str(n), "", ends_at) for n in range(6))
+    )
     assert made == [None] * 6
     assert len(store.notes.live_notes(LOGIN)) == 7

@@ -54,7 +54,9 @@ def test_a_stop_that_waits_for_its_proof_is_looked_at_as_well(world: World) -> N
 
 
 def test_runs_without_a_planned_look_count_from_the_last_change_of_their_row(world: World) -> None:
-    """Nobody owns the first, nothing of the second exists, the third waits for its start, the fourth is stopped."""
+    """Nobody owns the first, nothing of the second exists, the third waits for its start, the
+    fourth is stopped.
+    """
     reserved, _ = world.store.initiation.reserve_run(request(), "reserved")
     young, waits, stopped = world.run("young"), world.deployed("waits"), world.deployed("stopped")
     world.store.stops.record_stop(stopped.run_id, world.stop(), "s1")
@@ -63,8 +65,12 @@ def test_runs_without_a_planned_look_count_from_the_last_change_of_their_row(wor
     assert found(world) == []
     world.clock.forward(1)
     assert found(world) == all_of_them
-    assert not any(run.planned for run in world.store.overdue.overdue_runs(overdue_before(world.clock.now)))
-    assert world.store.overdue.overdue_looks(overdue_before(world.clock.now)).count == 0, "no look was planned"
+    assert not any(
+        run.planned for run in world.store.overdue.overdue_runs(overdue_before(world.clock.now))
+    )
+    assert world.store.overdue.overdue_looks(overdue_before(world.clock.now)).count == 0, (
+        "no look was planned"
+    )
     world.store.deployment.note_waiting(waits, "the quota")
     assert found(world) == [n for n in all_of_them if n != waits.run_id]
 
@@ -104,18 +110,29 @@ def test_a_run_tells_owner_state_and_last_look(world: World) -> None:
     targets = [world.store.wake_ups.wake_target(run_id) for run_id in asked]
     found = [target for target in targets if target is not None]
     assert [one.run.run_id for one in found] == asked
-    assert [one.workflow_id for one in found] == [OWNER.workflow_id] * 2 + [None] + [OWNER.workflow_id] * 2
+    assert [one.workflow_id for one in found] == [OWNER.workflow_id] * 2 + [None] + [
+        OWNER.workflow_id
+    ] * 2
     assert [one.ended for one in found] == [False, True, False, False, False]
-    assert [one.verified_at for one in found] == [looked_at, looked_at + timedelta(seconds=60), None, None, None]
+    assert [one.verified_at for one in found] == [
+        looked_at,
+        looked_at + timedelta(seconds=60),
+        None,
+        None,
+        None,
+    ]
     assert world.store.wake_ups.wake_target(999_999) is None
-    world.clock.forward(-66)  # the last look was by a clock that is 6 s ahead: what it saw is unknown
+    # The last look was by a clock that is 6 s ahead: what it saw is unknown.
+    world.clock.forward(-66)
     [state] = [world.store.wake_ups.wake_target(running.run_id)]
     assert state is not None
     assert state.verified_at is None
 
 
 def test_looks_without_the_workflow_keep_its_interval(world: World) -> None:
-    """While nobody orders looks, the run is due again after each of them, and nobody is told that it is overdue."""
+    """While nobody orders looks, the run is due again after each of them, and nobody is told that
+    it is overdue.
+    """
     fence = executing(world, "r1")
     store, minute = world.store, timedelta(minutes=1)
 
@@ -128,10 +145,16 @@ def test_looks_without_the_workflow_keep_its_interval(world: World) -> None:
         world.clock.forward(1.001)
         assert unverified() == [fence.run_id]
         tasks = store.looks.found_state(fence)
-        seen_now = [seen(task, Phase.EXECUTING, world.clock.now, uid=task.uid) for task in tasks.tasks]
-        store.looks.record_at_once(fence, Look(world.clock.now, 0.1, seen_now), [], "look", tasks, None)
+        seen_now = [
+            seen(task, Phase.EXECUTING, world.clock.now, uid=task.uid) for task in tasks.tasks
+        ]
+        store.looks.record_at_once(
+            fence, Look(world.clock.now, 0.1, seen_now), [], "look", tasks, None
+        )
         assert unverified() == []
         world.clock.forward(minute.total_seconds() - 1)
         assert unverified() == []
         assert store.overdue.overdue_looks(overdue_before(world.clock.now)).count == 0
-    assert found(world) == [fence.run_id], "the search for lost workflows still sees that its workflow is late"
+    assert found(world) == [fence.run_id], (
+        "the search for lost workflows still sees that its workflow is late"
+    )

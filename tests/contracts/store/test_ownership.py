@@ -18,7 +18,16 @@ from crawler_lifecycle.domain.errors import (
 from crawler_lifecycle.domain.run import ChildTask, Limits, RunRequest, RunStatus, StopIntent
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.ports.runs import Fence, Owner
-from tests.contracts.store.world import OTHER, OWNER, START, World, closed, never_asked, request, still_open
+from tests.contracts.store.world import (
+    OTHER,
+    OWNER,
+    START,
+    World,
+    closed,
+    never_asked,
+    request,
+    still_open,
+)
 
 
 def test_reserve_inserts_the_run_with_its_tasks(world: World) -> None:
@@ -51,7 +60,12 @@ def test_reserve_twice_answers_the_stored_row(world: World) -> None:
 def test_another_request_under_the_same_id_is_refused(world: World) -> None:
     world.store.initiation.reserve_run(request(), "r1")
     limits = Limits(start_check_s=7)
-    for different in (request(crawler="other"), request(args={"a": "1"}), request(2), request(limits=limits)):
+    for different in (
+        request(crawler="other"),
+        request(args={"a": "1"}),
+        request(2),
+        request(limits=limits),
+    ):
         with pytest.raises(DuplicateRequest, match="'r1'"):
             world.store.initiation.reserve_run(different, "r1")
         with pytest.raises(DuplicateRequest, match="'r1'"):
@@ -85,7 +99,13 @@ def test_a_new_run_that_cannot_be(world: World) -> None:
 def test_create_twice_by_the_same_owner(world: World) -> None:
     first = world.store.initiation.create_run(request(requested_by="ann"), "r1", OWNER)
     assert first == world.store.initiation.create_run(request(requested_by="ann"), "r1", OWNER)
-    assert (first.attempt, first.resumed, first.rerun, first.stop, first.multi) == (1, False, False, None, False)
+    assert (first.attempt, first.resumed, first.rerun, first.stop, first.multi) == (
+        1,
+        False,
+        False,
+        None,
+        False,
+    )
     assert first.request == replace(request(requested_by="ann"), request_id="r1")
     row = world.store.runs.find_run("r1")
     assert (row.owner_workflow_id, row.owner_run_id) == (OWNER.workflow_id, OWNER.first_run_id)
@@ -105,7 +125,11 @@ def test_claim_of_a_reserved_run_keeps_its_attempt(world: World) -> None:
     handle = world.store.initiation.claim_run(wanted, OWNER, never_asked)
     assert (handle.attempt, handle.resumed, handle.multi) == (1, False, True)
     expected = ("bob", [0.1], "services")
-    assert (handle.request.requested_by, handle.request.poll_minutes, handle.request.crawler) == expected
+    assert (
+        handle.request.requested_by,
+        handle.request.poll_minutes,
+        handle.request.crawler,
+    ) == expected
     assert world.store.initiation.claim_run(wanted, OWNER, never_asked) == handle
 
 
@@ -127,12 +151,27 @@ def test_claims_that_are_refused(world: World) -> None:
 def test_a_run_whose_owner_is_gone_is_taken_over(world: World) -> None:
     fence = world.executing(tasks=2)
     asked: list[Owner] = []
-    handle = world.store.initiation.claim_run(RunRequest(run_id=fence.run_id), OTHER, lambda o: bool(asked.append(o)))
+    handle = world.store.initiation.claim_run(
+        RunRequest(run_id=fence.run_id), OTHER, lambda o: bool(asked.append(o))
+    )
     assert asked == [OWNER]
-    assert (handle.attempt, handle.resumed, handle.rerun, handle.status) == (2, True, False, RunStatus.INITIALIZING)
-    assert world.store.initiation.claim_run(RunRequest(run_id=fence.run_id), OTHER, never_asked) == handle
+    assert (handle.attempt, handle.resumed, handle.rerun, handle.status) == (
+        2,
+        True,
+        False,
+        RunStatus.INITIALIZING,
+    )
+    assert (
+        world.store.initiation.claim_run(RunRequest(run_id=fence.run_id), OTHER, never_asked)
+        == handle
+    )
     last = world.store.runs.transitions(fence.run_id)[-1]
-    assert (last.from_status, last.to_status, last.source, last.attempt) == ("PROCESSING", "INITIALIZING", "resume", 2)
+    assert (last.from_status, last.to_status, last.source, last.attempt) == (
+        "PROCESSING",
+        "INITIALIZING",
+        "resume",
+        2,
+    )
     assert set(world.statuses(fence).values()) == {TaskStatus.RUNNING}
     with pytest.raises(Fenced):
         world.store.deployment.note_waiting(fence, "anything")
@@ -152,9 +191,20 @@ def test_resume_after_the_end_begins_clean(world: World) -> None:
     world.finish(fence, failed=[0])
     assert world.status(fence) is RunStatus.FAILED
     handle = world.store.initiation.claim_run(RunRequest(run_id=fence.run_id), OTHER, never_asked)
-    assert (handle.attempt, handle.resumed, handle.stop, handle.status) == (2, True, None, RunStatus.INITIALIZING)
+    assert (handle.attempt, handle.resumed, handle.stop, handle.status) == (
+        2,
+        True,
+        None,
+        RunStatus.INITIALIZING,
+    )
     row = world.row(fence)
-    assert (row.outcome, row.cause, row.ended_at, row.stop, row.stage) == (None, None, None, None, "initiation")
+    assert (row.outcome, row.cause, row.ended_at, row.stop, row.stage) == (
+        None,
+        None,
+        None,
+        None,
+        "initiation",
+    )
 
 
 def test_a_completed_run_needs_rerun(world: World) -> None:
@@ -171,13 +221,19 @@ def test_a_completed_run_needs_rerun(world: World) -> None:
 def test_a_rerun_that_was_lost_before_it_began_is_still_a_rerun(world: World) -> None:
     fence = world.deployed()
     world.finish(fence)
-    world.store.initiation.claim_run(RunRequest(run_id=fence.run_id, rerun=True), OTHER, never_asked)
+    world.store.initiation.claim_run(
+        RunRequest(run_id=fence.run_id, rerun=True), OTHER, never_asked
+    )
     third = Owner("third", "chain-3")
     handle = world.store.initiation.claim_run(RunRequest(run_id=fence.run_id), third, closed)
     assert (handle.attempt, handle.rerun) == (3, True)
-    world.store.deployment.requeue_ended(Fence(fence.run_id, 3, "chain-3", fence.run_uid), handle.rerun)
+    world.store.deployment.requeue_ended(
+        Fence(fence.run_id, 3, "chain-3", fence.run_uid), handle.rerun
+    )
     assert world.store.tasks.count_tasks(fence.run_id).by_status == {"QUEUED": 1}
-    handle = world.store.initiation.claim_run(RunRequest(run_id=fence.run_id), Owner("fourth", "chain-4"), closed)
+    handle = world.store.initiation.claim_run(
+        RunRequest(run_id=fence.run_id), Owner("fourth", "chain-4"), closed
+    )
     assert not handle.rerun
 
 
@@ -191,7 +247,9 @@ def test_a_run_that_changes_hands_while_its_owner_is_asked_about(world: World) -
             world.store.initiation.claim_run(RunRequest(run_id=fence.run_id), OTHER, closed)
         return False
 
-    handle = world.store.initiation.claim_run(RunRequest(run_id=fence.run_id), Owner("third", "chain-3"), steal)
+    handle = world.store.initiation.claim_run(
+        RunRequest(run_id=fence.run_id), Owner("third", "chain-3"), steal
+    )
     assert asked == ["chain-1", "chain-2"]
     assert handle.attempt == 3
 
@@ -201,7 +259,9 @@ def test_properties_are_kept_by_attempt(world: World) -> None:
     for value in ("one", "two", "two"):
         world.store.initiation.set_property(fence.run_id, 1, "workflow_id", value)
     world.store.initiation.set_property(fence.run_id, 2, "workflow_id", "three")
-    found = [(p["attempt"], p["name"], p["value"]) for p in world.store.runs.properties(fence.run_id)]
+    found = [
+        (p["attempt"], p["name"], p["value"]) for p in world.store.runs.properties(fence.run_id)
+    ]
     assert found == [(1, "workflow_id", "two"), (2, "workflow_id", "three")]
 
 
@@ -209,13 +269,17 @@ def test_runs_that_nobody_claimed(world: World) -> None:
     row, _ = world.store.initiation.reserve_run(request(), "r1")
     world.run("r2")
     later = world.clock.forward(60)
-    assert [r.run_id for r in world.store.sweep.unowned_runs(later - timedelta(seconds=30))] == [row.run_id]
+    assert [r.run_id for r in world.store.sweep.unowned_runs(later - timedelta(seconds=30))] == [
+        row.run_id
+    ]
     assert world.store.sweep.unowned_runs(row.created_at) == []
 
 
 def test_a_request_with_texts_of_the_world(world: World) -> None:
     text = "Ünïcödé 🕷 'quote' \\ % :name"
-    asked = RunRequest(crawler="services", args={text: text}, tasks=[ChildTask({"t": text})], requested_by=text)
+    asked = RunRequest(
+        crawler="services", args={text: text}, tasks=[ChildTask({"t": text})], requested_by=text
+    )
     handle = world.store.initiation.create_run(asked, f"id {text}", OWNER)
     assert handle.request.args == {text: text}
     found = world.store.runs.find_run(f"id {text}")

@@ -1,4 +1,6 @@
-"""Pools: caps are exact, the order holds, nobody waits for a run that does not come, and edited rows heal."""
+"""Pools: caps are exact, the order holds, nobody waits for a run that does not come, and edited
+rows heal.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,11 @@ def run(world: World, name: str, tasks: int = 1, **fields: Any) -> Fence:
 
 def ask(world: World, fence: Fence) -> int:
     """Ask for places, as a deployment does; how many tasks are offered."""
-    return len(world.store.deployment.offer_tasks(fence, 100, None, world.clock.now + timedelta(seconds=25))[0])
+    return len(
+        world.store.deployment.offer_tasks(
+            fence, 100, None, world.clock.now + timedelta(seconds=25)
+        )[0]
+    )
 
 
 def called(world: World) -> list[str]:
@@ -54,27 +60,47 @@ def test_a_cap_is_exact_whoever_asks_at_once(pooled: World) -> None:
     fences = {f"r{n}": run(pooled, f"r{n}", tasks=3, pool="five") for n in range(8)}
     with ThreadPoolExecutor(8) as threads:
         offered = Counter(
-            dict(zip(fences, threads.map(lambda fence: ask(pooled, fence), fences.values()), strict=True))
+            dict(
+                zip(
+                    fences,
+                    threads.map(lambda fence: ask(pooled, fence), fences.values()),
+                    strict=True,
+                )
+            )
         )
     assert offered.total() <= 5
     while calls := called(pooled):
         offered.update({name: ask(pooled, fences[name]) for name in calls})
     assert offered.total() == 5
-    waiting = {name for name, fence in fences.items() if pooled.store.deployment.waits_for_place(fence.run_id)}
-    assert waiting == {name for name in fences if offered[name] < 3}  # whoever asked first: the order is not given
+    waiting = {
+        name
+        for name, fence in fences.items()
+        if pooled.store.deployment.waits_for_place(fence.run_id)
+    }
+    # Whoever asked first: the order is not given.
+    assert waiting == {name for name in fences if offered[name] < 3}
 
 
 def test_a_task_that_is_recorded_while_places_are_counted_keeps_its_place(
     pooled: World, store_url: str, clock: Clock
 ) -> None:
-    first, other = run(pooled, "first", tasks=5, pool="five"), run(pooled, "other", tasks=5, pool="five")
-    offered, _ = pooled.store.deployment.offer_tasks(first, 100, None, clock.now + timedelta(seconds=25))
-    answers = [DeployedTask(task.index, "created", f"n{task.index}", f"u{task.index}") for task in offered]
+    first, other = (
+        run(pooled, "first", tasks=5, pool="five"),
+        run(pooled, "other", tasks=5, pool="five"),
+    )
+    offered, _ = pooled.store.deployment.offer_tasks(
+        first, 100, None, clock.now + timedelta(seconds=25)
+    )
+    answers = [
+        DeployedTask(task.index, "created", f"n{task.index}", f"u{task.index}") for task in offered
+    ]
     answering: list[Thread] = []
     with closing(_opened(store_url, clock, POOLS)) as another:
 
         def counted(_: Any, __: Any, statement: str, *___: Any) -> None:
-            """The answer is recorded after the first statement that counts places; SQLite lets it wait."""
+            """The answer is recorded after the first statement that counts places; SQLite lets it
+            wait.
+            """
             if "task_history.priority, count" in statement and not answering:
                 recording = (first, "local", answers, clock.now)
                 answering.append(Thread(target=another.deployment.record_deployed, args=recording))
@@ -91,7 +117,9 @@ def test_a_task_that_is_recorded_while_places_are_counted_keeps_its_place(
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_a_call_without_an_answer_keeps_its_place_until_a_look_after_it(pooled: World, there: bool) -> None:
+def test_a_call_without_an_answer_keeps_its_place_until_a_look_after_it(
+    pooled: World, there: bool
+) -> None:
     """A worker dies between the creation of a task and its record, and nobody looks for a while."""
     silent, other = run(pooled, "silent", pool="one"), run(pooled, "other", pool="one")
     assert ask(pooled, silent) == 1
@@ -139,7 +167,11 @@ def test_runs_of_the_same_pool_take_turns(pooled: World) -> None:
         pooled.clock.forward(1)
         pooled.deploy(fences[order[-1]])
         holder, now = fences[order[-1]], pooled.clock.now
-        [task] = [one for one in pooled.store.looks.found_state(holder).tasks if one.status is TaskStatus.PENDING]
+        [task] = [
+            one
+            for one in pooled.store.looks.found_state(holder).tasks
+            if one.status is TaskStatus.PENDING
+        ]
         pooled.look(holder, [seen(task, Phase.ENDED, now, uid=task.uid, end=good_end(now))])
         [name] = called(pooled)
         assert ask(pooled, fences[name]) == 1
@@ -189,9 +221,16 @@ def test_nobody_overtakes_a_run_of_the_same_pool_by_asking(pooled: World) -> Non
     old = {f"o{n}": run(pooled, f"o{n}", pool="five") for n in range(3)}
     assert [ask(pooled, one) for one in old.values()] == [0, 0, 0]
     pooled.finish(full)
-    new, urgent = run(pooled, "new", tasks=2, pool="five"), run(pooled, "urgent", pool="five", priority=1)
-    assert [ask(pooled, new), ask(pooled, urgent)] == [0, 1], "five are free: three and one are of those before it"
-    assert called(pooled) == [*old, "new"], "all at once, and nobody waits for the end of another task"
+    new, urgent = (
+        run(pooled, "new", tasks=2, pool="five"),
+        run(pooled, "urgent", pool="five", priority=1),
+    )
+    assert [ask(pooled, new), ask(pooled, urgent)] == [0, 1], (
+        "five are free: three and one are of those before it"
+    )
+    assert called(pooled) == [*old, "new"], (
+        "all at once, and nobody waits for the end of another task"
+    )
     assert [ask(pooled, one) for one in (new, *old.values())] == [1, 1, 1, 1]
 
 
@@ -206,7 +245,9 @@ def test_runs_that_never_come_keep_no_place_from_the_others(pooled: World) -> No
     while "live" not in order:
         order += called(pooled)
         pooled.clock.forward(CALL_S)
-    assert [*dict.fromkeys(order)] == [*dead, "live"], "nobody gets a place twice before all were called"
+    assert [*dict.fromkeys(order)] == [*dead, "live"], (
+        "nobody gets a place twice before all were called"
+    )
     assert ask(pooled, live) == 1
 
 
@@ -239,7 +280,10 @@ def test_reserved_places_stay_free_for_their_pool(store_url: str, clock: Clock) 
     pools = Pools({"a": Pool(), "kept": Pool(reserved=2)}, slots=4)
     with closing(_opened(store_url, clock, pools)) as store:
         world = World(store, clock)
-        burst, mine = run(world, "burst", tasks=9, pool="a", priority=1), run(world, "mine", tasks=3, pool="kept")
+        burst, mine = (
+            run(world, "burst", tasks=9, pool="a", priority=1),
+            run(world, "mine", tasks=3, pool="kept"),
+        )
         assert [ask(world, burst), ask(world, mine), ask(world, burst)] == [2, 2, 2]
 
 
@@ -251,14 +295,20 @@ def test_priority_counts_over_pools_and_weight_among_equals(pooled: World) -> No
     assert [ask(pooled, one) for one in (a, b, urgent)] == [0, 0, 0]
     pooled.finish(full)
     assert set(called(pooled)) == {"a", "b", "urgent"}
-    assert [ask(pooled, one) for one in (urgent, b, a)] == [1, 6, 1], "three of four of the other seven for weight 3"
+    assert [ask(pooled, one) for one in (urgent, b, a)] == [1, 6, 1], (
+        "three of four of the other seven for weight 3"
+    )
 
 
-def test_a_removed_pool_is_served_by_default_and_reported(pooled: World, store_url: str, clock: Clock) -> None:
+def test_a_removed_pool_is_served_by_default_and_reported(
+    pooled: World, store_url: str, clock: Clock
+) -> None:
     waiting, fence = run(pooled, "r2", pool="one"), run(pooled, "r1", pool="one")
     pooled.begin(fence)
     assert ask(pooled, waiting) == 0
-    with pytest.raises(InvalidRequest, match="pool: 'gone' is not allowed; the pools of this installation are a, b"):
+    with pytest.raises(
+        InvalidRequest, match="pool: 'gone' is not allowed; the pools of this installation are a, b"
+    ):
         run(pooled, "r3", pool="gone")
     with closing(_opened(store_url, clock, Pools({"a": Pool()}, slots=8))) as store:
         world = World(store, clock)
@@ -281,7 +331,9 @@ def test_a_removed_pool_is_served_by_default_and_reported(pooled: World, store_u
 def test_who_stops_or_ends_leaves_the_line(pooled: World) -> None:
     first = run(pooled, "first", pool="one")
     pooled.begin(first)
-    stopped, edited, last = (run(pooled, name, pool="one") for name in ("stopped", "edited", "last"))
+    stopped, edited, last = (
+        run(pooled, name, pool="one") for name in ("stopped", "edited", "last")
+    )
     assert [ask(pooled, one) for one in (stopped, edited, last)] == [0, 0, 0]
     assert pooled.store.pools.list_pools()[-1].waiting_runs == 3
     pooled.store.stops.record_stop(stopped.run_id, pooled.stop(), "s1")
@@ -295,14 +347,23 @@ def test_who_stops_or_ends_leaves_the_line(pooled: World) -> None:
     assert not pooled.store.deployment.waits_for_place(edited.run_id)
 
 
-def test_a_refusal_of_the_cluster_teaches_how_many_places_there_are(store_url: str, clock: Clock) -> None:
+def test_a_refusal_of_the_cluster_teaches_how_many_places_there_are(
+    store_url: str, clock: Clock
+) -> None:
     with closing(_opened(store_url, clock, Pools({"a": Pool()}))) as store:
         world = World(store, clock)
         fence, other = run(world, "r", tasks=5, pool="a"), run(world, "other", pool="a")
-        offered, _ = store.deployment.offer_tasks(fence, 100, None, clock.now + timedelta(seconds=25))
+        offered, _ = store.deployment.offer_tasks(
+            fence, 100, None, clock.now + timedelta(seconds=25)
+        )
         states = ["created", "created", "deferred", "deferred", "deferred"]
-        answers = [DeployedTask(t.index, s, f"n{t.index}", f"u{t.index}") for t, s in zip(offered, states, strict=True)]
-        store.deployment.record_deployed(fence, "k", answers, clock.now, offered[0].offered_until, offered)
+        answers = [
+            DeployedTask(t.index, s, f"n{t.index}", f"u{t.index}")
+            for t, s in zip(offered, states, strict=True)
+        ]
+        store.deployment.record_deployed(
+            fence, "k", answers, clock.now, offered[0].offered_until, offered
+        )
         assert store.deployment.waits_for_place(fence.run_id)
         assert (ask(world, other), called(world)) == (0, []), "two places are all"
         clock.forward(16)
@@ -315,7 +376,10 @@ def test_a_refusal_of_the_cluster_teaches_how_many_places_there_are(store_url: s
 def test_the_line_is_told(pooled: World) -> None:
     first = run(pooled, "first", tasks=5, pool="five")
     pooled.begin(first)
-    before = [run(pooled, "x", tasks=4, pool="five"), run(pooled, "y", tasks=2, pool="five", priority=1)]
+    before = [
+        run(pooled, "x", tasks=4, pool="five"),
+        run(pooled, "y", tasks=2, pool="five", priority=1),
+    ]
     mine = run(pooled, "mine", tasks=3, pool="five")
     assert [ask(pooled, one) for one in (*before, mine)] == [0, 0, 0]
     line = pooled.store.pools.in_line(mine.run_id)
@@ -405,7 +469,9 @@ def test_a_clock_that_is_set_back_does_not_end_the_tries(store_url: str, clock: 
         assert called(world) == ["r"]
 
 
-def test_whoever_waits_when_all_pools_are_taken_away_is_called(pooled: World, store_url: str, clock: Clock) -> None:
+def test_whoever_waits_when_all_pools_are_taken_away_is_called(
+    pooled: World, store_url: str, clock: Clock
+) -> None:
     first = run(pooled, "first", pool="one")
     pooled.begin(first)
     waiting, stopped = run(pooled, "waiting", pool="one"), run(pooled, "stopped", pool="one")
@@ -419,33 +485,64 @@ def test_whoever_waits_when_all_pools_are_taken_away_is_called(pooled: World, st
         assert {row.name: row.waiting_runs for row in store.pools.list_pools()}["default"] == 0
 
 
-SHARING = Pools({"shared": Pool(max=2), "own": Pool(max=1, project="p"), "other": Pool(project="q")}, slots=8)
+SHARING = Pools(
+    {"shared": Pool(max=2), "own": Pool(max=1, project="p"), "other": Pool(project="q")}, slots=8
+)
 
 
-def test_a_caller_of_one_project_is_told_of_its_own_runs_alone(store_url: str, clock: Clock) -> None:
+def test_a_caller_of_one_project_is_told_of_its_own_runs_alone(
+    store_url: str, clock: Clock
+) -> None:
     with closing(_opened(store_url, clock, SHARING)) as store:
         world = World(store, clock)
-        with pytest.raises(InvalidRequest, match="the pools of this installation are default, own, shared"):
+        with pytest.raises(
+            InvalidRequest, match="the pools of this installation are default, own, shared"
+        ):
             run(world, "x", pool="other", project="p")
         of_own = [run(world, f"own-{n}", pool="own", project="p") for n in range(2)]
         theirs = run(world, "theirs", tasks=5, pool="shared", project="q")
         mine = run(world, "mine", tasks=2, pool="shared", project="p")
         assert [ask(world, one) for one in (*of_own, theirs, mine)] == [1, 0, 2, 0]
         for n, project in enumerate("qqp"):
-            assert ask(world, run(world, f"urgent-{n}", tasks=10 + n, pool="shared", project=project, priority=1)) == 0
+            assert (
+                ask(
+                    world,
+                    run(
+                        world,
+                        f"urgent-{n}",
+                        tasks=10 + n,
+                        pool="shared",
+                        project=project,
+                        priority=1,
+                    ),
+                )
+                == 0
+            )
 
         def rows() -> dict[str, tuple[object, ...]]:
             known = store.pools.list_pools()
-            return {one.name: (one.in_use, one.waiting_runs, one.waiting_tasks, one.share) for one in known}
+            return {
+                one.name: (one.in_use, one.waiting_runs, one.waiting_tasks, one.share)
+                for one in known
+            }
 
         assert {name: row[:3] for name, row in rows().items()} == {
             **{"default": (0, 0, 0), "other": (0, 0, 0), "own": (1, 1, 1), "shared": (2, 5, 38)},
         }
         everybody, own = store.pools.in_line(mine.run_id), store.pools.in_line(of_own[1].run_id)
         assert everybody is not None
-        assert (everybody.in_use, everybody.most, everybody.urgent, everybody.older) == (2, 2, 33, 1)
+        assert (everybody.in_use, everybody.most, everybody.urgent, everybody.older) == (
+            2,
+            2,
+            33,
+            1,
+        )
         with limited("p"):
-            assert rows() == {"default": (0, 0, 0, None), "own": (1, 1, 1, None), "shared": (0, 2, 14, None)}
+            assert rows() == {
+                "default": (0, 0, 0, None),
+                "own": (1, 1, 1, None),
+                "shared": (0, 2, 14, None),
+            }
             line = store.pools.in_line(mine.run_id)
             assert line == replace(everybody, in_use=0, most=None, urgent=12, older=0, shared=True)
             assert store.pools.in_line(of_own[1].run_id) == own, "a pool of its own"
@@ -454,21 +551,30 @@ def test_a_caller_of_one_project_is_told_of_its_own_runs_alone(store_url: str, c
             assert store.pools.in_line(mine.run_id) is None
 
 
-def test_a_pool_that_gets_a_project_serves_runs_of_others_no_more(store_url: str, clock: Clock) -> None:
+def test_a_pool_that_gets_a_project_serves_runs_of_others_no_more(
+    store_url: str, clock: Clock
+) -> None:
     with closing(_opened(store_url, clock, SHARING)) as store:
         world = World(store, clock)
-        first, waits = run(world, "first", tasks=2, pool="shared"), run(world, "waits", pool="shared", project="q")
+        first, waits = (
+            run(world, "first", tasks=2, pool="shared"),
+            run(world, "waits", pool="shared", project="q"),
+        )
         assert [ask(world, first), ask(world, waits)] == [2, 0]
     now = Pools({"shared": Pool(max=2, project="p"), "a": Pool()}, slots=8)
     with closing(_opened(store_url, clock, now)) as store:
         world = World(store, clock)
         store.pools.adopt()
         with limited("p"):
-            assert {one.name: (one.in_use, one.waiting_runs) for one in store.pools.list_pools()}["shared"] == (0, 0)
+            assert {one.name: (one.in_use, one.waiting_runs) for one in store.pools.list_pools()}[
+                "shared"
+            ] == (0, 0)
         assert called(world) == ["waits"]
         assert ask(world, waits) == 1
         with limited("q"):
-            shown = {one.name: (one.in_use, one.max, one.problem) for one in store.pools.list_pools()}
+            shown = {
+                one.name: (one.in_use, one.max, one.problem) for one in store.pools.list_pools()
+            }
         assert shown == {"a": (0, None, None), "default": (1, None, None)}
 
 
@@ -494,9 +600,15 @@ def test_without_pools_a_run_leaves_room_on_a_full_cluster(store_url: str, clock
         assert world.deploy(big) == [], "as many wait on the cluster as may"
 
         def look(node: str | None, reason: str | None = None) -> None:
-            tasks = [one for one in store.looks.found_state(big).tasks if one.status is TaskStatus.PENDING]
+            tasks = [
+                one
+                for one in store.looks.found_state(big).tasks
+                if one.status is TaskStatus.PENDING
+            ]
             phase = Phase.WAITING if reason else Phase.EXECUTING
-            world.look(big, [seen(t, phase, clock.now, uid=t.uid, node=node, reason=reason) for t in tasks])
+            world.look(
+                big, [seen(t, phase, clock.now, uid=t.uid, node=node, reason=reason) for t in tasks]
+            )
 
         look("n1", "Node n1 prepares the pod")
         assert world.deploy(big) == [3, 4, 5], "what has a node waits for no place"
@@ -506,8 +618,12 @@ def test_without_pools_a_run_leaves_room_on_a_full_cluster(store_url: str, clock
         assert world.deploy(big) == []
         small = run(world, "small", tasks=5)
         assert world.deploy(small) == [0, 1, 2]
-        tasks = [one for one in store.looks.found_state(big).tasks if one.status is TaskStatus.PENDING]
-        world.look(big, [seen(t, Phase.EXECUTING, clock.now, uid=t.uid, node="n1") for t in tasks[:4]])
+        tasks = [
+            one for one in store.looks.found_state(big).tasks if one.status is TaskStatus.PENDING
+        ]
+        world.look(
+            big, [seen(t, Phase.EXECUTING, clock.now, uid=t.uid, node="n1") for t in tasks[:4]]
+        )
         assert world.deploy(big) == [], "no new one comes before pods of other runs that wait"
         world.look(big, [seen(tasks[4], Phase.EXECUTING, clock.now, uid=tasks[4].uid, node="n1")])
         assert world.deploy(big) == [12, 13], "and no more while it is full"

@@ -1,4 +1,7 @@
-"""Projects: what the store lets a caller of one of them read and write. The gateway's routes have their own tests."""
+"""Projects: what the store lets a caller of one of them read and write.
+
+The gateway's routes have their own tests.
+"""
 
 from __future__ import annotations
 
@@ -136,14 +139,22 @@ def test_a_name_of_another_project_is_taken(world: World) -> None:
         lambda: store.webhooks.put("x", HOOK.document(), None),
     )
     for clash in clashes:
-        with limited("b"), pytest.raises(DuplicateRequest, match=r"is already taken; choose another one$"):
+        with (
+            limited("b"),
+            pytest.raises(DuplicateRequest, match=r"is already taken; choose another one$"),
+        ):
             clash()
     # A caller of all projects finds what is there, wherever it is.
     assert store.managers.reserve_manager(NewManager("x", "x", "x:X"))[0].project == "a"
     assert store.schedules.put("x", {**SCHEDULE, "every_s": 90}, None)[0].project == "a"
     with pytest.raises(DuplicateRequest, match="already taken in project 'a'"):
         store.schedules.put("x", SCHEDULE, None, "b")
-    with limited("b"), pytest.raises(InvalidRequest, match="project: 'a' is not allowed; this token is of project 'b'"):
+    with (
+        limited("b"),
+        pytest.raises(
+            InvalidRequest, match="project: 'a' is not allowed; this token is of project 'b'"
+        ),
+    ):
         store.initiation.reserve_run(request(**A), "new")
 
 
@@ -159,7 +170,10 @@ def test_everybody_who_has_something_is_a_project(world: World) -> None:
 def test_a_webhook_gets_the_events_of_its_project(world: World) -> None:
     store = world.store
     whose = {"a": "a", "b": "b", "all": None}
-    rows = {name: store.webhooks.put(name, HOOK.document(), None, project)[0] for name, project in whose.items()}
+    rows = {
+        name: store.webhooks.put(name, HOOK.document(), None, project)[0]
+        for name, project in whose.items()
+    }
     for row in rows.values():
         store.webhooks.follow_webhook(row.name, "f")
     store.initiation.reserve_run(request(**A), "x")
@@ -181,7 +195,9 @@ def test_users_code_sees_the_jobs_of_its_project(world: World) -> None:
     keys = {}
     for project in ("a", "b"):
         owner = Owner(f"manager/shops/{project}", f"chain-{project}")
-        managed = Managed.begun(world, NewManager("shops", project, "plans:Shops", project=project), owner)
+        managed = Managed.begun(
+            world, NewManager("shops", project, "plans:Shops", project=project), owner
+        )
         managers.add_page(managed.fence, page([1]))
         managed.pick(1)
         [live] = managers.starting_jobs(managed.fence)

@@ -1,4 +1,6 @@
-"""What ``crawlctl db prune`` removes of the database: nothing but working state of runs that ended long ago."""
+"""What ``crawlctl db prune`` removes of the database: nothing but working state of runs that ended
+long ago.
+"""
 
 from __future__ import annotations
 
@@ -47,12 +49,16 @@ AGE = timedelta(days=90)
 RESULT = ExportResult("s3://archive/1/1/supporting-files.zip", 100, 2, "0" * 64, None)
 
 
-def ended(world: World, *, tasks: int | None = None, pushed: str = "delivered", name: str | None = None) -> Fence:
+def ended(
+    world: World, *, tasks: int | None = None, pushed: str = "delivered", name: str | None = None
+) -> Fence:
     """A run with everything that a run leaves, which has just ended."""
     fence = world.executing(name or f"r{world.clock.now.timestamp()}", tasks)
     world.clock.forward(60)
     store = world.store
-    store.events.append_event(fence, "run.started", event_key(fence.run, fence.attempt, "run.started"), {})
+    store.events.append_event(
+        fence, "run.started", event_key(fence.run, fence.attempt, "run.started"), {}
+    )
     store.looks.save_details(
         fence,
         [
@@ -63,7 +69,10 @@ def ended(world: World, *, tasks: int | None = None, pushed: str = "delivered", 
     world.finish(fence, failed=[0])
     store.exports.record_export(fence, "exported", RESULT, None)
     killed = Correction(
-        CorrectionKind.STILL_ALIVE, "FAILED", "RUNNING", store.tasks.list_tasks(fence.run_id)[0].task_id
+        CorrectionKind.STILL_ALIVE,
+        "FAILED",
+        "RUNNING",
+        store.tasks.list_tasks(fence.run_id)[0].task_id,
     )
     store.corrections.record_corrections(fence.run_id, [killed])
     for event in store.events.events_after(0, limit=10_000, run_id=fence.run_id):
@@ -88,13 +97,17 @@ def _patiently(step: Callable[[], dict[str, int]]) -> dict[str, int]:
 
 
 def prune(pruner: Pruner, world: World, age: timedelta = AGE) -> dict[str, int]:
-    """Everything that may go, chunk by chunk, as the command does it; how many rows went, by table."""
+    """Everything that may go, chunk by chunk, as the command does it; how many rows went, by
+    table.
+    """
     before, removed = world.clock.now - age, dict.fromkeys(GOES, 0)
     for table in pruner.tables:
         place = (0, 0)
         while True:
             chunk = pruner.look(table, before, place)
-            for touched, rows in _patiently(lambda: pruner.remove(table, chunk.goes, before)).items():  # noqa: B023
+            for touched, rows in _patiently(
+                lambda: pruner.remove(table, chunk.goes, before)  # noqa: B023
+            ).items():
                 removed[touched] += rows
             if chunk.next is None:
                 break
@@ -111,7 +124,9 @@ def everything(store: Store, *but: str) -> dict[str, list[Any]]:
     """All rows of all tables, but of those."""
     with store.database.reading() as conn:
         tables = [table for table in metadata.sorted_tables if table.name not in but]
-        return {table.name: [tuple(row) for row in conn.execute(sa.select(table))] for table in tables}
+        return {
+            table.name: [tuple(row) for row in conn.execute(sa.select(table))] for table in tables
+        }
 
 
 def test_every_table_is_decided_about() -> None:
@@ -125,7 +140,11 @@ def test_what_goes_and_what_stays(world: World, store: Store, pruner: Pruner) ->
     recent = ended(world)
     live = world.executing("live", 2)
     before = everything(store, *GOES, "history_property")
-    kept = [e for e in store.events.events_after(0, 10_000) if e.run_id != old.run_id or e.type not in NEWS]
+    kept = [
+        e
+        for e in store.events.events_after(0, 10_000)
+        if e.run_id != old.run_id or e.type not in NEWS
+    ]
     logs = {task.task_id for task in store.tasks.list_tasks(recent.run_id)}
     goes, stays = told(pruner, world, "outbox_event")
     assert goes > 4
@@ -137,9 +156,15 @@ def test_what_goes_and_what_stays(world: World, store: Store, pruner: Pruner) ->
     }  # fmt: skip
     assert store.events.events_after(0, 10_000) == kept
     assert everything(store, *GOES, "history_property") == before, "nothing else was touched"
-    assert [store.tasks.log_tail(task.task_id) for task in store.tasks.list_tasks(old.run_id)] == [None] * 3
+    assert [store.tasks.log_tail(task.task_id) for task in store.tasks.list_tasks(old.run_id)] == [
+        None
+    ] * 3
     assert {task for task in logs if store.tasks.log_tail(task)} == logs
-    [marked] = [run for run in (old, recent, live) if pruned_through(store.runs.properties(run.run_id)) is not None]
+    [marked] = [
+        run
+        for run in (old, recent, live)
+        if pruned_through(store.runs.properties(run.run_id)) is not None
+    ]
     assert marked == old
     assert prune(pruner, world) == dict.fromkeys(GOES, 0), "a second time there is nothing"
 
@@ -150,9 +175,15 @@ def test_nothing_of_the_ledger_is_in_any_statement(world: World, pruner: Pruner)
     ended(world, tasks=2)
     world.clock.forward(100 * DAY)
     assert prune(pruner, world)["outbox_event"]
-    changing = [one for one in statements if not one.lstrip().upper().startswith(("SELECT", "BEGIN", "PRAGMA", "SET"))]
+    changing = [
+        one
+        for one in statements
+        if not one.lstrip().upper().startswith(("SELECT", "BEGIN", "PRAGMA", "SET"))
+    ]
     assert changing
-    assert [one for one in changing if any(name in one for name in NEVER if name != "history_property")] == []
+    assert [
+        one for one in changing if any(name in one for name in NEVER if name != "history_property")
+    ] == []
 
 
 def test_a_run_is_live_for_as_long_as_it_is(world: World, pruner: Pruner) -> None:
@@ -165,12 +196,16 @@ def test_a_run_is_live_for_as_long_as_it_is(world: World, pruner: Pruner) -> Non
 
 
 def test_an_end_that_was_recorded_late_counts_from_its_record(world: World, pruner: Pruner) -> None:
-    """Workers were away for half a year: the cluster says that the run ended then, and its events are new."""
+    """Workers were away for half a year: the cluster says that the run ended then, and its events
+    are new.
+    """
     fence = world.executing()
     long_ago = world.clock.now
     world.clock.forward(180 * DAY)
     [task] = world.store.looks.found_state(fence).tasks
-    world.look(fence, [seen(task, Phase.ENDED, world.clock.now, uid=task.uid, end=good_end(long_ago))])
+    world.look(
+        fence, [seen(task, Phase.ENDED, world.clock.now, uid=task.uid, end=good_end(long_ago))]
+    )
     assert world.end(fence).ended_at == long_ago
     assert prune(pruner, world) == dict.fromkeys(GOES, 0)
     assert told(pruner, world, "outbox_event")[1].keys() == {Stays.RECENT}
@@ -183,7 +218,9 @@ def test_a_push_that_could_be_made_again_stays(world: World, pruner: Pruner) -> 
     assert newest is not None
     removed = prune(pruner, world)
     assert removed["outbox_event"] > 3
-    assert removed["outbox_event"] == removed["outbox_delivery"], "what was given up on record goes with its event"
+    assert removed["outbox_event"] == removed["outbox_delivery"], (
+        "what was given up on record goes with its event"
+    )
     assert told(pruner, world, "outbox_event") == (0, {Stays.ONCE: 2, Stays.UNSENT: 1})
     assert world.store.events.last_event(fence.run_id, EVENT_RUN_CHANGED) == newest
     world.store.events.record_delivery(newest.seq, "pusher", None)
@@ -196,10 +233,15 @@ def test_what_was_never_pushed_goes(world: World, pruner: Pruner) -> None:
     fence = ended(world, pushed="")
     world.clock.forward(100 * DAY)
     assert prune(pruner, world)["outbox_event"] > 3
-    assert [e.type for e in world.store.events.events_after(0, run_id=fence.run_id)] == ["run.started", EVENT_RUN_ENDED]
+    assert [e.type for e in world.store.events.events_after(0, run_id=fence.run_id)] == [
+        "run.started",
+        EVENT_RUN_ENDED,
+    ]
 
 
-def test_what_a_look_staged_and_nobody_applied_goes_with_its_run(world: World, store: Store, pruner: Pruner) -> None:
+def test_what_a_look_staged_and_nobody_applied_goes_with_its_run(
+    world: World, store: Store, pruner: Pruner
+) -> None:
     old, live = ended(world, tasks=2), world.deployed("live", 2)
     for fence in (old, live):
         tasks = store.tasks.list_tasks(fence.run_id)
@@ -233,7 +275,10 @@ def test_findings_that_were_closed_long_ago(world: World, store: Store, pruner: 
     world.clock.forward(100 * DAY)
     store.findings.note_findings([replace(found[2], subject="orphan/2")])
     store.findings.note_repair("orphan/2", "ended")
-    assert told(pruner, world, "audit_finding") == (3, {Stays.LIVE: 1, Stays.OPEN: 1, Stays.RECENT: 1})
+    assert told(pruner, world, "audit_finding") == (
+        3,
+        {Stays.LIVE: 1, Stays.OPEN: 1, Stays.RECENT: 1},
+    )
     chunk = pruner.look("audit_finding", world.clock.now - AGE)
     store.findings.note_findings([found[2]])  # an audit sees it again in this moment
     assert pruner.remove("audit_finding", chunk.goes, world.clock.now - AGE) == {"audit_finding": 2}
@@ -243,7 +288,9 @@ def test_findings_that_were_closed_long_ago(world: World, store: Store, pruner: 
 def test_a_finding_that_is_removed_while_it_is_noted_is_noted_anew(
     world: World, store: Store, pruner: Pruner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between its reading and its update the row went: then this is its first sight, and nothing is lost."""
+    """Between its reading and its update the row went: then this is its first sight, and nothing is
+    lost.
+    """
     one = AuditFinding("orphan/1", FindingKind.ORPHAN, "it executes", None)
     store.findings.note_findings([one])
     store.findings.note_repair(one.subject, "ended")
@@ -265,7 +312,7 @@ def test_a_finding_that_is_removed_while_it_is_noted_is_noted_anew(
     assert [row.subject for row in store.findings.audit_findings()] == [one.subject]
 
 
-# --- a run that was pruned ------------------------------------------------------------------------------------------
+# --- a run that was pruned ------------------------------------------------------------------------
 
 
 class Sink:
@@ -336,10 +383,12 @@ def test_everything_still_works_afterwards(world: World, store: Store, pruner: P
     assert marks == [1, 2]
 
 
-# --- while everything goes on ---------------------------------------------------------------------------------------
+# --- while everything goes on ---------------------------------------------------------------------
 
 
-def test_a_run_that_is_resumed_in_this_moment_keeps_everything(world: World, store: Store, pruner: Pruner) -> None:
+def test_a_run_that_is_resumed_in_this_moment_keeps_everything(
+    world: World, store: Store, pruner: Pruner
+) -> None:
     fence = ended(world, tasks=2)
     world.clock.forward(100 * DAY)
     before = world.clock.now - AGE
@@ -355,7 +404,9 @@ def test_a_run_that_is_resumed_in_this_moment_keeps_everything(world: World, sto
 def test_two_at_once_and_everything_goes_on(
     world: World, store: Store, store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Chunks of three, two prunings, a resume and a new run in between: no error, and each row goes once."""
+    """Chunks of three, two prunings, a resume and a new run in between: no error, and each row goes
+    once.
+    """
     monkeypatch.setattr(adapter, "CHUNK", 3)
     runs = [ended(world, tasks=2, name=f"old-{n}") for n in range(6)]
     world.clock.forward(100 * DAY)
@@ -385,11 +436,21 @@ def test_two_at_once_and_everything_goes_on(
     for thread in threads:
         thread.join(60)
     assert troubles == []
-    kept = [e for e in store.events.events_after(0, 10_000, runs[-1].run_id) if e.attempt == 1 and e.type in NEWS]
+    kept = [
+        e
+        for e in store.events.events_after(0, 10_000, runs[-1].run_id)
+        if e.attempt == 1 and e.type in NEWS
+    ]
     assert sum(removed) == due - len(kept)
     for fence in runs[:-1]:
-        assert {e.type for e in store.events.events_after(0, 10_000, fence.run_id)} == {"run.started", EVENT_RUN_ENDED}
-        assert len([one for one in store.runs.properties(fence.run_id) if one["name"] == "pruned"]) == 1
+        assert {e.type for e in store.events.events_after(0, 10_000, fence.run_id)} == {
+            "run.started",
+            EVENT_RUN_ENDED,
+        }
+        assert (
+            len([one for one in store.runs.properties(fence.run_id) if one["name"] == "pruned"])
+            == 1
+        )
     world.deploy(resumed)
     assert len(store.events.events_after(0, 10_000, live.run_id)) > 3
 
@@ -397,7 +458,9 @@ def test_two_at_once_and_everything_goes_on(
 def test_it_waits_for_whoever_holds_the_run_and_not_for_others(
     world: World, store: Store, store_url: str, pruner: Pruner
 ) -> None:
-    """A live run that is being written keeps nobody from pruning old ones, on MariaDB; SQLite has one writer."""
+    """A live run that is being written keeps nobody from pruning old ones, on MariaDB; SQLite has
+    one writer.
+    """
     fence, live = ended(world), world.deployed("live")
     for n in range(200):  # MariaDB reads all of a table of a dozen rows, and waits for each
         store.events.append_event(live, "told", f"told-{n}", {})
@@ -406,7 +469,10 @@ def test_it_waits_for_whoever_holds_the_run_and_not_for_others(
         assert prune(pruner, world)["outbox_event"]
         return
     with store.runs._unit(live.run_id) as unit:
-        unit.conn.execute(sa.text("SELECT seq FROM outbox_event WHERE run_id = :run FOR UPDATE"), {"run": live.run_id})
+        unit.conn.execute(
+            sa.text("SELECT seq FROM outbox_event WHERE run_id = :run FOR UPDATE"),
+            {"run": live.run_id},
+        )
         assert prune(pruner, world)["outbox_event"]
     assert pruned_through(store.runs.properties(fence.run_id))
 
@@ -429,7 +495,7 @@ def test_a_chunk_is_all_or_nothing(world: World, store: Store, pruner: Pruner) -
     assert prune(pruner, world)["outbox_event"] == len(chunk.goes)
 
 
-# --- any history ----------------------------------------------------------------------------------------------------
+# --- any history ----------------------------------------------------------------------------------
 
 STEPS = st.lists(
     st.one_of(
@@ -446,8 +512,12 @@ STEPS = st.lists(
 
 @settings(max_examples=examples(8), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS, size=st.sampled_from([1, 4, 500]))
-def test_any_history(store: Store, pruner: Pruner, clock: Clock, steps: list[Any], size: int) -> None:
-    """The record is the same with and without pruning, and what is gone is of runs that were old then."""
+def test_any_history(
+    store: Store, pruner: Pruner, clock: Clock, steps: list[Any], size: int
+) -> None:
+    """The record is the same with and without pruning, and what is gone is of runs that were old
+    then.
+    """
     world, fences, over = World(store, clock), list[Fence](), set[int]()
     adapter.CHUNK = size
     try:
@@ -479,7 +549,9 @@ def _end(world: World, fence: Fence, pushed: str) -> None:
     world.finish(fence, failed=[0])
     for event in world.store.events.events_after(0, 10_000, fence.run_id):
         if pushed:
-            world.store.events.record_delivery(event.seq, "pusher", None if pushed == "delivered" else "no answer")
+            world.store.events.record_delivery(
+                event.seq, "pusher", None if pushed == "delivered" else "no answer"
+            )
 
 
 def _check_prune(store: Store, pruner: Pruner, world: World) -> None:
@@ -506,7 +578,9 @@ def _check_prune(store: Store, pruner: Pruner, world: World) -> None:
 def test_news_of_webhooks_go_by_their_own_age(world: World, store: Store, pruner: Pruner) -> None:
     """A webhook has no end; what it was told goes with the event, also what never got through."""
     fence = ended(world, pushed=None)
-    hook, _ = store.webhooks.put("shop", {"url": "https://a.example/", "secrets": ["env:CRAWL_HOOK"]}, None)
+    hook, _ = store.webhooks.put(
+        "shop", {"url": "https://a.example/", "secrets": ["env:CRAWL_HOOK"]}, None
+    )
     store.webhooks.follow_webhook("shop", "f")
     test = store.webhooks.test_webhook("shop", "ann")
     changed = [e.seq for e in store.events.events_after(0, 1000, fence.run_id) if e.type in NEWS]
@@ -520,8 +594,13 @@ def test_news_of_webhooks_go_by_their_own_age(world: World, store: Store, pruner
     assert store.events.get_event(young.seq) == young
 
 
-def test_old_due_times_go_and_what_they_began_is_found_again(world: World, store: Store, pruner: Pruner) -> None:
-    s, definition = store.schedules, {"run": {"crawler": "services"}, "every_s": 60, "overlap": "queue"}
+def test_old_due_times_go_and_what_they_began_is_found_again(
+    world: World, store: Store, pruner: Pruner
+) -> None:
+    s, definition = (
+        store.schedules,
+        {"run": {"crawler": "services"}, "every_s": 60, "overlap": "queue"},
+    )
     row, _ = s.put("nightly", definition, "ann")
     start = world.clock.now.replace(second=0, microsecond=0)
     fence = world.executing("begun")
@@ -537,6 +616,12 @@ def test_old_due_times_go_and_what_they_began_is_found_again(world: World, store
     assert told(pruner, world, "schedule_due") == (1, {Stays.LIVE: 2, Stays.RECENT: 2})
     world.clock.forward(100 * DAY)
     assert prune(pruner, world)["schedule_due"] == 3
-    assert [line.due_at for line in s.list_due(row.schedule_id)] == [line.due_at for line in reversed(lines[1:])]
-    assert [event.type for event in store.events.events_after(0, 1000) if "schedule" in event.type] == []
-    assert not s.note_due(row.schedule_id, start + timedelta(minutes=5)).missed, "it is not noted anew"
+    assert [line.due_at for line in s.list_due(row.schedule_id)] == [
+        line.due_at for line in reversed(lines[1:])
+    ]
+    assert [
+        event.type for event in store.events.events_after(0, 1000) if "schedule" in event.type
+    ] == []
+    assert not s.note_due(row.schedule_id, start + timedelta(minutes=5)).missed, (
+        "it is not noted anew"
+    )

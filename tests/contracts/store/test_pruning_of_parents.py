@@ -1,4 +1,6 @@
-"""Pruning of managers and graphs: old ones that have ended leave nothing but their row, drafts their pages."""
+"""Pruning of managers and graphs: old ones that have ended leave nothing but their row, drafts
+their pages.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,12 @@ from datetime import timedelta
 import pytest
 
 from crawler_lifecycle.domain.errors import InvalidRequest, NotInThisState
-from crawler_lifecycle.domain.names import EVENT_GRAPH_ENDED, EVENT_MANAGER_ENDED, graph_subject, manager_subject
+from crawler_lifecycle.domain.names import (
+    EVENT_GRAPH_ENDED,
+    EVENT_MANAGER_ENDED,
+    graph_subject,
+    manager_subject,
+)
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.features.graphs.domain.pages import encode_pages
 from crawler_lifecycle.features.graphs.domain.spec import GraphSpec, GraphState
@@ -44,9 +51,17 @@ def left(world: World) -> Managed:
 def test_only_what_ended_long_ago_goes(pruner: Pruner, world: World) -> None:
     managed = left(world)
     world.clock.forward(100 * 86_400)
-    told = [event.seq for event in world.store.events.events_after(0, subject=manager_subject(managed.id))]
-    assert prune(pruner, world).keys() == {"outbox_event"}, "run.changed of its run, which is old; the manager is live"
-    assert [event.seq for event in world.store.events.events_after(0, subject=manager_subject(managed.id))] == told
+    told = [
+        event.seq
+        for event in world.store.events.events_after(0, subject=manager_subject(managed.id))
+    ]
+    assert prune(pruner, world).keys() == {"outbox_event"}, (
+        "run.changed of its run, which is old; the manager is live"
+    )
+    assert [
+        event.seq
+        for event in world.store.events.events_after(0, subject=manager_subject(managed.id))
+    ] == told
     world.store.managers.end_manager(managed.fence, RunStatus.COMPLETED, "finished", "done")
     assert prune(pruner, world) == {}, "it ended just now"
     last = world.store.events.last_event_seq()
@@ -77,7 +92,8 @@ def test_a_resume_after_it_begins_anew_and_says_so(pruner: Pruner, world: World)
     )
     world.clock.forward(100 * 86_400)
     before = world.clock.now - AGE
-    pruner.remove("manager_item", pruner.look("manager_item", before).goes[:2], before)  # and no more of them
+    # And no more of them.
+    pruner.remove("manager_item", pruner.look("manager_item", before).goes[:2], before)
     third = Managed.claimed(world, managed.id, Owner(NEXT.workflow_id, "chain-m3"))
     third.check_counters()
     assert third.row.jobs_pruned_at == world.clock.now, "who reads it sees that they are new again"
@@ -88,7 +104,9 @@ def test_a_resume_after_it_begins_anew_and_says_so(pruner: Pruner, world: World)
     third.check_counters()
 
 
-def test_a_run_that_was_resumed_after_its_job_went_holds_a_slot_and_ends_again(pruner: Pruner, world: World) -> None:
+def test_a_run_that_was_resumed_after_its_job_went_holds_a_slot_and_ends_again(
+    pruner: Pruner, world: World
+) -> None:
     managed, store = left(world), world.store
     store.managers.end_manager(managed.fence, RunStatus.COMPLETED, "finished", "done")
     [run] = store.runs.list_runs()
@@ -107,13 +125,17 @@ def test_a_run_that_was_resumed_after_its_job_went_holds_a_slot_and_ends_again(p
     [ended] = store.managers.facts(again.fence, 100).ended
     assert (ended.live.key, ended.attempt) == (str(run.run_id), 2)
     assert again.handle() == [run.run_id]
-    assert store.managers.add_page(again.fence, page([1])) == 1, "it is like no other: the same job is new"
+    assert store.managers.add_page(again.fence, page([1])) == 1, (
+        "it is like no other: the same job is new"
+    )
     again.check_counters()
 
 
 def test_only_whole_graphs_that_ended_long_ago_go(pruner: Pruner, world: World) -> None:
     graphs = world.store.graphs
-    graphed = Graphed.made(world, [*chain(3), group("g"), step("g/x", "y", graft=True), step("g/y")], context={"a": 1})
+    graphed = Graphed.made(
+        world, [*chain(3), group("g"), step("g/x", "y", graft=True), step("g/y")], context={"a": 1}
+    )
     live = Graphed.made(world, chain(2), "live")
     live.execute()
     graphed.execute(result=b"{}")
@@ -132,10 +154,18 @@ def test_only_whole_graphs_that_ended_long_ago_go(pruner: Pruner, world: World) 
     graphs.end_graph(again.fence, "done again")
     world.clock.forward(91 * 86_400)
     gone = prune(pruner, world)
-    assert {name: gone[name] for name in GRAPH_TABLES[1:]} == {"graph_result": 5, "graph_step": 6, "graph_log": 1}
+    assert {name: gone[name] for name in GRAPH_TABLES[1:]} == {
+        "graph_result": 5,
+        "graph_step": 6,
+        "graph_log": 1,
+    }
     assert prune(pruner, world) == {}
     row = again.row
-    assert (row.state, row.counts, row.pruned_at) == (GraphState.COMPLETED, ended.counts, world.clock.now)
+    assert (row.state, row.counts, row.pruned_at) == (
+        GraphState.COMPLETED,
+        ended.counts,
+        world.clock.now,
+    )
     assert graphs.list_steps(graphed.id) == graphs.load(graphed.id).steps == []
     assert list(graphs.results(graphed.id, range(6))) == []
     with pytest.raises(NotInThisState, match="were removed"):
@@ -145,7 +175,9 @@ def test_only_whole_graphs_that_ended_long_ago_go(pruner: Pruner, world: World) 
     assert len(live.states()) == 2
 
 
-def test_pages_of_a_draft_that_nobody_starts_go_and_may_be_sent_again(pruner: Pruner, world: World) -> None:
+def test_pages_of_a_draft_that_nobody_starts_go_and_may_be_sent_again(
+    pruner: Pruner, world: World
+) -> None:
     graphs, spec = world.store.graphs, GraphSpec(chain(3))
     row, _ = graphs.reserve_graph(announced(spec))
     graphs.add_graph_page(row.graph_id, 0, encode_pages(spec)[0])

@@ -1,4 +1,6 @@
-"""Quotas: what is used is counted from rows, one more is refused in the transaction that records it, nothing twice."""
+"""Quotas: what is used is counted from rows, one more is refused in the transaction that records
+it, nothing twice.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +31,15 @@ HELD = [kind for kind, column in KINDS.items() if column in run_history.c]
 class Quoted(World):
     """A world in which runs are started by tokens, in pools."""
 
-    def start(self, n: object, tasks: int | None = None, *, token: str | None = None, **fields: Any) -> int:
+    def start(
+        self, n: object, tasks: int | None = None, *, token: str | None = None, **fields: Any
+    ) -> int:
         run, _ = self.store.initiation.reserve_run(request(tasks, **fields), f"r{n}", caller=token)
         return run.run_id
 
-    def live(self, n: object, tasks: int | None = None, *, token: str | None = None, **fields: Any) -> Fence:
+    def live(
+        self, n: object, tasks: int | None = None, *, token: str | None = None, **fields: Any
+    ) -> Fence:
         """A run of this token that is owned by a workflow."""
         self.start(n, tasks, token=token, **fields)
         owner = replace(OWNER, first_run_id=f"chain-{n}")
@@ -44,7 +50,9 @@ class Quoted(World):
 def quoted(url: str, clock: Clock, **named: dict[str, int]) -> Iterator[Quoted]:
     """A store with these quotas; ``token_ci`` is the key ``token:ci``."""
     quotas = {key.replace("_", ":", 1): quota for key, quota in named.items()}
-    with closing(open_store(url, pool_size=25, clock=clock, pools=Pools({"slow": Pool()}), quotas=quotas)) as store:
+    with closing(
+        open_store(url, pool_size=25, clock=clock, pools=Pools({"slow": Pool()}), quotas=quotas)
+    ) as store:
         yield Quoted(store, clock)
 
 
@@ -84,7 +92,9 @@ def test_a_start_counts_for_an_hour(store_url: str, clock: Clock, kind: str) -> 
 
 def test_tasks_count_until_they_end(store_url: str, clock: Clock, kind: str) -> None:
     mine, other = HOLDERS[kind]
-    with quoted(store_url, clock, **_key(kind, mine, {"live_tasks": 3, "waiting_tasks": 2})) as world:
+    with quoted(
+        store_url, clock, **_key(kind, mine, {"live_tasks": 3, "waiting_tasks": 2})
+    ) as world:
         first = world.live(1, 2, **{kind: mine})
         text = rf"^quota waiting_tasks of {kind} {mine}: 2 of 2 in use, and 1 more wanted; free when tasks end: try"
         with pytest.raises(QuotaReached, match=text) as refused:
@@ -92,7 +102,9 @@ def test_tasks_count_until_they_end(store_url: str, clock: Clock, kind: str) -> 
         assert refused.value.retry_after_s == 60
         world.begin(first)
         world.start(2, **{kind: mine})
-        with pytest.raises(QuotaReached, match=rf"^quota live_tasks of {kind} {mine}: 3 of 3 in use, and 1 more"):
+        with pytest.raises(
+            QuotaReached, match=rf"^quota live_tasks of {kind} {mine}: 3 of 3 in use, and 1 more"
+        ):
             world.start(3, **{kind: mine})
         world.start(4, 5, **{kind: other})
         world.see_ends(first, failed=[0])
@@ -100,7 +112,10 @@ def test_tasks_count_until_they_end(store_url: str, clock: Clock, kind: str) -> 
         world.end(first)
         again = world.resume(first)  # is no start, and its tasks are live again
         assert world.statuses(again)[0] == "QUEUED"
-        with pytest.raises(QuotaReached, match=r"waiting_tasks of .*: 3 of 2 in use|live_tasks of .*: 3 of 3 in use"):
+        with pytest.raises(
+            QuotaReached,
+            match=r"waiting_tasks of .*: 3 of 2 in use|live_tasks of .*: 3 of 3 in use",
+        ):
             world.start(5, **{kind: mine})
 
 
@@ -108,9 +123,15 @@ def test_what_can_never_fit_is_refused_for_good(store_url: str, clock: Clock, ki
     mine, other = HOLDERS[kind]
     most = {"live_tasks": 4, "tasks_per_run": 3}
     with quoted(store_url, clock, **_key(kind, mine, most)) as world:
-        with pytest.raises(InvalidRequest, match=rf"^tasks: 5 tasks .*; quota live_tasks of {kind} {mine} is 4: start"):
+        with pytest.raises(
+            InvalidRequest,
+            match=rf"^tasks: 5 tasks .*; quota live_tasks of {kind} {mine} is 4: start",
+        ):
             world.start(1, 5, **{kind: mine})
-        with pytest.raises(InvalidRequest, match=rf"^tasks: 4 tasks .*; quota tasks_per_run of {kind} {mine} is 3: "):
+        with pytest.raises(
+            InvalidRequest,
+            match=rf"^tasks: 4 tasks .*; quota tasks_per_run of {kind} {mine} is 3: ",
+        ):
             world.start(1, 4, **{kind: mine})
         run_id = world.start(1, 2, **{kind: mine})
         world.start(2, 5, **{kind: other})
@@ -119,11 +140,16 @@ def test_what_can_never_fit_is_refused_for_good(store_url: str, clock: Clock, ki
         world.store.additions.add_tasks(run_id, "a2", [{}])
 
 
-def test_a_refusal_tells_a_project_nothing_about_the_use_of_others(store_url: str, clock: Clock) -> None:
+def test_a_refusal_tells_a_project_nothing_about_the_use_of_others(
+    store_url: str, clock: Clock
+) -> None:
     for what, most in (("starts_per_hour", 2), ("live_tasks", 15)):
         with quoted(store_url, clock, pool_slow={what: most}) as world:
-            runs = [world.start(f"{what}-{n}", 3, pool="slow") for n in range(2)]  # of project default
-            with pytest.raises(QuotaReached, match=rf"^quota {what} of pool slow: \d+ of {most} in use") as told:
+            # Of project default.
+            runs = [world.start(f"{what}-{n}", 3, pool="slow") for n in range(2)]
+            with pytest.raises(
+                QuotaReached, match=rf"^quota {what} of pool slow: \d+ of {most} in use"
+            ) as told:
                 world.start(f"{what}-9", 4, pool="slow")
             with limited("default"), pytest.raises(QuotaReached) as refused:
                 world.start(f"{what}-9", 4, pool="slow")
@@ -131,7 +157,9 @@ def test_a_refusal_tells_a_project_nothing_about_the_use_of_others(store_url: st
             assert (str(refused.value), refused.value.retry_after_s) == (said, 60)
             assert str(told.value) != said
             if what == "live_tasks":  # a crawler sees all projects, as its token is of none
-                with pytest.raises(QuotaReached, match=r"^quota live_tasks of pool slow: no room for"):
+                with pytest.raises(
+                    QuotaReached, match=r"^quota live_tasks of pool slow: no room for"
+                ):
                     world.store.additions.add_tasks(runs[0], "a", [{}] * 4)
 
 
@@ -139,7 +167,9 @@ def test_added_tasks_count_for_the_token_that_started_the_run(store_url: str, cl
     with quoted(store_url, clock, token_ci={"live_tasks": 3, "starts_per_hour": 1}) as world:
         run_id = world.start(1, 1, token="ci")
         added = world.store.additions.add_tasks(run_id, "a1", [{}, {}])
-        with pytest.raises(QuotaReached, match=r"^quota live_tasks of token ci: 3 of 3 in use, and 1 more wanted"):
+        with pytest.raises(
+            QuotaReached, match=r"^quota live_tasks of token ci: 3 of 3 in use, and 1 more wanted"
+        ):
             world.store.additions.add_tasks(run_id, "a2", [{}])
         assert world.store.additions.add_tasks(run_id, "a1", [{}, {}]) == added
 
@@ -171,10 +201,14 @@ def test_a_quota_below_the_use_waits_until_enough_has_left(store_url: str, clock
             world.start(n, 2, token="ci")
             clock.forward(60)
     for quota, text in (
-        ({"starts_per_hour": 2}, r"2 of 2 in use; free at 2026-03-01T13:02:00Z"),  # one is left then
+        # One is left then.
+        ({"starts_per_hour": 2}, r"2 of 2 in use; free at 2026-03-01T13:02:00Z"),
         ({"live_tasks": 3}, r"4 of 3 in use"),  # it is counted no further
     ):
-        with quoted(store_url, clock, token_ci=quota) as world, pytest.raises(QuotaReached, match=text):
+        with (
+            quoted(store_url, clock, token_ci=quota) as world,
+            pytest.raises(QuotaReached, match=text),
+        ):
             world.start(9, token="ci")
 
 
@@ -191,7 +225,9 @@ def test_a_clock_that_was_set_back_locks_nobody_out(store_url: str, clock: Clock
 
 
 @pytest.mark.parametrize("quota", [{"starts_per_hour": 5}, {"live_tasks": 5}, {"waiting_tasks": 5}])
-def test_of_many_at_once_no_one_too_many_is_started(store_url: str, clock: Clock, quota: dict[str, int]) -> None:
+def test_of_many_at_once_no_one_too_many_is_started(
+    store_url: str, clock: Clock, quota: dict[str, int]
+) -> None:
     with quoted(store_url, clock, token_ci=quota) as world:
         for n in range(4):
             world.start(n, token="ci")

@@ -1,4 +1,6 @@
-"""Further tries of tasks: their rows, their times, the budget of the run, and a resume after them."""
+"""Further tries of tasks: their rows, their times, the budget of the run, and a resume after
+them.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def lose(world: World, fence: Fence, *indexes: int, node: str | None = None) -> 
     """These tasks are gone from the cluster, from this node."""
     tasks = [task for task in world.store.looks.found_state(fence).tasks if task.index in indexes]
     if node is not None:
-        world.look(fence, [seen(t, Phase.EXECUTING, world.clock.now, uid=t.uid, node=node) for t in tasks])
+        world.look(
+            fence, [seen(t, Phase.EXECUTING, world.clock.now, uid=t.uid, node=node) for t in tasks]
+        )
     world.look(fence, [seen(task, Phase.GONE, world.clock.now) for task in tasks])
 
 
@@ -41,13 +45,26 @@ def test_a_lost_task_has_another_try_and_both_stay_on_record(world: World) -> No
     fence = world.executing(tasks=2)
     lose(world, fence, 1, node="n-7")
     done = world.store.retries.retry_ended(fence, after(60), 3)
-    assert (done.counts.by_status, done.ended, done.resting) == ({"RUNNING": 1, "QUEUED": 1}, 0, Resting(1, 60.0))
+    assert (done.counts.by_status, done.ended, done.resting) == (
+        {"RUNNING": 1, "QUEUED": 1},
+        0,
+        Resting(1, 60.0),
+    )
     kept, first, second = tries(world, fence)
-    assert (kept.superseded_by, first.superseded_by, second.superseded_by) == (None, second.task_id, None)
-    assert [(t.status, t.attempt, t.retry) for t in (first, second)] == [("LOST", 1, 0), ("QUEUED", 2, 1)]
+    assert (kept.superseded_by, first.superseded_by, second.superseded_by) == (
+        None,
+        second.task_id,
+        None,
+    )
+    assert [(t.status, t.attempt, t.retry) for t in (first, second)] == [
+        ("LOST", 1, 0),
+        ("QUEUED", 2, 1),
+    ]
     assert second.not_before == world.clock.now + timedelta(seconds=60)
     assert (second.reason or "").startswith("retry (1 of 3): It vanished")
-    assert world.row(fence).waiting_for == f"retrying at {second.not_before:%Y-%m-%dT%H:%M:%SZ} " + (
+    assert world.row(
+        fence
+    ).waiting_for == f"retrying at {second.not_before:%Y-%m-%dT%H:%M:%SZ} " + (
         second.reason or ""
     ).removeprefix("retry ")
     moved = [t for t in world.store.runs.transitions(fence.run_id) if t.source == "retry"]
@@ -104,7 +121,11 @@ def test_many_ends_are_decided_in_pages_and_a_broken_page_alone_is_decided_again
         if len(asked) == broken[0]:
             broken.pop(0)
             raise RuntimeError("the database went away in the middle of a page")
-        return NextTry(60, f"{int(end.key.split('/')[-2]) + 1}Gi") if used < 5 else "the budget is used up"
+        return (
+            NextTry(60, f"{int(end.key.split('/')[-2]) + 1}Gi")
+            if used < 5
+            else "the budget is used up"
+        )
 
     left = list[int]()
     while not left or left[-1]:
@@ -116,8 +137,14 @@ def test_many_ends_are_decided_in_pages_and_a_broken_page_alone_is_decided_again
             left.append(8 - len([row for row in tries(world, fence) if row.superseded_by]))
         assert len(asked) - before <= page, "no transaction grows with the number of ends"
     assert left == ([5, 5, 2, 0] if page == 3 else [8, 0])
-    assert (done.ended, done.resting.tasks, done.counts.by_status) == (3, 5, {"LOST": 3, "QUEUED": 5})
-    assert [(row.task_index, row.retry_note) for row in tries(world, fence) if row.superseded_by is None] == [
+    assert (done.ended, done.resting.tasks, done.counts.by_status) == (
+        3,
+        5,
+        {"LOST": 3, "QUEUED": 5},
+    )
+    assert [
+        (row.task_index, row.retry_note) for row in tries(world, fence) if row.superseded_by is None
+    ] == [
         *((index, None) for index in range(5)),
         *((index, "the budget is used up") for index in (5, 6, 7)),
     ]
@@ -135,7 +162,9 @@ def test_nothing_is_tried_again_after_a_stop_or_by_a_former_owner(world: World) 
     second = world.resume(fence)
     with pytest.raises(Fenced):
         world.store.retries.retry_ended(fence, after(0), 3)
-    now = [(t.attempt, t.run_attempt, t.retry) for t in tries(world, second) if t.superseded_by is None]
+    now = [
+        (t.attempt, t.run_attempt, t.retry) for t in tries(world, second) if t.superseded_by is None
+    ]
     assert now == [
         (2, 2, 0),
         (1, 1, 0),
@@ -160,7 +189,11 @@ def test_a_resume_counts_its_own_tries_under_numbers_above_all_before(world: Wor
         world.begin(fence)
     world.finish(fence, failed=[1])
     second = world.resume(fence)
-    now = [(t.task_index, t.attempt, t.run_attempt, t.retry) for t in tries(world, second) if t.superseded_by is None]
+    now = [
+        (t.task_index, t.attempt, t.run_attempt, t.retry)
+        for t in tries(world, second)
+        if t.superseded_by is None
+    ]
     assert now == [(0, 4, 2, 0), (1, 4, 2, 0)]
     world.store.additions.add_tasks(fence.run_id, "more", [{"a": "1"}])
     assert tries(world, second)[-1].attempt == 4
@@ -176,7 +209,11 @@ def test_a_resume_counts_a_try_that_waits_as_the_first_one(world: World) -> None
     lose(world, fence, 1)
     world.store.retries.retry_ended(fence, after(60), 3)
     second = world.resume(fence)  # its workflow was terminated
-    now = [(t.task_index, t.attempt, t.run_attempt, t.retry) for t in tries(world, second) if t.superseded_by is None]
+    now = [
+        (t.task_index, t.attempt, t.run_attempt, t.retry)
+        for t in tries(world, second)
+        if t.superseded_by is None
+    ]
     assert now == [(0, 1, 1, 0), (1, 3, 2, 0)]
     assert world.store.retries.resting(fence.run_id) == Resting(0, None)
 
@@ -195,9 +232,13 @@ def test_the_memory_of_a_crawler_is_remembered_by_project(world: World) -> None:
     for memory, tasks in (("768Mi", 1), ("1Gi", 2)):
         fence = world.executing(f"r-{memory}", tasks=tasks)
         lose(world, fence, 0)
-        world.store.retries.retry_ended(fence, lambda end, used, given=memory: NextTry(0, given), 3, remember=True)  # type: ignore[misc]
+        world.store.retries.retry_ended(
+            fence, lambda end, used, given=memory: NextTry(0, given), 3, remember=True
+        )  # type: ignore[misc]
         [again] = [task for task in tries(world, fence) if task.retry]
-        [offered], _ = world.store.deployment.offer_tasks(fence, 10, None, world.clock.now + timedelta(seconds=25))
+        [offered], _ = world.store.deployment.offer_tasks(
+            fence, 10, None, world.clock.now + timedelta(seconds=25)
+        )
         assert (offered.task_id, offered.memory) == (again.task_id, memory)
     assert world.store.retries.memory_of("default", "services") == "1Gi"
     assert world.store.retries.memory_of("other", "services") is None

@@ -47,13 +47,19 @@ def test_a_definition_is_kept_changed_deleted_and_there_again(store: Store, cloc
     assert s.page() == []
     assert s.decide_due("nightly", clock.now + timedelta(seconds=9)) is None
     again = made(store, every_s=120)
-    assert (again.schedule_id, again.revision, again.checked_until) == (row.schedule_id, 3, clock.now)
+    assert (again.schedule_id, again.revision, again.checked_until) == (
+        row.schedule_id,
+        3,
+        clock.now,
+    )
     assert due(store, clock.now) == line, "a due time of before has its line already"
     with pytest.raises(RunNotFound, match="crawlctl schedule list"):
         s.pause("weekly", "why not")
 
 
-def test_what_waits_comes_to_nothing_with_its_schedule_also_where_it_is_made_anew(store: Store, clock: Clock) -> None:
+def test_what_waits_comes_to_nothing_with_its_schedule_also_where_it_is_made_anew(
+    store: Store, clock: Clock
+) -> None:
     s = store.schedules
     made(store, overlap=Overlap.QUEUE)
     first = due(store, clock.now)
@@ -64,10 +70,15 @@ def test_what_waits_comes_to_nothing_with_its_schedule_also_where_it_is_made_ane
     assert {one.decision for one in (waits, begins, asked)} == {Decision.QUEUED}
     s.delete("nightly")
     again = made(store, overlap=Overlap.QUEUE, every_s=120)
-    assert (s.get_due(waits.due_id).decision, s.get_due(asked.due_id).decision) == ("failed", "queued")
+    assert (s.get_due(waits.due_id).decision, s.get_due(asked.due_id).decision) == (
+        "failed",
+        "queued",
+    )
     assert s.get_due(asked.due_id).after_id == first.due_id, "it still waits for its verdict"
     assert "deleted before it began" in str(s.get_due(waits.due_id).reason)
-    [told] = [event.body for event in store.events.events_after(0) if event.body["decision"] == "failed"]
+    [told] = [
+        event.body for event in store.events.events_after(0) if event.body["decision"] == "failed"
+    ]
     assert (told["count"], told["reason"]) == (2, s.get_due(waits.due_id).reason)
     s.due_begun(begins.due_id, TargetRef(TargetKind.RUN, 7))  # it was being begun at that moment
     line = s.get_due(begins.due_id)
@@ -79,7 +90,9 @@ def test_a_due_time_is_decided_once_by_however_many(store: Store, clock: Clock) 
     with ThreadPoolExecutor(8) as pool:
         lines = list(pool.map(lambda _: due(store, clock.now), range(16)))
     assert {line.due_id for line in lines} == {lines[0].due_id}
-    assert [line.decision for line in store.schedules.list_due(lines[0].schedule_id)] == [Decision.STARTED]
+    assert [line.decision for line in store.schedules.list_due(lines[0].schedule_id)] == [
+        Decision.STARTED
+    ]
 
 
 @pytest.mark.parametrize(
@@ -115,14 +128,18 @@ def test_what_overlaps_is_judged_by_the_verdict(
     clock.forward(60)
     third = due(store, clock.now)
     begun = overlap in (Overlap.SKIP, Overlap.ALLOW)
-    assert third.decision is (Decision.STARTED if overlap is not Overlap.QUEUE and begun else Decision.QUEUED)
+    assert third.decision is (
+        Decision.STARTED if overlap is not Overlap.QUEUE and begun else Decision.QUEUED
+    )
     listed = s.list_due(first.schedule_id)
     assert [line.due_at for line in listed] == [third.due_at, second.due_at, first.due_at]
     assert listed[-1].status == "COMPLETED"
     assert s.list_due(first.schedule_id, before=second.due_at) == listed[2:]
 
 
-def test_stop_previous_begins_the_newest_of_those_that_came_together(store: Store, world: World, clock: Clock) -> None:
+def test_stop_previous_begins_the_newest_of_those_that_came_together(
+    store: Store, world: World, clock: Clock
+) -> None:
     s = store.schedules
     row, start = made(store, overlap=Overlap.STOP_PREVIOUS), clock.now.replace(microsecond=0)
     times = [start + timedelta(seconds=60 * n - start.timestamp() % 60) for n in range(1, 6)]
@@ -141,15 +158,21 @@ def test_stop_previous_begins_the_newest_of_those_that_came_together(store: Stor
     assert not s.give_way(later[0].due_id)
     assert s.get_due(second.due_id).decision is Decision.SKIPPED_OVERLAP
     waits_for = s.previous_target(later[0].due_id)
-    assert (waits_for.live, waits_for.target) == (True, TargetRef(TargetKind.RUN, fence.run_id)), "still for its proof"
+    assert (waits_for.live, waits_for.target) == (True, TargetRef(TargetKind.RUN, fence.run_id)), (
+        "still for its proof"
+    )
     asked = s.ask_due("nightly", [times[2]], "ann", "backfilled by ann")[0]
     clock.now = times[4]
     due(store, times[4])
     assert not s.give_way(asked.due_id), "what a person asks for begins"
-    assert [line.due_at for line in s.list_due(row.schedule_id, decision=Decision.SKIPPED_OVERLAP)] == [times[1]]
+    assert [
+        line.due_at for line in s.list_due(row.schedule_id, decision=Decision.SKIPPED_OVERLAP)
+    ] == [times[1]]
 
 
-def test_what_came_too_late_or_in_a_pause_begins_when_a_person_asks(store: Store, clock: Clock) -> None:
+def test_what_came_too_late_or_in_a_pause_begins_when_a_person_asks(
+    store: Store, clock: Clock
+) -> None:
     s = store.schedules
     made(store, catch_up_s=600)
     late = clock.now - timedelta(seconds=601)
@@ -164,10 +187,14 @@ def test_what_came_too_late_or_in_a_pause_begins_when_a_person_asks(store: Store
         (missed.due_id, Decision.QUEUED),  # behind what is still to begin
         (paused.due_id, Decision.QUEUED),
     ]
-    assert s.ask_due("nightly", [late], "bob", "asked for by bob")[0].asked_by == "ann", "once is enough"
+    assert s.ask_due("nightly", [late], "bob", "asked for by bob")[0].asked_by == "ann", (
+        "once is enough"
+    )
     with pytest.raises(NotInThisState, match="ann requested the due time"):
         s.ask_due("nightly", [clock.now], "bob", "now", seen=paused.due_at - timedelta(seconds=1))
-    assert s.ask_due("nightly", [paused.due_at], "bob", "now", seen=paused.due_at)[0].asked_by == "ann"
+    assert (
+        s.ask_due("nightly", [paused.due_at], "bob", "now", seen=paused.due_at)[0].asked_by == "ann"
+    )
     assert s.asked_due("nightly", "k") is None
     [keyed] = s.ask_due("nightly", [clock.now], "bob", "now", request_key="k")
     assert s.asked_due("nightly", "k") == keyed
@@ -180,7 +207,9 @@ def test_what_came_too_late_or_in_a_pause_begins_when_a_person_asks(store: Store
     assert s.get_due(missed.due_id).reason == "crawler: 'services' is unknown"
     s.due_begun(paused.due_id, TargetRef(TargetKind.RUN, 1))
     s.due_failed(paused.due_id, "too late")
-    assert s.get_due(paused.due_id).decision is Decision.QUEUED, "what has begun does not fail any more"
+    assert s.get_due(paused.due_id).decision is Decision.QUEUED, (
+        "what has begun does not fail any more"
+    )
 
 
 def test_what_never_fired_gets_its_line(store: Store, clock: Clock) -> None:
@@ -194,11 +223,15 @@ def test_what_never_fired_gets_its_line(store: Store, clock: Clock) -> None:
     assert s.note_due(row.schedule_id, times[4]) == NotedFirings(), "each once"
     s.pause("nightly", None)
     lines = {line.due_at: line.decision for line in s.list_due(row.schedule_id)}
-    assert lines == dict(zip(times, [fired.decision, Decision.MISSED, *[Decision.PAUSED] * 4], strict=True))
+    assert lines == dict(
+        zip(times, [fired.decision, Decision.MISSED, *[Decision.PAUSED] * 4], strict=True)
+    )
     now = s.get("nightly")
     assert now.checked_until == clock.now, "a pause ends when all it held back is on record"
     assert s.list_due(row.schedule_id, decision=Decision.PAUSED, limit=2)[0].due_at == times[5]
-    assert due(store, times[1]).decision is Decision.SKIPPED_OVERLAP, "Temporal fired after all, behind the first"
+    assert due(store, times[1]).decision is Decision.SKIPPED_OVERLAP, (
+        "Temporal fired after all, behind the first"
+    )
     assert due(store, times[2]).decision is Decision.PAUSED
     assert s.note_due(row.schedule_id + 1, clock.now) == NotedFirings()
 
@@ -218,13 +251,17 @@ def test_what_is_due_is_due_by_the_definition_of_that_time(store: Store, clock: 
     assert (late.due_id, late.decision, late.revision) == (lines[1].due_id, Decision.STARTED, 2)
     assert s.decide_due("nightly", times[2], row.revision) is None, "not due any more"
     assert s.decide_due("nightly", times[2]) is None, "whoever starts the workflow by hand"
-    assert s.decide_due("nightly", start + timedelta(days=400), changed.revision) is None, "far ahead"
+    assert s.decide_due("nightly", start + timedelta(days=400), changed.revision) is None, (
+        "far ahead"
+    )
     clock.forward(3600)
     assert s.delete("nightly")
     assert s.list_due(row.schedule_id)[0].due_at == start + timedelta(hours=1)
 
 
-def test_failures_in_a_row_pause_a_schedule_until_it_is_resumed(store: Store, world: World, clock: Clock) -> None:
+def test_failures_in_a_row_pause_a_schedule_until_it_is_resumed(
+    store: Store, world: World, clock: Clock
+) -> None:
     s = store.schedules
     made(store, pause_after_failures=2)
     for n in range(2):
@@ -242,13 +279,17 @@ def test_failures_in_a_row_pause_a_schedule_until_it_is_resumed(store: Store, wo
     assert s.pause("nightly", None).paused_at is None
     clock.forward(60)
     assert due(store, clock.now).decision is Decision.STARTED
-    s.told_schedule(row.schedule_id, row.revision, trouble="it was deleted there", ended_at=clock.now)
+    s.told_schedule(
+        row.schedule_id, row.revision, trouble="it was deleted there", ended_at=clock.now
+    )
     row = s.get("nightly")
     assert row.told == row.revision
     assert row.ended_at == clock.now
 
 
-def test_a_stop_of_a_person_is_no_failure_of_a_schedule(store: Store, world: World, clock: Clock) -> None:
+def test_a_stop_of_a_person_is_no_failure_of_a_schedule(
+    store: Store, world: World, clock: Clock
+) -> None:
     made(store, pause_after_failures=2)
     for n in range(2):
         line, fence = due(store, clock.now), world.executing(f"r{n}")
@@ -261,7 +302,9 @@ def test_a_stop_of_a_person_is_no_failure_of_a_schedule(store: Store, world: Wor
 
 
 def test_what_a_person_asks_for_begins_one_after_the_other(store: Store, clock: Clock) -> None:
-    """Old lines and new ones, in the order of their due times, and behind what was decided by a clock ahead."""
+    """Old lines and new ones, in the order of their due times, and behind what was decided by a
+    clock ahead.
+    """
     s, row = store.schedules, made(store)
     clock.forward(125)
     s.note_due(row.schedule_id, clock.now)
@@ -272,14 +315,21 @@ def test_what_a_person_asks_for_begins_one_after_the_other(store: Store, clock: 
     clock.forward(-3)
     asked = s.ask_due("nightly", times, "ann", "backfilled")
     assert [line.due_at for line in asked] == times
-    assert [line.after_id for line in asked] == [running.due_id, *(line.due_id for line in asked[:-1])]
+    assert [line.after_id for line in asked] == [
+        running.due_id,
+        *(line.due_id for line in asked[:-1]),
+    ]
     last = due(store, clock.now)
     assert last.decision is Decision.SKIPPED_OVERLAP
     s.due_failed(asked[-1].due_id, "no crawler")
-    assert due(store, clock.now - timedelta(seconds=1)).decision is Decision.SKIPPED_OVERLAP, "others wait still"
+    assert due(store, clock.now - timedelta(seconds=1)).decision is Decision.SKIPPED_OVERLAP, (
+        "others wait still"
+    )
     left = s.due_to_begin(clock.now + timedelta(seconds=9))
     assert {line.due_at for line in left} == {running.due_at, *times[:-1]}
-    assert s.due_to_begin(clock.now + timedelta(seconds=9), left[2].due_id, 2) == left[3:5], "a page behind a page"
+    assert s.due_to_begin(clock.now + timedelta(seconds=9), left[2].due_id, 2) == left[3:5], (
+        "a page behind a page"
+    )
 
 
 def test_what_came_to_nothing_is_told(store: Store, clock: Clock) -> None:
@@ -304,7 +354,14 @@ def test_what_came_to_nothing_is_told(store: Store, clock: Clock) -> None:
         ("schedule.missed", "missed", 1),
     ]
     whole, body = cloud_event(events[0]), events[0].body
-    assert (whole["subject"], body["crawler"], body["kind"]) == ("schedules/nightly", "services", "run")
-    assert (body["due_at"], body["last_due_at"]) == ("2026-03-01T12:01:00+00:00", "2026-03-01T12:03:00+00:00")
+    assert (whole["subject"], body["crawler"], body["kind"]) == (
+        "schedules/nightly",
+        "services",
+        "run",
+    )
+    assert (body["due_at"], body["last_due_at"]) == (
+        "2026-03-01T12:01:00+00:00",
+        "2026-03-01T12:03:00+00:00",
+    )
     assert whole["id"] == "schedules/nightly-20260301T120100Z/1/schedule.missed/1"
     assert events[1].body["due_at"] == skipped.due_at.isoformat()

@@ -21,9 +21,25 @@ TASKS = 3
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(
-            ["deploy", "defer", "refuse", "look", "stop", "force", "cancel", "stopping", "end", "resume", "add"]
+            [
+                "deploy",
+                "defer",
+                "refuse",
+                "look",
+                "stop",
+                "force",
+                "cancel",
+                "stopping",
+                "end",
+                "resume",
+                "add",
+            ]
         ),
-        st.lists(st.sampled_from(["absent", "waiting", "executing", "good", "bad", "gone"]), min_size=3, max_size=3),
+        st.lists(
+            st.sampled_from(["absent", "waiting", "executing", "good", "bad", "gone"]),
+            min_size=3,
+            max_size=3,
+        ),
         st.booleans(),
     ),
     max_size=12,
@@ -33,21 +49,37 @@ STEPS = st.lists(
 def step(world: World, fence: Fence, name: str, phases: list[str]) -> Fence:
     store, now = world.store, world.clock.forward(7)
     if name in ("deploy", "defer", "refuse"):
-        world.deploy(fence, limit=2, state={"deploy": "created", "defer": "deferred", "refuse": "refused"}[name])
+        world.deploy(
+            fence,
+            limit=2,
+            state={"deploy": "created", "defer": "deferred", "refuse": "refused"}[name],
+        )
     elif name == "look":
         found = []
         for task in store.looks.found_state(fence).tasks:
             phase = phases[task.index % TASKS]
             end = {"good": good_end(now), "bad": bad_end(now)}.get(phase)
             kind = Phase.ENDED if end else Phase(phase)
-            found.append(seen(task, kind, now, changed_at=now, uid=task.uid, end=end, counters=Counters(task.index)))
+            found.append(
+                seen(
+                    task,
+                    kind,
+                    now,
+                    changed_at=now,
+                    uid=task.uid,
+                    end=end,
+                    counters=Counters(task.index),
+                )
+            )
         world.look(fence, found)
     elif name in ("stop", "force"):
         store.stops.record_stop(fence.run_id, world.stop(force=name == "force"), name)
     elif name == "cancel":
         store.stops.cancel_queued(fence, now)
     elif name == "stopping":
-        store.stops.mark_stopping(fence, [task.task_id for task in store.tasks.list_tasks(fence.run_id)])
+        store.stops.mark_stopping(
+            fence, [task.task_id for task in store.tasks.list_tasks(fence.run_id)]
+        )
     elif name == "end":
         try:
             world.end(fence)
@@ -99,7 +131,9 @@ def check(world: World, fence: Fence) -> None:
     assert not row.status.terminal or not store.tasks.count_tasks(fence.run_id).alive
     assert (row.outcome is not None) == row.status.terminal == (row.ended_at is not None)
     assert by_task == {}
-    assert [e.seq for e in store.events.events_after(0)] == list(range(1, len(store.events.events_after(0)) + 1))
+    assert [e.seq for e in store.events.events_after(0)] == list(
+        range(1, len(store.events.events_after(0)) + 1)
+    )
     assert store.events.events_after(0)[-1].body["status"] == row.status
 
 

@@ -16,16 +16,24 @@ from crawler_lifecycle.domain.task import Counters, End, Phase, TaskStatus
 from crawler_lifecycle.ports.looks import Details
 from tests.contracts.store.world import START, World, seen
 
-# --- stops ------------------------------------------------------------------------------------------------------
+# --- stops ----------------------------------------------------------------------------------------
 
 
 def test_a_stop_is_recorded_once(world: World) -> None:
     fence = world.deployed()
-    rows = [world.store.stops.record_stop(fence.run_id, world.stop(reason="enough"), "s1") for _ in range(2)]
+    rows = [
+        world.store.stops.record_stop(fence.run_id, world.stop(reason="enough"), "s1")
+        for _ in range(2)
+    ]
     assert rows[0] == rows[1] == world.row(fence)
     assert (rows[0].status, rows[0].stop) == (RunStatus.STOPPING, world.stop(reason="enough"))
     [log] = world.store.runs.cancellations(fence.run_id)
-    assert (log["request_id"], log["requested_by"], log["reason"], log["force"]) == ("s1", "ann", "enough", False)
+    assert (log["request_id"], log["requested_by"], log["reason"], log["force"]) == (
+        "s1",
+        "ann",
+        "enough",
+        False,
+    )
     assert (log["requested_at"], log["acted_at"], log["attempt"]) == (START, None, 1)
     [moved] = [t for t in world.store.runs.transitions(fence.run_id) if t.to_status == "STOPPING"]
     assert (moved.source, moved.cluster_time, moved.lag_ms) == ("stop", None, None)
@@ -39,7 +47,10 @@ def test_a_second_stop_adds_force_and_keeps_the_time(world: World) -> None:
     assert row.stop == StopIntent(START, force=True, requested_by="ann")
     row = world.store.stops.record_stop(fence.run_id, world.stop(escalated=True), None, fence)
     assert row.stop == StopIntent(START, force=True, requested_by="ann", escalated=True)
-    assert [log["request_id"] for log in world.store.runs.cancellations(fence.run_id)] == ["s1", "s2"]
+    assert [log["request_id"] for log in world.store.runs.cancellations(fence.run_id)] == [
+        "s1",
+        "s2",
+    ]
 
 
 def test_a_person_outweighs_a_limit(world: World) -> None:
@@ -63,25 +74,35 @@ def test_a_stop_after_the_end_writes_nothing(world: World) -> None:
     assert len(world.store.events.events_after(0)) == events
 
 
-def test_queued_tasks_are_cancelled_when_a_look_proves_that_no_call_brought_them_to_the_cluster(world: World) -> None:
+def test_queued_tasks_are_cancelled_when_a_look_proves_that_no_call_brought_them_to_the_cluster(
+    world: World,
+) -> None:
     fence = world.run(tasks=3)
     world.store.deployment.offer_tasks(fence, 1, None, START + timedelta(seconds=25))
     world.store.stops.record_stop(fence.run_id, world.stop(), "s1")
     for _ in range(2):
-        assert world.store.stops.cancel_queued(fence, START).by_status == {"QUEUED": 1, "CANCELLED": 2}
+        assert world.store.stops.cancel_queued(fence, START).by_status == {
+            "QUEUED": 1,
+            "CANCELLED": 2,
+        }
     world.look(fence, [])
     later = world.clock.forward(26)
-    assert world.store.stops.cancel_queued(fence, later).by_status == {"QUEUED": 1, "CANCELLED": 2}, (
-        "looked at too early"
-    )
+    assert world.store.stops.cancel_queued(fence, later).by_status == {
+        "QUEUED": 1,
+        "CANCELLED": 2,
+    }, "looked at too early"
     world.look(fence, [])
     assert world.store.stops.cancel_queued(fence, later).by_status == {"CANCELLED": 3}
     task = world.store.tasks.list_tasks(fence.run_id)[0]
     assert (task.outcome, task.cause) == ("cancelled", "Stopped by ann before it was deployed")
 
 
-def test_an_offered_task_that_a_look_has_seen_is_not_cancelled_before_that_is_applied(world: World) -> None:
-    """The call's answer was lost, the stop interrupts the look that finds the task, and then takes its next turn."""
+def test_an_offered_task_that_a_look_has_seen_is_not_cancelled_before_that_is_applied(
+    world: World,
+) -> None:
+    """The call's answer was lost, the stop interrupts the look that finds the task, and then takes
+    its next turn.
+    """
     fence = world.run()
     world.store.deployment.offer_tasks(fence, 1, None, START + timedelta(seconds=25))
     world.store.stops.record_stop(fence.run_id, world.stop(), "s1")
@@ -95,7 +116,9 @@ def test_an_offered_task_that_a_look_has_seen_is_not_cancelled_before_that_is_ap
 
 def test_queued_tasks_under_a_limit(world: World) -> None:
     fence = world.run()
-    world.store.stops.record_stop(fence.run_id, StopIntent(START, limit="start_timeout"), None, fence)
+    world.store.stops.record_stop(
+        fence.run_id, StopIntent(START, limit="start_timeout"), None, fence
+    )
     world.store.stops.cancel_queued(fence, START)
     assert world.store.tasks.list_tasks(fence.run_id)[0].outcome == "start_timeout"
 
@@ -106,9 +129,15 @@ def test_tasks_that_are_being_stopped(world: World) -> None:
     ids = [task.task_id for task in world.store.tasks.list_tasks(fence.run_id)]
     for _ in range(2):
         world.store.stops.mark_stopping(fence, ids)
-    assert list(world.statuses(fence).values()) == [TaskStatus.STOPPING, TaskStatus.STOPPING, TaskStatus.QUEUED]
+    assert list(world.statuses(fence).values()) == [
+        TaskStatus.STOPPING,
+        TaskStatus.STOPPING,
+        TaskStatus.QUEUED,
+    ]
     expected = ["stop", "stop"]
-    assert [t.source for t in world.store.runs.transitions(fence.run_id) if t.to_status == "STOPPING"] == expected
+    assert [
+        t.source for t in world.store.runs.transitions(fence.run_id) if t.to_status == "STOPPING"
+    ] == expected
 
 
 def test_stops_that_nobody_heard(world: World) -> None:
@@ -121,7 +150,8 @@ def test_stops_that_nobody_heard(world: World) -> None:
         world.store.stops.acted_on_stop(fence, at)
     assert world.store.sweep.unheard_stops(later) == []
     assert world.store.runs.cancellations(fence.run_id)[0]["acted_at"] == later
-    # A stop that comes past the workflow and asks for more has to be heard anew; the workflow's own has not.
+    # A stop that comes past the workflow and asks for more has to be heard anew; the workflow's own
+    # has not.
     world.store.stops.record_stop(fence.run_id, world.stop(), "s1")
     world.store.stops.record_stop(fence.run_id, world.stop(escalated=True), None, fence)
     assert world.store.sweep.unheard_stops(later) == []
@@ -137,11 +167,15 @@ def test_a_stop_by_a_clock_that_is_ahead_is_sent_again_in_time(world: World) -> 
     world.clock.forward(-600)
     world.store.stops.record_stop(fence.run_id, world.stop(force=True), "s2")
     assert world.store.sweep.unheard_stops(world.clock.now) == []
-    assert [r.run_id for r in world.store.sweep.unheard_stops(world.clock.forward(1))] == [fence.run_id]
+    assert [r.run_id for r in world.store.sweep.unheard_stops(world.clock.forward(1))] == [
+        fence.run_id
+    ]
 
 
 def test_a_stop_that_a_later_attempt_carries_out_was_acted_on(world: World) -> None:
-    """The workflow that was asked is gone; who takes the run over does what it was asked, and the log says so."""
+    """The workflow that was asked is gone; who takes the run over does what it was asked, and the
+    log says so.
+    """
     fence = world.deployed()
     world.store.stops.record_stop(fence.run_id, world.stop(), "s1")
     later = world.clock.forward(30)
@@ -151,7 +185,9 @@ def test_a_stop_that_a_later_attempt_carries_out_was_acted_on(world: World) -> N
 
 
 def test_a_stop_that_a_later_attempt_is_told_of_again_is_logged_once(world: World) -> None:
-    """No workflow was there to hear it: the gateway recorded it, and starts one that hears it under the same id."""
+    """No workflow was there to hear it: the gateway recorded it, and starts one that hears it under
+    the same id.
+    """
     fence = world.deployed()
     world.store.stops.record_stop(fence.run_id, world.stop(), "s1")
     world.clock.forward(30)
@@ -169,7 +205,8 @@ def test_a_stop_that_nobody_heard_before_the_verdict_is_over_with_it(world: Worl
     world.finish(fence)
     (logged,) = world.store.runs.cancellations(fence.run_id)
     assert logged["acted_at"] is not None
-    # It belongs to that life of the run: a stop of the next one does not touch it, not even under the same id.
+    # It belongs to that life of the run: a stop of the next one does not touch it, not even under
+    # the same id.
     second = world.resume(fence, rerun=True)
     world.store.stops.record_stop(fence.run_id, world.stop(), "s1")
     world.store.stops.acted_on_stop(second, world.clock.forward(10))
@@ -177,7 +214,7 @@ def test_a_stop_that_nobody_heard_before_the_verdict_is_over_with_it(world: Worl
     assert (first, later["attempt"], later["acted_at"]) == (logged, 2, world.clock.now)
 
 
-# --- verdict ----------------------------------------------------------------------------------------------------
+# --- verdict --------------------------------------------------------------------------------------
 
 
 def test_what_is_counted_last_counts_for_the_run(world: World) -> None:
@@ -197,14 +234,35 @@ def test_what_is_counted_last_counts_for_the_run(world: World) -> None:
 
 
 def test_a_run_says_its_most_frequent_error_and_how_often(world: World) -> None:
-    """A log says more than an exit code; a runner's word counts before it, and what succeeded has no error."""
+    """A log says more than an exit code; a runner's word counts before it, and what succeeded has
+    no error.
+    """
     fence = world.executing(tasks=6)
     tasks = world.store.looks.found_state(fence).tasks
-    ends = [End(1), End(1), End(1, message="no start page"), End(2), End(0, finish_reason="finished"), End(1)]
-    logs = ["KeyError: 'a'", "KeyError: 'b'\n", "KeyError: 'c'", "KeyError: 'b'", "KeyError: 'd'", "x\nKeyError: 'b'"]
+    ends = [
+        End(1),
+        End(1),
+        End(1, message="no start page"),
+        End(2),
+        End(0, finish_reason="finished"),
+        End(1),
+    ]
+    logs = [
+        "KeyError: 'a'",
+        "KeyError: 'b'\n",
+        "KeyError: 'c'",
+        "KeyError: 'b'",
+        "KeyError: 'd'",
+        "x\nKeyError: 'b'",
+    ]
     pairs = list(zip(tasks, ends, strict=True))
-    world.stage(fence, [seen(task, Phase.ENDED, world.clock.now, uid=task.uid, end=end) for task, end in pairs])
-    world.store.looks.save_details(fence, [Details(t.task_id, log) for t, log in zip(tasks, logs, strict=True)])
+    world.stage(
+        fence,
+        [seen(task, Phase.ENDED, world.clock.now, uid=task.uid, end=end) for task, end in pairs],
+    )
+    world.store.looks.save_details(
+        fence, [Details(t.task_id, log) for t, log in zip(tasks, logs, strict=True)]
+    )
     for _ in range(2):  # again: the same
         world.store.looks.apply_details(fence)
         world.store.looks.apply_findings(fence, "look")
@@ -230,19 +288,30 @@ def test_the_verdict_is_passed_once(world: World) -> None:
     last_end = world.clock.forward(10)
     row = world.finish(fence, failed=[1])
     world.clock.forward(10)
-    assert (row.status, row.outcome, row.stage, row.ended_at) == (RunStatus.FAILED, "partial", "completion", last_end)
+    assert (row.status, row.outcome, row.stage, row.ended_at) == (
+        RunStatus.FAILED,
+        "partial",
+        "completion",
+        last_end,
+    )
     assert (row.next_look_at, row.waiting_for, row.pages) == (None, None, 30)
 
     def never(groups: object, stop: object) -> Verdict:
         raise AssertionError("judged twice")
 
     assert world.store.completion.end_run(fence, never) == row == world.row(fence)
-    [moved] = [t for t in world.store.runs.transitions(fence.run_id) if t.to_status == "FAILED" and t.task_id is None]
+    [moved] = [
+        t
+        for t in world.store.runs.transitions(fence.run_id)
+        if t.to_status == "FAILED" and t.task_id is None
+    ]
     assert (moved.from_status, moved.cluster_time, moved.lag_ms) == ("PROCESSING", last_end, 0)
     assert moved.evidence["tasks"] == {"SUCCEEDED": 2, "FAILED": 1}
     assert world.store.deployment.ended_groups(fence.run_id) == [
         EndedTasks("FAILED", "failed", 1, "The crawler failed, exit 1: boom", 1, EndedBy.CRAWLER),
-        EndedTasks("SUCCEEDED", "finished", 2, "The crawler finished, exit 0", ended_by=EndedBy.CRAWLER),
+        EndedTasks(
+            "SUCCEEDED", "finished", 2, "The crawler finished, exit 0", ended_by=EndedBy.CRAWLER
+        ),
     ]
 
 
@@ -250,11 +319,17 @@ def test_the_verdict_is_passed_once(world: World) -> None:
 def test_a_run_that_did_not_start_says_what_it_waited_for(world: World, waited: str | None) -> None:
     fence = world.deployed()
     world.store.deployment.note_waiting(fence, waited)
-    world.store.stops.record_stop(fence.run_id, StopIntent(START, limit="start_timeout"), None, fence)
+    world.store.stops.record_stop(
+        fence.run_id, StopIntent(START, limit="start_timeout"), None, fence
+    )
     [task] = world.store.looks.found_state(fence).tasks
     world.look(fence, [seen(task, Phase.ENDED, START, uid=task.uid, end=End(finished_at=START))])
     row = world.end(fence)
-    said = "; it waited for this: The image x cannot be pulled" if waited and waited != WAITING_FOR_START else ""
+    said = (
+        "; it waited for this: The image x cannot be pulled"
+        if waited and waited != WAITING_FOR_START
+        else ""
+    )
     assert (row.outcome, row.waiting_for) == ("start_timeout", None)
     assert row.cause == f"It did not start in time (start_timeout_s), exit code unknown{said}"
 
@@ -287,7 +362,7 @@ def test_a_look_after_the_end_writes_nothing(world: World) -> None:
     assert world.row(fence) == row
 
 
-# --- resumption -------------------------------------------------------------------------------------------------
+# --- resumption -----------------------------------------------------------------------------------
 
 
 def test_resume_runs_again_only_what_did_not_succeed(world: World) -> None:
@@ -352,7 +427,7 @@ def test_a_takeover_forgets_what_the_former_owner_staged(world: World) -> None:
     assert world.store.looks.apply_details(second) == 0
 
 
-# --- events, deliveries, exports --------------------------------------------------------------------------------
+# --- events, deliveries, exports ------------------------------------------------------------------
 
 
 def test_events_have_numbers_without_gaps(world: World) -> None:
@@ -424,14 +499,26 @@ def test_exports(world: World) -> None:
     for _ in range(2):
         world.store.exports.record_export(fence, "done", result, None)
     [row] = world.store.exports.list_exports(fence.run_id)
-    assert (row["status"], row["url"], row["bytes"], row["files"], row["error"]) == ("done", "s3://b/k", 10, 2, None)
+    assert (row["status"], row["url"], row["bytes"], row["files"], row["error"]) == (
+        "done",
+        "s3://b/k",
+        10,
+        2,
+        None,
+    )
     world.store.exports.record_export(fence, "failed", None, "the files are gone")
     [row] = world.store.exports.list_exports(fence.run_id)
-    assert (row["status"], row["url"], row["error"]) == ("done", "s3://b/k", "the files are gone"), "it is still there"
+    assert (row["status"], row["url"], row["error"]) == (
+        "done",
+        "s3://b/k",
+        "the files are gone",
+    ), "it is still there"
 
 
 def test_the_verdict_and_its_event_are_one(world: World) -> None:
-    """Whoever sees the verdict finds the event, also after the run was resumed, and never two of them."""
+    """Whoever sees the verdict finds the event, also after the run was resumed, and never two of
+    them.
+    """
     fence = world.deployed()
     key = f"{fence.run}/1/run.ended"
     assert world.store.events.find_event(key) is None
@@ -452,11 +539,14 @@ def test_an_attempt_that_was_resumed_says_how_its_own_export_went(world: World) 
     second = world.resume(fence, rerun=True)
     world.store.exports.record_export(second, "writing", None, None)
     world.store.exports.record_export(fence, "failed", None, "no space")
-    found = {x["attempt"]: (x["status"], x["error"]) for x in world.store.exports.list_exports(fence.run_id)}
+    found = {
+        x["attempt"]: (x["status"], x["error"])
+        for x in world.store.exports.list_exports(fence.run_id)
+    }
     assert found == {1: ("failed", "no space"), 2: ("writing", None)}
 
 
-# --- fields of items ----------------------------------------------------------------------------------------------
+# --- fields of items ------------------------------------------------------------------------------
 
 GOOD, LESS = Coverage(100, {"price": 1.0, "title": 1.0}), Coverage(300, {"price": 0.2})
 EXPECTED = ExpectedCoverage({"price": 0.9})

@@ -21,13 +21,17 @@ from tests.contracts.store.world import START, World, bad_end, good_end, seen
 UNTIL = START + timedelta(seconds=25)
 
 
-# --- deployment -------------------------------------------------------------------------------------------------
+# --- deployment -----------------------------------------------------------------------------------
 
 
 def test_offers_are_repeated_until_they_are_answered(world: World) -> None:
     fence = world.run(tasks=3)
     first, stop = world.store.deployment.offer_tasks(fence, 2, None, UNTIL)
-    assert ([t.index for t in first], [t.args for t in first], stop) == ([0, 1], [{"part": "0"}, {"part": "1"}], None)
+    assert ([t.index for t in first], [t.args for t in first], stop) == (
+        [0, 1],
+        [{"part": "0"}, {"part": "1"}],
+        None,
+    )
     assert world.store.deployment.offer_tasks(fence, 2, None, UNTIL) == (first, None)
 
 
@@ -57,7 +61,9 @@ def test_an_offer_that_is_withdrawn_was_never_made(world: World) -> None:
 
 
 def test_an_offer_that_is_withdrawn_leaves_the_one_before(world: World) -> None:
-    """Without an answer, that one may have brought its tasks; and an offer that was made since stays as well."""
+    """Without an answer, that one may have brought its tasks; and an offer that was made since
+    stays as well.
+    """
     fence = world.run(tasks=3)
     world.store.deployment.offer_tasks(fence, 1, None, UNTIL, "day")
     later, last = UNTIL + timedelta(seconds=5), UNTIL + timedelta(seconds=9)
@@ -65,19 +71,31 @@ def test_an_offer_that_is_withdrawn_leaves_the_one_before(world: World) -> None:
     world.store.deployment.offer_tasks(fence, 2, None, last, "day")
     for _ in range(2):
         world.store.deployment.withdraw_offer(fence, offered, later)
-    ends = [task.offered_until for task in world.store.tasks.task_page(fence.run_id, [TaskStatus.QUEUED])]
+    ends = [
+        task.offered_until
+        for task in world.store.tasks.task_page(fence.run_id, [TaskStatus.QUEUED])
+    ]
     assert ends == [last, last, None]
     again, _ = world.store.deployment.offer_tasks(fence, 1, None, later, "day")
     world.store.deployment.withdraw_offer(fence, again, later)
-    assert world.store.tasks.task_page(fence.run_id, [TaskStatus.QUEUED], limit=1)[0].offered_until == last
+    assert (
+        world.store.tasks.task_page(fence.run_id, [TaskStatus.QUEUED], limit=1)[0].offered_until
+        == last
+    )
     assert world.store.stops.cancel_queued(fence, START).queued == 2
 
 
 def test_offers_keep_within_the_parallel_limit(world: World) -> None:
     fence = world.run(tasks=6)
-    assert [t.index for t in world.store.deployment.offer_tasks(fence, 500, 3, UNTIL)[0]] == [0, 1, 2]
+    assert [t.index for t in world.store.deployment.offer_tasks(fence, 500, 3, UNTIL)[0]] == [
+        0,
+        1,
+        2,
+    ]
     assert [t.index for t in world.store.deployment.offer_tasks(fence, 1, 3, UNTIL)[0]] == [0]
-    world.store.deployment.record_deployed(fence, "local", [DeployedTask(1, "created", "n", "u")], START)
+    world.store.deployment.record_deployed(
+        fence, "local", [DeployedTask(1, "created", "n", "u")], START
+    )
     # One is active, two are on their way: nothing new fits, and the two are offered again.
     assert [t.index for t in world.store.deployment.offer_tasks(fence, 500, 3, UNTIL)[0]] == [0, 2]
     world.clock.forward(60)
@@ -116,7 +134,10 @@ def test_answers_of_the_scheduler_service(world: World) -> None:
     assert (three.outcome, three.cause, three.ended_at) == ("deploy_failed", "no such image", START)
     queued = world.store.tasks.task_page(fence.run_id, [TaskStatus.QUEUED])
     assert [(t.index, t.offered_until) for t in queued] == [(2, None)]
-    moves = [(t.task_id, t.from_status, t.to_status, t.source) for t in world.store.runs.transitions(fence.run_id)[1:]]
+    moves = [
+        (t.task_id, t.from_status, t.to_status, t.source)
+        for t in world.store.runs.transitions(fence.run_id)[1:]
+    ]
     assert moves == [
         (zero.task_id, "QUEUED", "PENDING", "deploy"),
         (one.task_id, "QUEUED", "PENDING", "deploy"),
@@ -137,16 +158,22 @@ def test_what_is_put_off_counts_as_offered_while_an_earlier_call_may_bring_it(
     offered, _ = world.store.deployment.offer_tasks(fence, 2, None, later)
     answers = [DeployedTask(n, "deferred", reason="quota exceeded") for n in (0, 1)]
     for _ in range(2):
-        world.store.deployment.record_deployed(fence, "kubernetes", answers, world.clock.now, later, offered)
+        world.store.deployment.record_deployed(
+            fence, "kubernetes", answers, world.clock.now, later, offered
+        )
         queued = world.store.tasks.task_page(fence.run_id, [TaskStatus.QUEUED])
         assert [t.offered_until for t in queued] == [left, None]
     world.store.stops.record_stop(fence.run_id, world.stop(), "s1")
-    assert world.store.stops.cancel_queued(fence, world.clock.now).queued == (0 if left is None else 1)
+    assert world.store.stops.cancel_queued(fence, world.clock.now).queued == (
+        0 if left is None else 1
+    )
 
 
 def test_a_late_answer_moves_nothing_backwards(world: World) -> None:
     fence = world.executing()
-    world.store.deployment.record_deployed(fence, "local", [DeployedTask(0, "refused", reason="late")], START)
+    world.store.deployment.record_deployed(
+        fence, "local", [DeployedTask(0, "refused", reason="late")], START
+    )
     assert world.statuses(fence) == {0: TaskStatus.RUNNING}
 
 
@@ -154,7 +181,10 @@ def test_refusal_of_all(world: World) -> None:
     fence = world.run(tasks=3)
     world.deploy(fence, limit=1)
     for _ in range(2):
-        assert world.store.deployment.refuse_queued(fence, "unknown crawler").by_status == {"PENDING": 1, "FAILED": 2}
+        assert world.store.deployment.refuse_queued(fence, "unknown crawler").by_status == {
+            "PENDING": 1,
+            "FAILED": 2,
+        }
     assert world.store.tasks.list_tasks(fence.run_id)[2].cause == "unknown crawler"
 
 
@@ -169,11 +199,15 @@ def test_a_refusal_spares_what_an_earlier_call_may_have_brought(world: World) ->
     for _ in range(2):
         counts = world.store.deployment.refuse_queued(fence, "unknown crawler", offered, later)
         assert counts.by_status == {"QUEUED": 2, "FAILED": 1}
-    assert [t.offered_until for t in world.store.tasks.task_page(fence.run_id, [TaskStatus.QUEUED])] == [UNTIL, UNTIL]
+    assert [
+        t.offered_until for t in world.store.tasks.task_page(fence.run_id, [TaskStatus.QUEUED])
+    ] == [UNTIL, UNTIL]
     # A look before the end of the earlier call proves nothing; one after it does.
     for seconds, left in ((10, 2), (20, 0)):
         world.clock.forward(seconds)
-        queued = [t for t in world.store.looks.found_state(fence).tasks if t.status is TaskStatus.QUEUED]
+        queued = [
+            t for t in world.store.looks.found_state(fence).tasks if t.status is TaskStatus.QUEUED
+        ]
         now = world.clock.now
         world.look(fence, [seen(task, Phase.ABSENT, now) for task in queued])
         assert world.store.deployment.refuse_queued(fence, "unknown crawler").queued == left
@@ -185,7 +219,9 @@ def test_a_refusal_spares_what_was_offered_again_since(world: World) -> None:
     offered, _ = world.store.deployment.offer_tasks(fence, 1, None, UNTIL)
     later = UNTIL + timedelta(seconds=5)
     world.store.deployment.offer_tasks(fence, 1, None, later)
-    assert world.store.deployment.refuse_queued(fence, "unknown crawler", offered, UNTIL).queued == 1
+    assert (
+        world.store.deployment.refuse_queued(fence, "unknown crawler", offered, UNTIL).queued == 1
+    )
     [task] = world.store.tasks.task_page(fence.run_id, [TaskStatus.QUEUED])
     assert task.offered_until == later
 
@@ -193,24 +229,33 @@ def test_a_refusal_spares_what_was_offered_again_since(world: World) -> None:
 def test_a_refusal_of_the_only_call_is_final(world: World) -> None:
     fence = world.run(tasks=2)
     offered, _ = world.store.deployment.offer_tasks(fence, 2, None, UNTIL)
-    assert world.store.deployment.refuse_queued(fence, "unknown crawler", offered, UNTIL).by_status == {"FAILED": 2}
+    assert world.store.deployment.refuse_queued(
+        fence, "unknown crawler", offered, UNTIL
+    ).by_status == {"FAILED": 2}
 
 
 def test_waiting_start_and_stages(world: World) -> None:
     fence = world.deployed()
     for _ in range(2):
         world.store.deployment.note_waiting(fence, "no node has 64Gi")
-    assert (world.row(fence).waiting_for, world.row(fence).stage) == ("no node has 64Gi", "deployment")
+    assert (world.row(fence).waiting_for, world.row(fence).stage) == (
+        "no node has 64Gi",
+        "deployment",
+    )
     world.clock.forward(3)
     for _ in range(2):
         assert world.store.deployment.mark_started(fence, START) is RunStatus.PROCESSING
     row = world.row(fence)
     assert (row.started_at, row.waiting_for) == (START, None)
-    [started] = [t for t in world.store.runs.transitions(fence.run_id) if t.to_status == "PROCESSING"]
+    [started] = [
+        t for t in world.store.runs.transitions(fence.run_id) if t.to_status == "PROCESSING"
+    ]
     assert (started.cluster_time, started.lag_ms) == (START, 3000)
     assert row.stage == "reconciliation"
     world.store.deployment.offer_tasks(fence, 10, None, START)
-    assert world.row(fence).stage == "reconciliation", "a late try of an earlier step takes nothing back"
+    assert world.row(fence).stage == "reconciliation", (
+        "a late try of an earlier step takes nothing back"
+    )
 
 
 def test_a_stop_is_not_undone_by_the_start(world: World) -> None:
@@ -220,7 +265,7 @@ def test_a_stop_is_not_undone_by_the_start(world: World) -> None:
     assert world.row(fence).started_at == START
 
 
-# --- looks ------------------------------------------------------------------------------------------------------
+# --- looks ----------------------------------------------------------------------------------------
 
 
 def test_a_look_from_finding_to_status(world: World) -> None:
@@ -241,18 +286,34 @@ def test_a_look_from_finding_to_status(world: World) -> None:
     assert [f.change.after for f in world.store.looks.staged(fence)] == [TaskStatus.SUCCEEDED]
     assert world.statuses(fence) == {0: TaskStatus.PENDING}
     for _ in range(2):
-        world.store.looks.save_details(fence, [Details(task.task_id, "the log", Counters(8, 3, 1, 900), 456)])
+        world.store.looks.save_details(
+            fence, [Details(task.task_id, "the log", Counters(8, 3, 1, 900), 456)]
+        )
         assert world.store.looks.apply_details(fence) == 1
     for _ in range(2):
         assert world.store.looks.apply_findings(fence, "look").by_status == {"SUCCEEDED": 1}
     [row] = world.store.tasks.list_tasks(fence.run_id)
-    assert (row.status, row.outcome, row.cause) == (TaskStatus.SUCCEEDED, "finished", "The crawler finished, exit 0")
-    assert (row.exit_code, row.exit_signal, row.node, row.peak_memory, row.pages) == (0, None, "node-7", 456, 8)
+    assert (row.status, row.outcome, row.cause) == (
+        TaskStatus.SUCCEEDED,
+        "finished",
+        "The crawler finished, exit 0",
+    )
+    assert (row.exit_code, row.exit_signal, row.node, row.peak_memory, row.pages) == (
+        0,
+        None,
+        "node-7",
+        456,
+        8,
+    )
     assert (row.started_at, row.ended_at) == (started, ended)
     assert world.store.tasks.log_tail(task.task_id) == "the log"
     assert world.store.looks.staged(fence) == []
     [moved] = [t for t in world.store.runs.transitions(fence.run_id) if t.to_status == "SUCCEEDED"]
-    assert (moved.cluster_time, moved.committed_at, moved.lag_ms) == (ended, world.clock.now, 40_000)
+    assert (moved.cluster_time, moved.committed_at, moved.lag_ms) == (
+        ended,
+        world.clock.now,
+        40_000,
+    )
     assert (moved.task_id, moved.from_status, moved.source) == (task.task_id, "PENDING", "look")
     assert moved.evidence["phase"] == "ended"
     assert moved.evidence["node"] == "node-7"
@@ -270,7 +331,11 @@ def test_a_quiet_look_renews_the_proof(world: World) -> None:
     report = world.look(fence, [seen(t, Phase.EXECUTING, later, uid=t.uid) for t in tasks])
     assert (report.changed, report.active) == (0, 2)
     row = world.row(fence)
-    assert (row.verified_at, row.next_look_at, row.look_error) == (later, later + timedelta(minutes=1), None)
+    assert (row.verified_at, row.next_look_at, row.look_error) == (
+        later,
+        later + timedelta(minutes=1),
+        None,
+    )
     assert (row.pages, row.last_progress_at) == (None, None)
     assert world.store.runs.transitions(fence.run_id) == before
 
@@ -282,7 +347,9 @@ def test_counters_and_progress(world: World) -> None:
     def look(*counters: Counters) -> tuple[int | None, bool]:
         now = world.clock.forward(60)
         pairs = zip((zero, one), counters, strict=False)
-        report = world.stage(fence, [seen(t, Phase.EXECUTING, now, uid=t.uid, counters=c) for t, c in pairs])
+        report = world.stage(
+            fence, [seen(t, Phase.EXECUTING, now, uid=t.uid, counters=c) for t, c in pairs]
+        )
         return report.pages, world.row(fence).last_progress_at == now
 
     assert look(Counters(), Counters()) == (None, False)
@@ -300,7 +367,9 @@ def test_counters_and_progress(world: World) -> None:
 def test_reasons_while_it_waits(world: World) -> None:
     fence = world.deployed()
     [task] = world.store.looks.found_state(fence).tasks
-    world.look(fence, [seen(task, Phase.WAITING, START, uid=task.uid, reason="image is pulled", node="n1")])
+    world.look(
+        fence, [seen(task, Phase.WAITING, START, uid=task.uid, reason="image is pulled", node="n1")]
+    )
     [row] = world.store.tasks.list_tasks(fence.run_id)
     assert (row.reason, row.node, row.status) == ("image is pulled", "n1", TaskStatus.PENDING)
     world.execute(fence)
@@ -311,9 +380,16 @@ def test_reasons_while_it_waits(world: World) -> None:
 def test_another_object_under_the_name_says_nothing_about_ours(world: World) -> None:
     fence = world.deployed()
     [task] = world.store.looks.found_state(fence).tasks
-    world.look(fence, [seen(task, Phase.EXECUTING, START, uid="foreign", node="n9", counters=Counters(99))])
+    world.look(
+        fence, [seen(task, Phase.EXECUTING, START, uid="foreign", node="n9", counters=Counters(99))]
+    )
     [row] = world.store.tasks.list_tasks(fence.run_id)
-    assert (row.status, row.outcome, row.cluster_uid, row.node) == (TaskStatus.LOST, "lost", task.uid, None)
+    assert (row.status, row.outcome, row.cluster_uid, row.node) == (
+        TaskStatus.LOST,
+        "lost",
+        task.uid,
+        None,
+    )
     assert row.pages is None
     [found] = world.store.corrections.list_corrections()
     assert (found.kind, found.believed, found.truth) == ("not_ours", "PENDING", "LOST")
@@ -334,9 +410,16 @@ def test_a_correction_tells_what_was_believed(world: World) -> None:
     world.clock.forward(60)
     killed = START + timedelta(seconds=10)
     end = End(exit_code=137, signal=9, finished_at=killed)
-    world.look(fence, [seen(task, Phase.ENDED, world.clock.now, uid=task.uid, end=end)], source="wake")
+    world.look(
+        fence, [seen(task, Phase.ENDED, world.clock.now, uid=task.uid, end=end)], source="wake"
+    )
     [found] = world.store.corrections.list_corrections(fence.run_id)
-    assert (found.kind, found.believed, found.truth, found.found_by) == ("killed", "RUNNING", "FAILED", "wake")
+    assert (found.kind, found.believed, found.truth, found.found_by) == (
+        "killed",
+        "RUNNING",
+        "FAILED",
+        "wake",
+    )
     assert (found.believed_since, found.truth_since, found.lag_ms) == (START, killed, 50_000)
     assert (found.task_id, found.created_at) == (task.task_id, world.clock.now)
     assert world.store.corrections.list_corrections(after_id=found.id) == []
@@ -350,10 +433,17 @@ def test_an_end_never_changes(world: World) -> None:
     before = world.store.tasks.list_tasks(fence.run_id), world.store.runs.transitions(fence.run_id)
     observation = seen(task, Phase.ENDED, START, end=good_end(START))
     for believed, after in product((TaskStatus.RUNNING, TaskStatus.FAILED), TaskStatus):
-        finding = TaskFinding(Change(task.task_id, believed, after, START, "x", "y", "late"), observation)
-        world.store.looks.record_look(fence, Look(START, 0.1, [observation]), [finding], None, "look")
+        finding = TaskFinding(
+            Change(task.task_id, believed, after, START, "x", "y", "late"), observation
+        )
+        world.store.looks.record_look(
+            fence, Look(START, 0.1, [observation]), [finding], None, "look"
+        )
         world.store.looks.apply_findings(fence, "look")
-    assert (world.store.tasks.list_tasks(fence.run_id), world.store.runs.transitions(fence.run_id)) == before
+    assert (
+        world.store.tasks.list_tasks(fence.run_id),
+        world.store.runs.transitions(fence.run_id),
+    ) == before
     assert world.store.corrections.list_corrections() == []
 
 
@@ -364,7 +454,12 @@ def test_a_finding_about_a_task_whose_deployment_was_not_answered(world: World) 
     assert task.offered_until == UNTIL
     world.look(fence, [seen(task, Phase.EXECUTING, START, uid="u", name="n", started_at=START)])
     [row] = world.store.tasks.list_tasks(fence.run_id)
-    assert (row.status, row.cluster_uid, row.cluster_name, row.deployed_at) == (TaskStatus.RUNNING, "u", "n", START)
+    assert (row.status, row.cluster_uid, row.cluster_name, row.deployed_at) == (
+        TaskStatus.RUNNING,
+        "u",
+        "n",
+        START,
+    )
     assert world.store.looks.found_state(fence).tasks[0].offered_until is None
 
 
@@ -383,32 +478,47 @@ def test_logs_are_cut_from_the_front_at_a_character(world: World) -> None:
 def test_a_log_takes_little_and_is_read_as_an_older_build_wrote_it(world: World) -> None:
     fence = world.deployed(tasks=2)
     zero, one = (task.task_id for task in world.store.looks.found_state(fence).tasks)
-    text = "".join(f"2026-03-01 [scrapy.core.engine] DEBUG: Crawled (200) <GET http://a/{n}> ü\n" for n in range(210))
+    text = "".join(
+        f"2026-03-01 [scrapy.core.engine] DEBUG: Crawled (200) <GET http://a/{n}> ü\n"
+        for n in range(210)
+    )
     for _ in range(2):
         world.store.looks.save_details(fence, [Details(zero, text), Details(one, "x")])
         world.store.looks.apply_details(fence)
     assert [world.store.tasks.log_tail(task) for task in (zero, one)] == [text, "x"]
     with world.store.database.writing() as conn:
-        [(left, kept)] = conn.execute(sa.text(f"SELECT log_tail, compressed FROM task_log WHERE task_id = {zero}"))
+        [(left, kept)] = conn.execute(
+            sa.text(f"SELECT log_tail, compressed FROM task_log WHERE task_id = {zero}")
+        )
         assert (left, len(kept) < len(text) / 5) == ("", True)
         if conn.dialect.name == "mysql":
             asked = f"SELECT CONVERT(UNCOMPRESS(compressed) USING utf8mb4) FROM task_log WHERE task_id = {zero}"
             assert conn.execute(sa.text(asked)).scalar_one() == text
-        conn.execute(sa.text(f"UPDATE task_log SET log_tail = 'older', compressed = NULL WHERE task_id = {zero}"))
+        conn.execute(
+            sa.text(
+                f"UPDATE task_log SET log_tail = 'older', compressed = NULL WHERE task_id = {zero}"
+            )
+        )
     assert world.store.tasks.log_tail(zero) == "older"
     bomb = compressed("x" * (TEXT_MAX + 1))
     for written in (b"of somebody", b"some", compressed(text)[:-9], bomb):
         with world.store.database.writing() as conn:
             change = sa.text(f"UPDATE task_log SET compressed = :written WHERE task_id = {one}")
             conn.execute(change, {"written": written})
-        with pytest.raises(RowUnreadable, match=f"^task_log task_id {one}: compressed is .*; set it to NULL"):
+        with pytest.raises(
+            RowUnreadable, match=f"^task_log task_id {one}: compressed is .*; set it to NULL"
+        ):
             world.store.tasks.log_tail(one)
 
 
 def test_statistics_of_tasks_are_summed_over_the_run(world: World) -> None:
     fence = world.executing(tasks=3)
     first, second, _ = world.store.looks.found_state(fence).tasks
-    tasks, save, told = world.store.tasks, world.store.looks.save_details, world.store.tasks.statistics
+    tasks, save, told = (
+        world.store.tasks,
+        world.store.looks.save_details,
+        world.store.tasks.statistics,
+    )
     assert told(fence.run_id) == {}
     save(fence, [Details(first.task_id, "log", statistics={"a": 1, "b": 0.5})])
     save(fence, [Details(first.task_id, "longer log")])  # its node has removed the line since
@@ -416,7 +526,9 @@ def test_statistics_of_tasks_are_summed_over_the_run(world: World) -> None:
     assert told(fence.run_id) == {}, "staged"
     for _ in range(2):
         world.store.looks.apply_details(fence)
-        assert told(fence.run_id) == {"b": 0.5, "c": -3}, "what is too large for a number of ours is none"
+        assert told(fence.run_id) == {"b": 0.5, "c": -3}, (
+            "what is too large for a number of ours is none"
+        )
     save(fence, [Details(second.task_id, statistics={"a": 4})])
     world.store.looks.apply_details(fence)
     assert told(fence.run_id) == {"a": 5, "b": 0.5}
@@ -428,11 +540,15 @@ def test_statistics_of_tasks_are_summed_over_the_run(world: World) -> None:
     assert told(fence.run_id + 1) == {}
 
 
-def test_statistics_of_many_tasks_stay_within_their_bounds(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_statistics_of_many_tasks_stay_within_their_bounds(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("crawler_lifecycle.store.runs.tasks.CHUNK", 3)
     fence = world.executing(tasks=10)
     pages = [
-        Details(task.task_id, statistics={"all": 1, **{f"{task.index}/{n:0100}": n for n in range(60)}})
+        Details(
+            task.task_id, statistics={"all": 1, **{f"{task.index}/{n:0100}": n for n in range(60)}}
+        )
         for task in world.store.looks.found_state(fence).tasks
     ]
     world.store.looks.save_details(fence, pages)
@@ -449,7 +565,8 @@ def test_details_wait_for_findings_and_the_other_way_round(world: World) -> None
     assert world.store.looks.staged(fence) == []
     world.stage(fence, [seen(task, Phase.ENDED, START, uid=task.uid, end=bad_end(START))])
     world.store.looks.save_details(fence, [Details(task.task_id, "longer log")])
-    # A node removes the log with its container; what was kept before the stop is all there will ever be.
+    # A node removes the log with its container; what was kept before the stop is all there will
+    # ever be.
     world.store.looks.save_details(fence, [Details(task.task_id, None, peak_memory=7)])
     assert len(world.store.looks.staged(fence)) == 1
     assert world.store.looks.apply_details(fence) == 1
@@ -462,13 +579,23 @@ def test_staged_findings_come_in_pages(world: World) -> None:
     tasks = world.store.looks.found_state(fence).tasks
     world.stage(fence, [seen(t, Phase.EXECUTING, START, uid=t.uid) for t in tasks])
     assert [f.observation.index for f in world.store.looks.staged(fence, limit=2)] == [0, 1]
-    assert [f.observation.index for f in world.store.looks.staged(fence, after_index=1)] == [2, 3, 4]
+    assert [f.observation.index for f in world.store.looks.staged(fence, after_index=1)] == [
+        2,
+        3,
+        4,
+    ]
 
 
 def test_texts_longer_than_their_columns_lose_no_status(world: World) -> None:
     fence = world.deployed()
     [task] = world.store.looks.found_state(fence).tasks
-    end = End(exit_code=1, reason="R" * 9000, message="M\ud800" * 9000, finish_reason="F" * 9000, finished_at=START)
+    end = End(
+        exit_code=1,
+        reason="R" * 9000,
+        message="M\ud800" * 9000,
+        finish_reason="F" * 9000,
+        finished_at=START,
+    )
     world.look(fence, [seen(task, Phase.ENDED, START, uid=task.uid, node="n" * 999, end=end)])
     [row] = world.store.tasks.list_tasks(fence.run_id)
     assert row.status is TaskStatus.FAILED
@@ -479,10 +606,15 @@ def test_texts_longer_than_their_columns_lose_no_status(world: World) -> None:
 def test_pages_of_tasks(world: World) -> None:
     fence = world.run(tasks=5)
     world.deploy(fence, limit=3)
-    page = world.store.tasks.task_page(fence.run_id, [TaskStatus.PENDING, TaskStatus.QUEUED], after_index=1, limit=2)
+    page = world.store.tasks.task_page(
+        fence.run_id, [TaskStatus.PENDING, TaskStatus.QUEUED], after_index=1, limit=2
+    )
     assert [(t.index, t.status) for t in page] == [(2, TaskStatus.PENDING), (3, TaskStatus.QUEUED)]
     rows = world.store.tasks.list_tasks(fence.run_id, limit=2)
-    assert [t.task_index for t in world.store.tasks.list_tasks(fence.run_id, after_task_id=rows[-1].task_id)] == [
+    assert [
+        t.task_index
+        for t in world.store.tasks.list_tasks(fence.run_id, after_task_id=rows[-1].task_id)
+    ] == [
         2,
         3,
         4,

@@ -8,7 +8,12 @@ from datetime import timedelta
 from sqlalchemy import update
 
 from crawler_lifecycle.domain.audits.overdue import overdue_before
-from crawler_lifecycle.domain.names import EVENT_CORRECTION_MADE, EVENT_RUN_BLOCKED, EVENT_RUN_STALE, workflow_id
+from crawler_lifecycle.domain.names import (
+    EVENT_CORRECTION_MADE,
+    EVENT_RUN_BLOCKED,
+    EVENT_RUN_STALE,
+    workflow_id,
+)
 from crawler_lifecycle.domain.task import End, Phase
 from crawler_lifecycle.ports.runs import Event
 from crawler_lifecycle.store.runs.tables import run_history
@@ -30,10 +35,17 @@ def test_what_a_look_found_untrue_is_one_event(world: World) -> None:
     [event] = events(world, EVENT_CORRECTION_MADE)
     shown = event.body["corrections"]
     assert isinstance(shown, list)
-    assert (event.run_id, event.body["crawler"], event.body["count"]) == (fence.run_id, "services", len(written))
+    assert (event.run_id, event.body["crawler"], event.body["count"]) == (
+        fence.run_id,
+        "services",
+        len(written),
+    )
     assert len(written) == 30
     assert [one["id"] for one in shown] == [one.id for one in written[:20]]
-    expected = (written[0].kind, written[0].truth_since.isoformat() if written[0].truth_since else None)
+    expected = (
+        written[0].kind,
+        written[0].truth_since.isoformat() if written[0].truth_since else None,
+    )
     assert (shown[0]["kind"], shown[0]["truth_since"]) == expected
 
 
@@ -45,7 +57,9 @@ def test_an_overdue_look_is_told_once_and_the_next_one_again(world: World) -> No
     [event] = events(world, EVENT_RUN_STALE)
     assert run.due_at is not None
     assert (event.subject, event.body["due_at"]) == (f"runs/{fence.run_id}", run.due_at.isoformat())
-    assert not store.troubles.note_stale(replace(run, due_at=run.due_at - timedelta(seconds=1))), "it came meanwhile"
+    assert not store.troubles.note_stale(replace(run, due_at=run.due_at - timedelta(seconds=1))), (
+        "it came meanwhile"
+    )
     assert not store.troubles.note_stale(replace(run, planned=False))
     tasks = store.looks.found_state(fence).tasks
     world.look(fence, [seen(t, Phase.EXECUTING, world.clock.now, uid=t.uid) for t in tasks])
@@ -58,7 +72,10 @@ def test_an_overdue_look_is_told_once_and_the_next_one_again(world: World) -> No
 def test_a_blocked_workflow_is_told_once_for_each_time(world: World) -> None:
     fence, store, since = executing(world, "r1"), world.store, world.clock.now
     own = world.row(fence).owner_workflow_id or ""
-    assert [store.troubles.note_blocked(own, fence.run_id, "a bug", since) for _ in range(2)] == [True, False]
+    assert [store.troubles.note_blocked(own, fence.run_id, "a bug", since) for _ in range(2)] == [
+        True,
+        False,
+    ]
     assert not store.troubles.note_blocked("another/workflow", fence.run_id, "a bug", since)
     assert not store.troubles.note_blocked("another/workflow", None, "a bug", since)
     assert not store.troubles.note_blocked(workflow_id("services", "unknown"), None, "a bug", since)
@@ -66,7 +83,11 @@ def test_a_blocked_workflow_is_told_once_for_each_time(world: World) -> None:
     with store.database.writing() as conn:
         conn.execute(update(run_history).values(owner_workflow_id="own-2026-11-22T02:30:00Z"))
     own = "own-2026-11-22T02:30:00Z"
-    assert store.troubles.note_blocked(own, None, "a bug", since + timedelta(seconds=19)), "an outside starter's id"
+    assert store.troubles.note_blocked(own, None, "a bug", since + timedelta(seconds=19)), (
+        "an outside starter's id"
+    )
     assert {one.body["why"] for one in events(world, EVENT_RUN_BLOCKED)} == {"a bug"}
     world.finish(fence)
-    assert not store.troubles.note_blocked(own, fence.run_id, "a bug", since + timedelta(seconds=90))
+    assert not store.troubles.note_blocked(
+        own, fence.run_id, "a bug", since + timedelta(seconds=90)
+    )

@@ -39,7 +39,9 @@ def test_they_say_what_happened(world: World, store: Store) -> None:
     [task] = store.looks.found_state(fence).tasks
     when = world.clock.forward(40)
     found = world.clock.forward(20)
-    world.look(fence, [seen(task, Phase.ENDED, found, uid=task.uid, end=replace(KILLED, finished_at=when))])
+    world.look(
+        fence, [seen(task, Phase.ENDED, found, uid=task.uid, end=replace(KILLED, finished_at=when))]
+    )
     since = f"{START - timedelta(days=1):%Y-%m-%d %H:%M:%S}"
     assert {r["source"]: r["worst_ms"] for r in asked(store, 0, at=since)}["look"] == 20_000
     between = f"{when + timedelta(seconds=10):%Y-%m-%d %H:%M:%S}"

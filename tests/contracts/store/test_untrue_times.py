@@ -1,4 +1,6 @@
-"""For how long a recorded status was untrue, whatever the clocks say and however often a look is tried."""
+"""For how long a recorded status was untrue, whatever the clocks say and however often a look is
+tried.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,12 @@ def test_an_end_with_a_time_is_untrue_from_then_on(world: World) -> None:
     when = world.clock.forward(40)
     looked(world, fence, 20, Phase.ENDED, uid="uid-1-0", end=replace(KILLED, finished_at=when))
     row = only(world, fence)
-    assert (row.believed, row.believed_since, row.truth, row.truth_since) == ("RUNNING", START, "FAILED", when)
+    assert (row.believed, row.believed_since, row.truth, row.truth_since) == (
+        "RUNNING",
+        START,
+        "FAILED",
+        when,
+    )
     assert row.lag_ms == 20_000
     [moved] = [t for t in world.store.runs.transitions(fence.run_id) if t.to_status == "FAILED"]
     assert (moved.cluster_time, moved.committed_at, moved.lag_ms) == (when, world.clock.now, 20_000)
@@ -54,12 +61,23 @@ def test_an_end_with_a_time_is_untrue_from_then_on(world: World) -> None:
 def test_a_clock_that_is_ahead_makes_no_negative_time(world: World) -> None:
     fence = world.executing(tasks=1)
     ahead = world.clock.forward(60) + timedelta(seconds=3)
-    world.look(fence, [observed(world, fence, Phase.ENDED, uid="uid-1-0", end=replace(KILLED, finished_at=ahead))])
+    world.look(
+        fence,
+        [
+            observed(
+                world, fence, Phase.ENDED, uid="uid-1-0", end=replace(KILLED, finished_at=ahead)
+            )
+        ],
+    )
     assert only(world, fence).lag_ms == 0
-    assert {t.lag_ms for t in world.store.runs.transitions(fence.run_id) if t.to_status == "FAILED"} == {0}
+    assert {
+        t.lag_ms for t in world.store.runs.transitions(fence.run_id) if t.to_status == "FAILED"
+    } == {0}
 
 
-def test_an_end_dated_before_its_status_was_on_record_is_untrue_from_the_record_on(world: World) -> None:
+def test_an_end_dated_before_its_status_was_on_record_is_untrue_from_the_record_on(
+    world: World,
+) -> None:
     fence = world.executing(tasks=1)
     world.store.stops.record_stop(fence.run_id, world.stop(), "s1", fence)
     world.clock.forward(30)
@@ -67,7 +85,14 @@ def test_an_end_dated_before_its_status_was_on_record_is_untrue_from_the_record_
     world.store.stops.mark_stopping(fence, [task.task_id])
     world.clock.forward(10)
     early = START - timedelta(seconds=5)
-    world.look(fence, [observed(world, fence, Phase.ENDED, uid="uid-1-0", end=replace(KILLED, finished_at=early))])
+    world.look(
+        fence,
+        [
+            observed(
+                world, fence, Phase.ENDED, uid="uid-1-0", end=replace(KILLED, finished_at=early)
+            )
+        ],
+    )
     row = only(world, fence)
     assert (row.believed, row.truth_since, row.lag_ms) == ("STOPPING", early, 10_000)
 
@@ -77,7 +102,10 @@ def test_an_end_dated_before_its_status_was_on_record_is_untrue_from_the_record_
     [
         ([(60, Phase.EXECUTING), (90, Phase.GONE)], 90_000),
         # Where the proof of an absence takes two looks, the first of them is no sight of the task.
-        ([(60, Phase.EXECUTING), (45, Phase.ABSENT), (45, Phase.ABSENT), (45, Phase.GONE)], 135_000),
+        (
+            [(60, Phase.EXECUTING), (45, Phase.ABSENT), (45, Phase.ABSENT), (45, Phase.GONE)],
+            135_000,
+        ),
         # One that is seen again was never gone.
         ([(60, Phase.ABSENT), (60, Phase.EXECUTING), (30, Phase.GONE)], 30_000),
     ],
@@ -93,12 +121,17 @@ def test_what_vanished_was_untrue_since_a_look_last_saw_it(
 
 
 def test_a_look_by_a_clock_that_is_ahead_vouches_when_it_was_ordered(world: World) -> None:
-    """Its own time did not come yet. By that time, what vanished would have been untrue for no time at all."""
+    """Its own time did not come yet.
+
+    By that time, what vanished would have been untrue for no time at all.
+    """
     fence = world.executing(tasks=1)
     ordered = world.clock.forward(60)
     world.clock.forward(AHEAD_S)
     there = [observed(world, fence, Phase.EXECUTING, uid="uid-1-0")]
-    world.store.looks.record_look(fence, Look(world.clock.now, 0.1, there), [], None, "look", ordered)
+    world.store.looks.record_look(
+        fence, Look(world.clock.now, 0.1, there), [], None, "look", ordered
+    )
     looked(world, fence, 40 - AHEAD_S, Phase.GONE, uid="uid-1-0")
     assert (only(world, fence).kind, only(world, fence).lag_ms) == ("vanished", 40_000)
 
@@ -114,7 +147,10 @@ def test_an_absence_by_a_clock_that_is_ahead_begins_anew(world: World) -> None:
 
 @pytest.fixture
 def dated(store_url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    """A world whose store asks the database whether its own clock is ahead. At first both clocks agree."""
+    """A world whose store asks the database whether its own clock is ahead.
+
+    At first both clocks agree.
+    """
     clock.now = datetime.now(UTC)
     monkeypatch.setattr(unit, "utc_now", clock)
     with closing(open_store(store_url)) as store:
@@ -122,23 +158,38 @@ def dated(store_url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 
 @pytest.mark.parametrize("phase", [Phase.ENDED, Phase.GONE])
-def test_a_worker_whose_clock_is_ahead_counts_by_the_database(dated: World, store_url: str, phase: Phase) -> None:
-    """What ended or was last seen 30 s before was untrue for about so long, and not for ten minutes more."""
+def test_a_worker_whose_clock_is_ahead_counts_by_the_database(
+    dated: World, store_url: str, phase: Phase
+) -> None:
+    """What ended or was last seen 30 s before was untrue for about so long, and not for ten minutes
+    more.
+    """
     fence = dated.executing(tasks=1)
     real, ordered = dated.clock.now, dated.clock.now - timedelta(seconds=30)
     with dated.store.database.writing() as conn:
         conn.execute(update(task_history).values(status_since=ordered))
     dated.clock.forward(AHEAD_S)
     there = [observed(dated, fence, Phase.EXECUTING, uid="uid-1-0")]
-    dated.store.looks.record_look(fence, Look(dated.clock.now, 0.1, there), [], None, "look", ordered)
+    dated.store.looks.record_look(
+        fence, Look(dated.clock.now, 0.1, there), [], None, "look", ordered
+    )
     end = replace(KILLED, finished_at=ordered) if phase is Phase.ENDED else None
     looked(dated, fence, 6, phase, uid="uid-1-0", end=end)
     found, on_a_server = only(dated, fence), not store_url.startswith("sqlite")
     [moved] = [t for t in dated.store.runs.transitions(fence.run_id) if t.to_status == found.truth]
     late = timedelta(seconds=AHEAD_S / 2)
-    assert (found.created_at - real < late, moved.committed_at - real < late) == (on_a_server, on_a_server)
+    assert (found.created_at - real < late, moved.committed_at - real < late) == (
+        on_a_server,
+        on_a_server,
+    )
     # A file's clock is the worker's own: its looks and its corrections are ahead alike.
-    least, most = (30_000, 300_000) if on_a_server else (6_000, 6_000) if phase is Phase.GONE else (636_000, 636_000)
+    least, most = (
+        (30_000, 300_000)
+        if on_a_server
+        else (6_000, 6_000)
+        if phase is Phase.GONE
+        else (636_000, 636_000)
+    )
     assert found.lag_ms is not None
     assert least <= found.lag_ms <= most
 
@@ -149,12 +200,17 @@ CRASHED = End(exit_code=1, reason="Error", by_itself=True)
 
 @pytest.mark.parametrize(
     ("ahead_s", "end", "ended_s", "by_server", "by_file"),
-    [(AHEAD_S, HEARD, AHEAD_S / 2, "CANCELLED", "FAILED"), (-AHEAD_S, CRASHED, -60, "FAILED", "CANCELLED")],
+    [
+        (AHEAD_S, HEARD, AHEAD_S / 2, "CANCELLED", "FAILED"),
+        (-AHEAD_S, CRASHED, -60, "FAILED", "CANCELLED"),
+    ],
 )
 def test_a_stop_of_a_gateway_whose_clock_is_wrong_is_dated_by_the_database(
     dated: World, ahead_s: float, end: End, ended_s: float, by_server: str, by_file: str
 ) -> None:
-    """Found by storms: by its own date the stop came after the end of what heard it, as if somebody else had been."""
+    """Found by storms: by its own date the stop came after the end of what heard it, as if somebody
+    else had been.
+    """
     fence = dated.executing(tasks=1)
     asked = dated.clock.now
     dated.clock.forward(ahead_s)
@@ -163,7 +219,9 @@ def test_a_stop_of_a_gateway_whose_clock_is_wrong_is_dated_by_the_database(
     over = replace(end, finished_at=asked + timedelta(seconds=ended_s))
     looked(dated, fence, 1, Phase.ENDED, uid="uid-1-0", end=over)
     [task] = dated.store.tasks.list_tasks(fence.run_id)
-    assert task.status == (by_server if dated.store.database.engine.dialect.name == "mysql" else by_file)
+    assert task.status == (
+        by_server if dated.store.database.engine.dialect.name == "mysql" else by_file
+    )
 
 
 @pytest.mark.parametrize("missed", [0, 1])
@@ -174,7 +232,12 @@ def test_one_task_is_missed_by_the_look_that_counts_another(world: World, missed
     tasks = world.store.looks.found_state(fence).tasks
     gone = seen(tasks[missed], Phase.ABSENT, now, reason="It is not on the cluster any more")
     there = seen(
-        tasks[1 - missed], Phase.EXECUTING, now, uid=tasks[1 - missed].uid, counters=Counters(7, 5, 3), node="node-1"
+        tasks[1 - missed],
+        Phase.EXECUTING,
+        now,
+        uid=tasks[1 - missed].uid,
+        counters=Counters(7, 5, 3),
+        node="node-1",
     )
     world.look(fence, sorted([gone, there], key=lambda one: one.index))
     rows = world.store.tasks.list_tasks(fence.run_id)
@@ -198,7 +261,11 @@ def test_what_is_missed_says_so_until_it_is_seen_again(world: World) -> None:
         [task] = world.store.tasks.list_tasks(fence.run_id)
         reasons.append((str(task.status), task.reason))
     gone = "The namespace crawls does not exist any more"
-    missed = [("RUNNING", "It is not on the cluster any more"), ("RUNNING", gone), ("RUNNING", gone)]
+    missed = [
+        ("RUNNING", "It is not on the cluster any more"),
+        ("RUNNING", gone),
+        ("RUNNING", gone),
+    ]
     assert reasons == [*missed, ("RUNNING", None)]
     assert world.store.corrections.list_corrections(fence.run_id) == []
 
@@ -209,7 +276,12 @@ def test_what_never_existed_was_untrue_from_the_first(world: World) -> None:
         looked(world, fence, 60, Phase.ABSENT)
     looked(world, fence, 20, Phase.GONE, uid="uid-1-0")
     row = only(world, fence)
-    assert (row.kind, row.believed, row.believed_since, row.lag_ms) == ("never_existed", "PENDING", START, 200_000)
+    assert (row.kind, row.believed, row.believed_since, row.lag_ms) == (
+        "never_existed",
+        "PENDING",
+        START,
+        200_000,
+    )
 
 
 def test_another_object_does_not_date_the_end_of_ours(world: World) -> None:
@@ -222,18 +294,30 @@ def test_another_object_does_not_date_the_end_of_ours(world: World) -> None:
     assert (task.status, task.ended_at) == (TaskStatus.LOST, world.clock.now)
 
 
-def staged(world: World, fence: Fence, observation: Observation, correction: str | None, when: datetime | None) -> None:
+def staged(
+    world: World,
+    fence: Fence,
+    observation: Observation,
+    correction: str | None,
+    when: datetime | None,
+) -> None:
     """A look whose worker dies before its findings are applied."""
     [task] = world.store.looks.found_state(fence).tasks
     change = Change(task.task_id, task.status, TaskStatus.FAILED, when, "failed", "x", correction)
     look = Look(world.clock.now, 0.1, [observation])
     world.store.looks.record_look(
-        fence, look, [TaskFinding(change, observation)], world.clock.now + timedelta(minutes=5), "look"
+        fence,
+        look,
+        [TaskFinding(change, observation)],
+        world.clock.now + timedelta(minutes=5),
+        "look",
     )
 
 
 def test_lateness_survives_a_look_that_is_tried_again(world: World) -> None:
-    """The first try moves the time of the next look, so the second one alone would take the change for punctual."""
+    """The first try moves the time of the next look, so the second one alone would take the change
+    for punctual.
+    """
     fence = world.executing(tasks=1)
     when = world.clock.forward(60)
     end = replace(KILLED, finished_at=when)
@@ -260,7 +344,9 @@ def test_another_finding_takes_nothing_over(world: World) -> None:
     staged(world, fence, observed(world, fence, Phase.ENDED, uid="uid-1-0"), "late", None)
     [task] = world.store.looks.found_state(fence).tasks
     observation = observed(world, fence, Phase.ENDED, uid="uid-1-0")
-    change = Change(task.task_id, task.status, TaskStatus.SUCCEEDED, world.clock.now, "finished", "exit 0")
+    change = Change(
+        task.task_id, task.status, TaskStatus.SUCCEEDED, world.clock.now, "finished", "exit 0"
+    )
     look = Look(world.clock.now, 0.1, [observation])
     world.store.looks.record_look(fence, look, [TaskFinding(change, observation)], None, "look")
     world.store.looks.apply_findings(fence, "look")

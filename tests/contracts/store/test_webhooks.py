@@ -22,7 +22,9 @@ from tests.contracts.store.world import Clock, World
 
 
 def spec(**fields: Any) -> WebhookSpec:
-    return WebhookSpec(**{"url": "https://hooks.example.com/x", "secrets": ["env:CRAWL_HOOK"], **fields})
+    return WebhookSpec(
+        **{"url": "https://hooks.example.com/x", "secrets": ["env:CRAWL_HOOK"], **fields}
+    )
 
 
 def made(store: Store, name: str = "shop", **fields: Any) -> WebhookRow:
@@ -36,14 +38,19 @@ def followed(store: Store, name: str = "shop") -> WebhookRow:
     return row
 
 
-def waiting(store: Store, row: WebhookRow, after: int | None = None, limit: int = 100, **fields: Any) -> list[int]:
+def waiting(
+    store: Store, row: WebhookRow, after: int | None = None, limit: int = 100, **fields: Any
+) -> list[int]:
     after = row.through_seq if after is None else after
     found = store.webhooks.waiting_events(row.webhook_id, "f1", spec(**fields), after, limit)
     return [event.seq for event in found.events]
 
 
 def told(store: Store, fence: Fence, times: int = 1) -> list[int]:
-    return [store.events.append_event(fence, "run.changed", f"{fence}/{n}", {"n": n}).seq for n in range(times)]
+    return [
+        store.events.append_event(fence, "run.changed", f"{fence}/{n}", {"n": n}).seq
+        for n in range(times)
+    ]
 
 
 def test_ends_of_managers_and_graphs_are_told_like_those_of_runs(world: World) -> None:
@@ -57,7 +64,10 @@ def test_ends_of_managers_and_graphs_are_told_like_those_of_runs(world: World) -
     store.graphs.end_graph(graph.fence, None)
     found = store.webhooks.waiting_events(row.webhook_id, "f1", spec(), row.through_seq, 100).events
     ends = [(event.type, event.subject) for event in found if event.type.endswith(".ended")]
-    assert ends == [("manager.ended", f"managers/{manager.id}"), ("graph.ended", f"graphs/{graph.row.key}")]
+    assert ends == [
+        ("manager.ended", f"managers/{manager.id}"),
+        ("graph.ended", f"graphs/{graph.row.key}"),
+    ]
     chosen = spec(events=["manager.ended"], statuses=["COMPLETED"], outcomes=["finished"])
     told = store.webhooks.waiting_events(row.webhook_id, "f1", chosen, row.through_seq, 100).events
     assert [event.type for event in told] == ["manager.ended"]
@@ -106,8 +116,12 @@ def test_events_come_in_pages_until_each_is_delivered(store: Store, clock: Clock
     assert waiting(store, after, **types) == [seqs[1], *seqs[3:]], "what is delivered comes no more"
     clock.forward(5)
     again = note(id, "f1", [DeliveryAttempt(seqs[1], "502")], seqs[0], settled=False)
-    assert (again.failing_since, again.error) == (after.failing_since, "502"), "since when it fails is kept"
-    done = note(id, "f1", [DeliveryAttempt(seq) for seq in (seqs[1], *seqs[3:])], seqs[-1], settled=True)
+    assert (again.failing_since, again.error) == (after.failing_since, "502"), (
+        "since when it fails is kept"
+    )
+    done = note(
+        id, "f1", [DeliveryAttempt(seq) for seq in (seqs[1], *seqs[3:])], seqs[-1], settled=True
+    )
     assert (done.failing_since, waiting(store, done, **types)) == (None, [])
     lines = store.webhooks.list_webhook_deliveries(id)
     assert [line.seq for line in lines] == seqs[::-1]
@@ -129,7 +143,9 @@ def test_filters_go_by_the_run(store: Store, clock: Clock) -> None:
         return set(waiting(store, row, 0, **fields)) & set(mine.values())
 
     assert of() == set(mine.values())
-    assert of(tags=["nightly"]) == of(flows=["f"]) == of(crawlers=["services"]) == {mine[one.run_id]}
+    assert (
+        of(tags=["nightly"]) == of(flows=["f"]) == of(crawlers=["services"]) == {mine[one.run_id]}
+    )
     assert of(crawlers=["shops", "x"]) == {mine[two.run_id]}
     assert of(crawlers=["shops"], tags=["eu"]) == set()
     assert of(statuses=["PENDING"]) == set(), "an event that does not tell it does not fit"
@@ -142,7 +158,9 @@ def test_who_lost_it_writes_nothing_more(store: Store, clock: Clock) -> None:
     store.webhooks.follow_webhook("shop", "f2")
     for act in (
         lambda: waiting(store, row),
-        lambda: store.webhooks.note_tries(row.webhook_id, "f1", [DeliveryAttempt(seq)], seq, settled=True),
+        lambda: store.webhooks.note_tries(
+            row.webhook_id, "f1", [DeliveryAttempt(seq)], seq, settled=True
+        ),
     ):
         with pytest.raises(Fenced):
             act()
@@ -162,7 +180,10 @@ def test_a_pause_is_told_and_a_skip_leaves_out(store: Store, clock: Clock) -> No
     assert store.webhooks.waiting_events(row.webhook_id, "f1", spec(), 0, 100).paused
     [event] = [one for one in store.events.events_after(0) if one.type == EVENT_WEBHOOK_PAUSED]
     assert (event.subject, event.body["name"]) == (f"webhooks/{row.webhook_id}", "shop")
-    assert (event.body["reason"], event.body["failing_since"]) == ("nothing gets through", clock.now.isoformat())
+    assert (event.body["reason"], event.body["failing_since"]) == (
+        "nothing gets through",
+        clock.now.isoformat(),
+    )
     assert store.webhooks.pause("shop", "again") == paused, "once"
     assert [one.state for one in store.webhooks.page()] == ["paused"]
     on = store.webhooks.pause("shop", None)
@@ -212,7 +233,13 @@ def test_what_fails_now_and_then_is_well_as_long_as_it_goes_on(store: Store, clo
     note, id = store.webhooks.note_tries, row.webhook_id
     note(id, "f1", [DeliveryAttempt(seqs[0], "500")], seqs[0] - 1, settled=False)
     clock.forward(60)
-    on = note(id, "f1", [DeliveryAttempt(seqs[0]), DeliveryAttempt(seqs[1], "500")], seqs[0], settled=False)
+    on = note(
+        id,
+        "f1",
+        [DeliveryAttempt(seqs[0]), DeliveryAttempt(seqs[1], "500")],
+        seqs[0],
+        settled=False,
+    )
     assert on.failing_since == clock.now, "another event fails than before"
     clock.forward(60)
     stuck = note(id, "f1", [DeliveryAttempt(seqs[1], "502")], seqs[0], settled=False)
@@ -231,8 +258,12 @@ def test_what_was_removed_before_it_was_told_is_told_of(store: Store, clock: Clo
     [event] = [one for one in store.events.events_after(0) if one.type == EVENT_WEBHOOK_MISSED]
     assert (event.subject, event.body["events"]) == (f"webhooks/{row.webhook_id}", 2)
     assert (event.body["after_seq"], event.body["through_seq"]) == (seqs[0], seqs[4])
-    assert waiting(store, row, seqs[4], events=["run.ended"]) == [event.seq], "whatever its filters are"
-    store.webhooks.note_tries(row.webhook_id, "f1", [DeliveryAttempt(event.seq)], event.seq, settled=True)
+    assert waiting(store, row, seqs[4], events=["run.ended"]) == [event.seq], (
+        "whatever its filters are"
+    )
+    store.webhooks.note_tries(
+        row.webhook_id, "f1", [DeliveryAttempt(event.seq)], event.seq, settled=True
+    )
     assert store.events.last_event_seq() == event.seq, "once"
 
 
@@ -242,7 +273,10 @@ def test_a_long_time_that_was_removed_is_passed_at_once(store: Store, clock: Clo
     with store.webhooks._db.writing() as conn:
         conn.execute(update(outbox_counter).values(seq=10**6))
         conn.execute(delete(outbox_event))
-    assert store.webhooks.waiting_events(row.webhook_id, "f1", spec(), row.through_seq, 100).until_seq == 10**6
+    assert (
+        store.webhooks.waiting_events(row.webhook_id, "f1", spec(), row.through_seq, 100).until_seq
+        == 10**6
+    )
     [seq] = told(store, fence)
     page = store.webhooks.waiting_events(row.webhook_id, "f1", spec(), row.through_seq, 100)
     assert ([event.seq for event in page.events], page.until_seq) == ([seq], seq)
@@ -275,6 +309,14 @@ def test_a_runs_own_deliveries_are_told_without_webhooks(store: Store, clock: Cl
     fence = World(store, clock).deployed()
     key = event_key(fence.run, fence.attempt, "run.ended")
     event = store.events.append_event(fence, "run.ended", key, {})
-    store.webhooks.note_tries(row.webhook_id, "f1", [DeliveryAttempt(event.seq)], event.seq, settled=True)
-    lines = [line for line in store.events.deliveries(fence.run_id, keyed=True) if line["seq"] == event.seq]
-    assert [(line["status"], line["sink"]) for line in lines] == [("pending", None)], "the bus has not got it yet"
+    store.webhooks.note_tries(
+        row.webhook_id, "f1", [DeliveryAttempt(event.seq)], event.seq, settled=True
+    )
+    lines = [
+        line
+        for line in store.events.deliveries(fence.run_id, keyed=True)
+        if line["seq"] == event.seq
+    ]
+    assert [(line["status"], line["sink"]) for line in lines] == [("pending", None)], (
+        "the bus has not got it yet"
+    )

@@ -86,10 +86,17 @@ def everything(world: World, fence: Fence) -> list[object]:
 
 
 def test_every_method_with_a_fence_is_tried() -> None:
-    """Those of managers and graphs take a fence of their own, which test_managers.py and test_graphs.py try."""
-    fences = {name: inspect.signature(method).parameters.get("fence") for name, method in methods().items()}
+    """Those of managers and graphs take a fence of their own, which test_managers.py and
+    test_graphs.py try.
+    """
+    fences = {
+        name: inspect.signature(method).parameters.get("fence")
+        for name, method in methods().items()
+    }
     takes_fence = {
-        name for name, fence in fences.items() if fence and not re.search("Manager|Graph", str(fence.annotation))
+        name
+        for name, fence in fences.items()
+        if fence and not re.search("Manager|Graph", str(fence.annotation))
     }
     assert set(FENCED) == takes_fence
 
@@ -107,7 +114,7 @@ def test_a_writer_that_lost_the_run_is_refused(world: World) -> None:
         assert everything(world, fence) == before, name
 
 
-# --- races ------------------------------------------------------------------------------------------------------
+# --- races ----------------------------------------------------------------------------------------
 
 
 def together(*calls: Callable[[], Any]) -> list[Any]:
@@ -134,14 +141,18 @@ def test_twenty_creates_with_one_request_id(world: World) -> None:
 
 def test_twenty_owners_of_one_request_id(world: World) -> None:
     owners = [Owner(f"w{n}", f"chain-{n}") for n in range(20)]
-    answers = together(*[lambda o=o: world.store.initiation.create_run(request(), "r1", o) for o in owners])
+    answers = together(
+        *[lambda o=o: world.store.initiation.create_run(request(), "r1", o) for o in owners]
+    )
     assert sum(isinstance(a, DuplicateRequest) for a in answers) == 19
     assert len(world.store.runs.list_runs()) == 1
 
 
 def test_reservations_and_a_creation_at_once(world: World) -> None:
     reserve: Callable[[], Any] = lambda: world.store.initiation.reserve_run(request(), "r1")  # noqa: E731
-    answers = together(*[reserve] * 8, lambda: world.store.initiation.create_run(request(), "r1", OWNER))
+    answers = together(
+        *[reserve] * 8, lambda: world.store.initiation.create_run(request(), "r1", OWNER)
+    )
     assert sum(new for _, new in answers[:8]) <= 1
     assert answers[8].run_id == answers[0][0].run_id
 
@@ -154,7 +165,12 @@ def test_two_claims_at_once(world: World) -> None:
         return owner != OWNER
 
     answers = together(
-        *[lambda o=o: world.store.initiation.claim_run(RunRequest(run_id=fence.run_id), o, is_open) for o in owners]
+        *[
+            lambda o=o: world.store.initiation.claim_run(
+                RunRequest(run_id=fence.run_id), o, is_open
+            )
+            for o in owners
+        ]
     )
     assert sum(isinstance(a, RunIsLive) for a in answers) == 3
     [winner] = [a for a in answers if not isinstance(a, Exception)]
@@ -177,11 +193,14 @@ def test_a_stop_against_the_end(world: World, round_: int) -> None:
     fence = world.executing()
     world.see_ends(fence)
     ended, stopped = together(
-        lambda: world.end(fence), lambda: world.store.stops.record_stop(fence.run_id, world.stop(), "s1")
+        lambda: world.end(fence),
+        lambda: world.store.stops.record_stop(fence.run_id, world.stop(), "s1"),
     )
     assert ended.status is RunStatus.COMPLETED
     assert world.row(fence) == ended
-    assert (stopped.status is RunStatus.COMPLETED) == (world.store.runs.cancellations(fence.run_id) == [])
+    assert (stopped.status is RunStatus.COMPLETED) == (
+        world.store.runs.cancellations(fence.run_id) == []
+    )
 
 
 def test_events_become_visible_in_their_order(world: World) -> None:
@@ -213,12 +232,14 @@ def test_events_become_visible_in_their_order(world: World) -> None:
     assert len(found) == 8 + 8 * 15
 
 
-# --- commits whose answer is lost -------------------------------------------------------------------------------
+# --- commits whose answer is lost -----------------------------------------------------------------
 
 
 @contextmanager
 def lost_answer(store: Store, after: int = 0) -> Iterator[None]:
-    """The commit ``after`` so many others happens, but its caller is told that the connection was lost."""
+    """The commit ``after`` so many others happens, but its caller is told that the connection was
+    lost.
+    """
     engine = store.database.engine
     real = engine.dialect.do_commit
     answers = iter([True] * after + [False])
@@ -236,7 +257,9 @@ def lost_answer(store: Store, after: int = 0) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", sorted(set(FENCED) - {"found_state", "staged", "unstopped"}))
-def test_a_retry_after_a_lost_answer_changes_nothing_more(world: World, store: Store, name: str) -> None:
+def test_a_retry_after_a_lost_answer_changes_nothing_more(
+    world: World, store: Store, name: str
+) -> None:
     fence = world.run(tasks=2)
     if name in ("mark_stopping", "apply_findings", "apply_details", "end_run"):
         world.deploy(fence)
@@ -264,8 +287,12 @@ def test_a_retried_beginning(world: World, store: Store, what: str) -> None:
     calls: dict[str, Callable[[], object]] = {
         "reserve": lambda: store.initiation.reserve_run(request(2), "r1"),
         "create": lambda: store.initiation.create_run(request(2), "r1", OWNER),
-        "claim": lambda: store.initiation.claim_run(RunRequest(run_id=found and found.run_id), OWNER, closed),
-        "take over": lambda: store.initiation.claim_run(RunRequest(run_id=found and found.run_id), OTHER, closed),
+        "claim": lambda: store.initiation.claim_run(
+            RunRequest(run_id=found and found.run_id), OWNER, closed
+        ),
+        "take over": lambda: store.initiation.claim_run(
+            RunRequest(run_id=found and found.run_id), OTHER, closed
+        ),
     }
     # The first transaction of a take-over only finds out whom to ask about.
     with lost_answer(store, after=int(what == "take over")), pytest.raises(StoreUnavailable):
@@ -304,16 +331,20 @@ def test_an_end_while_tasks_live_writes_nothing(world: World) -> None:
 
 
 def test_the_stores_of_this_contract_are_isolated_as_those_of_the_product(store: Store) -> None:
-    """What makes the tests cheap once took the level away: then all here proved another database than ours."""
+    """What makes the tests cheap once took the level away: then all here proved another database
+    than ours.
+    """
     if store.database.engine.dialect.name != "sqlite":
         with store.database.writing() as conn:
             assert conn.get_isolation_level() == "READ COMMITTED"
 
 
 def test_runs_side_by_side_do_not_wait_for_each_other_in_circles(world: World) -> None:
-    """Whole lives of several runs at once: no writer may lock rows of another run, or two of them deadlock."""
-    # Ids that no test before had: a deleted row stays in a unique index until it is purged, and whoever inserts its key
-    # again locks the gap beside it, too. In production no id comes again.
+    """Whole lives of several runs at once: no writer may lock rows of another run, or two of them
+    deadlock.
+    """
+    # Ids that no test before had: a deleted row stays in a unique index until it is purged, and
+    # whoever inserts its key again locks the gap beside it, too. In production no id comes again.
     unique = uuid.uuid4().hex
 
     def life(n: int) -> RunStatus:

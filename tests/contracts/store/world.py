@@ -1,4 +1,6 @@
-"""What tests of the store need: a clock that they set, and the short way to a run in a given state."""
+"""What tests of the store need: a clock that they set, and the short way to a run in a given
+state.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,15 @@ from sqlalchemy import text
 
 from crawler_lifecycle.domain.coverage import Coverage, ExpectedCoverage
 from crawler_lifecycle.domain.run import ChildTask, RunRequest, RunStatus, StopIntent, verdict
-from crawler_lifecycle.domain.task import Counters, End, Observation, Phase, TaskState, TaskStatus, reconcile
+from crawler_lifecycle.domain.task import (
+    Counters,
+    End,
+    Observation,
+    Phase,
+    TaskState,
+    TaskStatus,
+    reconcile,
+)
 from crawler_lifecycle.ports.looks import Look, LookReport, TaskFinding
 from crawler_lifecycle.ports.runs import DeployedTask, Fence, Owner, RunRow
 from crawler_lifecycle.store.diagnosis import sqlite_file
@@ -80,7 +90,13 @@ class World:
     store: Store
     clock: Clock
 
-    def run(self, request_id: str = "r1", tasks: int | None = None, owner: Owner = OWNER, **fields: object) -> Fence:
+    def run(
+        self,
+        request_id: str = "r1",
+        tasks: int | None = None,
+        owner: Owner = OWNER,
+        **fields: object,
+    ) -> Fence:
         """A new run that nothing was deployed for."""
         handle = self.store.initiation.create_run(request(tasks, **fields), request_id, owner)
         return Fence(handle.run_id, handle.attempt, owner.first_run_id, handle.run_uid)
@@ -91,7 +107,9 @@ class World:
         self.deploy(fence)
         return fence
 
-    def executing(self, request_id: str = "r1", tasks: int | None = None, **fields: object) -> Fence:
+    def executing(
+        self, request_id: str = "r1", tasks: int | None = None, **fields: object
+    ) -> Fence:
         """A run that has started, all of whose tasks are RUNNING."""
         fence = self.deployed(request_id, tasks, **fields)
         self.execute(fence)
@@ -104,20 +122,28 @@ class World:
 
     def deploy(self, fence: Fence, limit: int = 100_000, state: str = "created") -> list[int]:
         """Offer and answer; the indexes that were offered."""
-        offered, _ = self.store.deployment.offer_tasks(fence, limit, None, self.clock.now + timedelta(seconds=25))
+        offered, _ = self.store.deployment.offer_tasks(
+            fence, limit, None, self.clock.now + timedelta(seconds=25)
+        )
         name, uid = f"crawl-{fence.run_id}-{{}}-{fence.attempt}", f"uid-{fence.attempt}-{{}}"
-        answers = [DeployedTask(t.index, state, name.format(t.index), uid.format(t.index)) for t in offered]
+        answers = [
+            DeployedTask(t.index, state, name.format(t.index), uid.format(t.index)) for t in offered
+        ]
         self.store.deployment.record_deployed(fence, "local", answers, self.clock.now)
         return [task.index for task in offered]
 
-    def look(self, fence: Fence, observations: Sequence[Observation], source: str = "look") -> LookReport:
+    def look(
+        self, fence: Fence, observations: Sequence[Observation], source: str = "look"
+    ) -> LookReport:
         """A look that is compared, staged and applied, as the activities do it."""
         report = self.stage(fence, observations, source)
         self.store.looks.apply_details(fence)
         self.store.looks.apply_findings(fence, source)
         return report
 
-    def stage(self, fence: Fence, observations: Sequence[Observation], source: str = "look") -> LookReport:
+    def stage(
+        self, fence: Fence, observations: Sequence[Observation], source: str = "look"
+    ) -> LookReport:
         state = self.store.looks.found_state(fence)
         tasks = {(task.index, task.attempt): task for task in state.tasks}
         findings = []
@@ -127,13 +153,19 @@ class World:
             if change:
                 findings.append(TaskFinding(change, observation))
         look = Look(self.clock.now, 0.1, list(observations))
-        return self.store.looks.record_look(fence, look, findings, self.clock.now + timedelta(minutes=1), source)
+        return self.store.looks.record_look(
+            fence, look, findings, self.clock.now + timedelta(minutes=1), source
+        )
 
     def execute(self, fence: Fence) -> None:
         """Every unsettled task is seen executing, and the run has started."""
         tasks = self.store.looks.found_state(fence).tasks
         self.look(
-            fence, [seen(t, Phase.EXECUTING, self.clock.now, changed_at=self.clock.now, uid=t.uid) for t in tasks]
+            fence,
+            [
+                seen(t, Phase.EXECUTING, self.clock.now, changed_at=self.clock.now, uid=t.uid)
+                for t in tasks
+            ],
         )
         self.store.deployment.mark_started(fence, self.clock.now)
 
@@ -149,16 +181,29 @@ class World:
         self.look(
             fence,
             [
-                seen(task, Phase.ENDED, now, uid=task.uid, counters=counters, end=ends[task.index in failed])
+                seen(
+                    task,
+                    Phase.ENDED,
+                    now,
+                    uid=task.uid,
+                    counters=counters,
+                    end=ends[task.index in failed],
+                )
                 for task in self.store.looks.found_state(fence).tasks
             ],
         )
 
     def end(self, fence: Fence, expected: ExpectedCoverage = NOTHING_EXPECTED) -> RunRow:
-        return self.store.completion.end_run(fence, lambda groups, stop: verdict(groups, stop), expected)
+        return self.store.completion.end_run(
+            fence, lambda groups, stop: verdict(groups, stop), expected
+        )
 
     def brings(
-        self, request_id: str, *told: Coverage | None, expected: ExpectedCoverage = NOTHING_EXPECTED, **fields: Any
+        self,
+        request_id: str,
+        *told: Coverage | None,
+        expected: ExpectedCoverage = NOTHING_EXPECTED,
+        **fields: Any,
     ) -> Fence:
         """A run that has ended, one task for each that is told."""
         fence = self.executing(request_id, tasks=len(told), **fields)
@@ -167,7 +212,11 @@ class World:
         return fence
 
     def tell(
-        self, fence: Fence, told: Sequence[Coverage | None], failed: Sequence[int] = (), resumed: bool | None = None
+        self,
+        fence: Fence,
+        told: Sequence[Coverage | None],
+        failed: Sequence[int] = (),
+        resumed: bool | None = None,
     ) -> None:
         """Every unsettled task is seen ended, and its runner tells what its items fill."""
         now = self.clock.now
@@ -207,7 +256,10 @@ class World:
         return row
 
     def statuses(self, fence: Fence) -> dict[int, TaskStatus]:
-        return {task.task_index: task.status for task in self.store.tasks.list_tasks(fence.run_id, limit=100_000)}
+        return {
+            task.task_index: task.status
+            for task in self.store.tasks.list_tasks(fence.run_id, limit=100_000)
+        }
 
 
 def good_end(at: datetime) -> End:

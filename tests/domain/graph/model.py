@@ -1,4 +1,6 @@
-"""Graphs by brute force: everything is asked anew, from the states of the steps alone, each time something happens."""
+"""Graphs by brute force: everything is asked anew, from the states of the steps alone, each time
+something happens.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +80,10 @@ class Model:
         ends = [self.end(dep) if dep in self.nodes else None for dep in self.deps(node)]
         if above == "doomed" or any(end and not self.accepts(node, end) for end in ends):
             return "doomed"
-        free = all(self.accepts(node, end) and self.calm(dep) for dep, end in zip(self.deps(node), ends, strict=True))
+        free = all(
+            self.accepts(node, end) and self.calm(dep)
+            for dep, end in zip(self.deps(node), ends, strict=True)
+        )
         return above if free else "shut"
 
     def shown(self, path: str) -> StepState:
@@ -104,12 +109,18 @@ class Model:
         while any(self._follow(node) for node in self.units() if node.state in WAITS):
             pass
         for node in self.units():
-            if node.state in WAITS and node.state is not S.SUSPENDED and self.gate(node.path) == "shut":
+            if (
+                node.state in WAITS
+                and node.state is not S.SUSPENDED
+                and self.gate(node.path) == "shut"
+            ):
                 node.state, node.outcome = S.SUSPENDED, None
 
     def _follow(self, node: Node) -> bool:
         gate = self.gate(node.path)
-        failing = self.fail_fast and any(n.state is S.DISCARDED for n in self.nodes.values() if not self.holds(n))
+        failing = self.fail_fast and any(
+            n.state is S.DISCARDED for n in self.nodes.values() if not self.holds(n)
+        )
         before, outcome = node.state, node.outcome
         node.outcome = None
         if gate == "doomed":
@@ -157,7 +168,9 @@ class Model:
         return found
 
     def refused(self, chosen: Collection[Node]) -> bool:
-        """Whether a retry of these is refused: they may execute still, or would be cancelled again at once."""
+        """Whether a retry of these is refused: they may execute still, or would be cancelled again
+        at once.
+        """
         if any(node.ending for node in chosen):
             return True
         left = [n for n in self.units() if n.state is S.DISCARDED and n not in chosen]
@@ -168,7 +181,12 @@ class Model:
             while held is not None:
                 for dep in self.deps(held):
                     again = any(f"{one.path}/".startswith(f"{dep}/") for one in chosen)
-                    if dep in self.nodes and self.end(dep) and not self.accepts(held, self.end(dep)) and not again:
+                    if (
+                        dep in self.nodes
+                        and self.end(dep)
+                        and not self.accepts(held, self.end(dep))
+                        and not again
+                    ):
                         return True
                 above = self.nodes.get(held.level)
                 held = None if above is None or above.spec.graft else above
@@ -178,7 +196,9 @@ class Model:
         """With what was cancelled because of them."""
         found = list(chosen)
         if self.fail_fast and any(node.state is S.DISCARDED for node in chosen):
-            found += [node for node in self.units() if node.outcome == "fail_fast" and node not in found]
+            found += [
+                node for node in self.units() if node.outcome == "fail_fast" and node not in found
+            ]
         while True:
             more = [
                 node
@@ -191,7 +211,9 @@ class Model:
             found += more
 
     def _waits_for(self, node: Node, other: Node) -> bool:
-        """Whether this one, or a graph that it is in, depends on the other, or on one that this is in."""
+        """Whether this one, or a graph that it is in, depends on the other, or on one that this is
+        in.
+        """
         over = [other.path.rsplit("/", n)[0] for n in range(other.path.count("/") + 1)]
         mine = [node.path.rsplit("/", n)[0] for n in range(node.path.count("/") + 1)]
         return any(dep in over for path in mine for dep in self.deps(self.nodes[path]))

@@ -61,13 +61,22 @@ def end(of: Graph, path: str, state: StepState = StepState.COMPLETED, **more: An
     of.ended([StepEnd(number, of.steps[number].attempt, state, **more)])
 
 
-def run(of: Graph, discarded: Collection[str] = (), cancelled: Collection[str] = (), most: int = 1000) -> list[str]:
+def run(
+    of: Graph, discarded: Collection[str] = (), cancelled: Collection[str] = (), most: int = 1000
+) -> list[str]:
     """Execute what can be, and answer in which order."""
     order: list[str] = []
-    ends = {**dict.fromkeys(discarded, StepState.DISCARDED), **dict.fromkeys(cancelled, StepState.CANCELLED)}
+    ends = {
+        **dict.fromkeys(discarded, StepState.DISCARDED),
+        **dict.fromkeys(cancelled, StepState.CANCELLED),
+    }
     while of.state is GraphState.EXECUTING and len(order) < most:
         picked = of.pick(NOW, batches=500, begin=500)
-        asked = [one.path for one in of.steps if one.kind is StepKind.APPROVAL and one.state is StepState.EXECUTING]
+        asked = [
+            one.path
+            for one in of.steps
+            if one.kind is StepKind.APPROVAL and one.state is StepState.EXECUTING
+        ]
         if not (picked.batches or picked.begin or asked):
             break
         for batch in picked.batches:

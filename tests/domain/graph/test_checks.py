@@ -23,14 +23,48 @@ from crawler_lifecycle.features.graphs.domain.spec import (
 )
 from tests.domain.graph.steps import NOW, approval, begin, crawl, graph, group, step
 
-GOOD_NAMES = [*("a", "A B", "ünï", "日本", "🙂", "a.b", '"', "\\", "'", "%", "-", " ", "<b>", "${x}", "..", "0")]
+GOOD_NAMES = [
+    *(
+        "a",
+        "A B",
+        "ünï",
+        "日本",
+        "🙂",
+        "a.b",
+        '"',
+        "\\",
+        "'",
+        "%",
+        "-",
+        " ",
+        "<b>",
+        "${x}",
+        "..",
+        "0",
+    )
+]
 GOOD_NAMES += ["x" * 200]
-BAD_NAMES = ["", "x" * 201, "a/", "/a", "a//b", "a\n", "a\x00", "\x7f", "\x85", "\u2028", "\u2029", "\ud800"]
+BAD_NAMES = [
+    "",
+    "x" * 201,
+    "a/",
+    "/a",
+    "a//b",
+    "a\n",
+    "a\x00",
+    "\x7f",
+    "\x85",
+    "\u2028",
+    "\u2029",
+    "\ud800",
+]
 
 
 @pytest.mark.parametrize("name", GOOD_NAMES)
 def test_names_of_all_kinds_may_be(name: str) -> None:
-    spec = GraphSpec([group(name), step(f"{name}/{name}"), step("z" * 200 + "z" if name == "z" else "zz", name)])
+    spec = GraphSpec(
+        [group(name), step(f"{name}/{name}"), step("z" * 200 + "z" if name == "z" else "zz", name)]
+    )
     check(spec)
     assert decode_pages(encode_pages(spec), spec.options) == spec
 
@@ -60,10 +94,19 @@ for _ in range(100_000):
     ("steps", "text"),
     [
         ([step("a", "a")], r'step "a": it depends on itself'),
-        ([step("a", "b")], r'step "a": deps: there is no step "b" in its level; add it, or build the graph with check'),
+        (
+            [step("a", "b")],
+            r'step "a": deps: there is no step "b" in its level; add it, or build the graph with check',
+        ),
         ([step("a", "g/x"), group("g"), step("g/x")], r'step "a": deps: .g/x. is not allowed'),
-        ([group("g"), step("x"), step("g/y", "x")], r'step "g/y": deps: there is no step "x" in its level'),
-        ([step("a"), step("a")], r'step "a": this name exists already; use each name only once in a level'),
+        (
+            [group("g"), step("x"), step("g/y", "x")],
+            r'step "g/y": deps: there is no step "x" in its level',
+        ),
+        (
+            [step("a"), step("a")],
+            r'step "a": this name exists already; use each name only once in a level',
+        ),
         ([step("g/x")], r'step "g/x": there is no graph "g" before it'),
         ([step("a"), step("a/b")], r'step "a/b": "a" is no graph'),
         (deep(21), r"graphs may be 20 levels deep"),
@@ -79,15 +122,27 @@ for _ in range(100_000):
         ([step("a", timeout_s=0)], r"timeout_s: 0"),
         ([step("a", max_attempts=0)], r"max_attempts: 0"),
         ([step("a", backoff_s=-1)], r"backoff_s: -1"),
-        ([step("a", not_before="2026-03-01T12:00:00Z")], r"not_before: .+ give a datetime with its zone"),
-        ([step("a", not_before=datetime(2026, 1, 1))], r"not_before: '2026-01-01T00:00:00' is not allowed"),
+        (
+            [step("a", not_before="2026-03-01T12:00:00Z")],
+            r"not_before: .+ give a datetime with its zone",
+        ),
+        (
+            [step("a", not_before=datetime(2026, 1, 1))],
+            r"not_before: '2026-01-01T00:00:00' is not allowed",
+        ),
         ([step("a", queue="a b")], r"queue: 'a b'"),
         ([step("a", max_parallel=3)], r"max_parallel: 3 is not allowed; set it at a group"),
         ([group("g", max_parallel=0)], r"max_parallel: 0"),
         ([group("g", resources=({"db": "1"},))], r"is not allowed; set it at the steps in it"),
-        ([crawl("a", graft=True)], r"graft: True is not allowed; only a function or a worker may graft"),
+        (
+            [crawl("a", graft=True)],
+            r"graft: True is not allowed; only a function or a worker may graft",
+        ),
         *(
-            ([step("a", resources=({"db": amount},))], r"resources: db: .* is not allowed; give an amount above 0")
+            (
+                [step("a", resources=({"db": amount},))],
+                r"resources: db: .* is not allowed; give an amount above 0",
+            )
             for amount in ("0", "1/0", "-1", "0.0", "1e9", "x", "1" * 10, 1, "١")
         ),
         ([step("a", resources=({},) * 6)], r"resources: 6 is not allowed"),
@@ -96,7 +151,10 @@ for _ in range(100_000):
         ([function(call="m:f.<locals>.g")], r"name a function of a module"),
         ([function(call="m:<lambda>")], r"name a function of a module"),
         ([function(call="os.system('x'):f")], r"call: "),
-        ([function(style="shell")], r"style: 'shell' is not allowed; give one of plain, worker, cascade, item"),
+        (
+            [function(style="shell")],
+            r"style: 'shell' is not allowed; give one of plain, worker, cascade, item",
+        ),
         ([function(args=[1])], r"args: \[1\] is not allowed; give an object"),
         ([function(argz={})], r"argz: {} is not allowed; there is no such field"),
         ([function(item=float("nan"))], r'step "a": job: this is no JSON .*; give a JSON object'),
@@ -108,22 +166,40 @@ for _ in range(100_000):
         ([function(item=NESTED)], r"this is no JSON"),
         ([function(item="x" * 1024 * 1024)], r"bytes are too many; give at most 1048576"),
         ([StepSpec("a", StepKind.CRAWL, {})], r"crawler: None is not allowed"),
-        ([StepSpec("a", StepKind.CRAWL, {"crawler": "b", "parent": "x"})], r"parent: 'x' is not allowed; leave it out"),
+        (
+            [StepSpec("a", StepKind.CRAWL, {"crawler": "b", "parent": "x"})],
+            r"parent: 'x' is not allowed; leave it out",
+        ),
         ([StepSpec("a", StepKind.MANAGER, {})], r"plan: None"),
         (
             [StepSpec("a", StepKind.MANAGER, {"plan": "x:Y", "flow_id": "f "})],
             r"flow_id: 'f ' is not allowed; give at most",
         ),
-        ([StepSpec("a", StepKind.MANAGER, {"plan": "x:Y", "options": []})], r"options: \[\] is not allowed"),
+        (
+            [StepSpec("a", StepKind.MANAGER, {"plan": "x:Y", "options": []})],
+            r"options: \[\] is not allowed",
+        ),
         ([approval("a", timeout_s=0)], r"timeout_s: 0 is not allowed; give a number above 0"),
         ([approval("a", call="m:f")], r"call: 'm:f' is not allowed; there is no such field"),
-        ([replace(approval("a"), timeout_s=9.0)], r"timeout_s: 9.0 is not allowed; give its limit with the job"),
-        ([replace(approval("a"), max_attempts=2)], r"max_attempts: 2 is not allowed; an approval is decided once"),
+        (
+            [replace(approval("a"), timeout_s=9.0)],
+            r"timeout_s: 9.0 is not allowed; give its limit with the job",
+        ),
+        (
+            [replace(approval("a"), max_attempts=2)],
+            r"max_attempts: 2 is not allowed; an approval is decided once",
+        ),
         ([replace(approval("a"), resources=({"db": "1"},))], r"an approval executes nothing"),
         ([StepSpec("a", StepKind.GRAPH, {"context": 1})], r"context: 1 is not allowed"),
-        ([step(str(n)) for n in range(STEPS_MAX + 1)], r"steps: 20001 are too many .* put several items into one step"),
         (
-            [*(step(str(n)) for n in range(500)), *(step(f"b{n}", *map(str, range(500))) for n in range(401))],
+            [step(str(n)) for n in range(STEPS_MAX + 1)],
+            r"steps: 20001 are too many .* put several items into one step",
+        ),
+        (
+            [
+                *(step(str(n)) for n in range(500)),
+                *(step(f"b{n}", *map(str, range(500))) for n in range(401)),
+            ],
             rf"deps: 200500 are too many; give at most {DEPS_MAX}: depend on a group",
         ),
     ],
@@ -188,8 +264,20 @@ def test_times_and_numbers_of_all_kinds_may_be() -> None:
     check(
         GraphSpec(
             [
-                step("a", not_before=datetime(2026, 1, 1, tzinfo=UTC), timeout_s=0.5, backoff_s=0, max_attempts=20),
-                step("b", "a", "a", resources=({"db": "1/3", "gpu": "0.5"}, {"other": "2"}), queue="big-1"),
+                step(
+                    "a",
+                    not_before=datetime(2026, 1, 1, tzinfo=UTC),
+                    timeout_s=0.5,
+                    backoff_s=0,
+                    max_attempts=20,
+                ),
+                step(
+                    "b",
+                    "a",
+                    "a",
+                    resources=({"db": "1/3", "gpu": "0.5"}, {"other": "2"}),
+                    queue="big-1",
+                ),
                 step("c", "late"),
             ],
             GraphOptions(check_deps=False, pools={"db": "2"}, max_parallel=1),

@@ -9,8 +9,26 @@ import pytest
 from crawler_lifecycle.domain.errors import InvalidRequest, NotInThisState
 from crawler_lifecycle.features.graphs.domain.commands import ApproveStep
 from crawler_lifecycle.features.graphs.domain.engine import Graph, StepEnd
-from crawler_lifecycle.features.graphs.domain.spec import LOST_MAX, GraphState, StepKind, StepSpec, StepState
-from tests.domain.graph.steps import NOW, approval, at, begin, crawl, end, graph, group, run, states, step
+from crawler_lifecycle.features.graphs.domain.spec import (
+    LOST_MAX,
+    GraphState,
+    StepKind,
+    StepSpec,
+    StepState,
+)
+from tests.domain.graph.steps import (
+    NOW,
+    approval,
+    at,
+    begin,
+    crawl,
+    end,
+    graph,
+    group,
+    run,
+    states,
+    step,
+)
 
 S = StepState
 DIAMOND = (step("a"), step("b", "a"), step("c", "b"), step("d", "b"), step("e", "c", "d"))
@@ -28,7 +46,13 @@ def test_dependents_of_a_failed_step_are_cancelled_and_the_rest_goes_on() -> Non
     one = graph(*DIAMOND, step("x"), step("y", "x"))
     run(one, discarded=["b"])
     assert states(one) == {
-        **{"a": "completed", "b": "discarded", "c": "cancelled", "d": "cancelled", "e": "cancelled"},
+        **{
+            "a": "completed",
+            "b": "discarded",
+            "c": "cancelled",
+            "d": "cancelled",
+            "e": "cancelled",
+        },
         **{"x": "completed", "y": "completed"},
     }
     assert one.steps[2].reason == 'the dependency "b" was discarded'
@@ -58,21 +82,34 @@ def test_a_failure_within_a_dependency_is_named() -> None:
         ("discarded", {"ignore_cancelled": True}, "cancelled"),
     ],
 )
-def test_a_step_may_ignore_how_its_dependency_ended(ends: str, ignores: dict[str, bool], state: str) -> None:
+def test_a_step_may_ignore_how_its_dependency_ended(
+    ends: str, ignores: dict[str, bool], state: str
+) -> None:
     """O-02, O-13: of a step, and of a graph as a dependency."""
-    one = graph(step("a"), step("b", "a", **ignores), group("g"), step("g/x"), step("c", "g", **ignores))
+    one = graph(
+        step("a"), step("b", "a", **ignores), group("g"), step("g/x"), step("c", "g", **ignores)
+    )
     run(one, **{ends: ["a", "g/x"]})
     assert (states(one)["b"], states(one)["g"], states(one)["c"]) == (state, ends, state)
 
 
 def test_a_graph_is_one_node_to_those_around_it() -> None:
-    """O-03: what is in it waits for what it waits for, and whoever depends on it waits for all of it."""
+    """O-03: what is in it waits for what it waits for, and whoever depends on it waits for all of
+    it.
+    """
     one = graph(
-        *(step("setup"), group("extract", "setup"), step("extract/get"), step("extract/turn", "get")),
+        *(
+            step("setup"),
+            group("extract", "setup"),
+            step("extract/get"),
+            step("extract/turn", "get"),
+        ),
         *(group("extract/deep", "get"), step("extract/deep/x"), step("done", "extract")),
     )
     assert states(one)["extract/get"] == "suspended"
-    assert one.waiting(at(one, "extract/get")) == 'its graph "extract" waits for "setup" (available)'
+    assert (
+        one.waiting(at(one, "extract/get")) == 'its graph "extract" waits for "setup" (available)'
+    )
     assert run(one) == ["setup", "extract/get", "extract/turn", "extract/deep/x", "done"]
     assert states(one)["extract"] == "completed"
 
@@ -80,7 +117,9 @@ def test_a_graph_is_one_node_to_those_around_it() -> None:
 def test_empty_graphs_are_completed_at_once_everywhere() -> None:
     """A3, ambiguity 6; C-11."""
     assert graph().state is GraphState.COMPLETED
-    one = graph(group("a"), group("b", "a"), group("b/c"), group("b/c/d"), group("e", "b"), step("f", "e"))
+    one = graph(
+        group("a"), group("b", "a"), group("b/c"), group("b/c/d"), group("e", "b"), step("f", "e")
+    )
     assert run(one) == ["f"]
     assert set(states(one).values()) == {"completed"}
     waits = graph(step("x"), group("a", "x"), step("f", "a"))
@@ -96,7 +135,9 @@ def test_fail_fast_starts_nothing_more_and_lets_run_what_runs() -> None:
     begin(one, "a")
     begin(one, "b")
     end(one, "a", S.DISCARDED)
-    assert states(one) == dict(zip("abcde", ["discarded", "executing", *["cancelled"] * 3], strict=True))
+    assert states(one) == dict(
+        zip("abcde", ["discarded", "executing", *["cancelled"] * 3], strict=True)
+    )
     end(one, "b")
     assert states(one)["b"] == "completed"
     assert one.state is GraphState.DISCARDED
@@ -107,11 +148,15 @@ def test_a_graft_holds_back_whoever_waits_until_everything_in_it_has_ended() -> 
     """O-07; oban#1472: nested graphs in a graft do so as well."""
     one = graph(step("notify", graft=True), step("summary", "notify"))
     notify = begin(one, "notify")
-    one.add([step("1"), group("more"), step("more/2", graft=True), step("3", "1", "more")], below=notify)
+    one.add(
+        [step("1"), group("more"), step("more/2", graft=True), step("3", "1", "more")], below=notify
+    )
     assert states(one)["notify/1"] == "available"
     end(one, "notify")
     assert states(one)["notify"] == "completed"
-    assert one.waiting(notify) == 'it waits for steps in it: "notify/1" (available), "notify/more" (executing), ' + (
+    assert one.waiting(
+        notify
+    ) == 'it waits for steps in it: "notify/1" (available), "notify/more" (executing), ' + (
         '"notify/3" (suspended)'
     )
     deeper = begin(one, "notify/more/2")
@@ -132,7 +177,9 @@ def test_only_a_step_that_grafts_and_executes_takes_a_graft() -> None:
     one = graph(step("plain"), step("notify", graft=True))
     begin(one, "plain")
     for path in ("plain", "notify"):
-        with pytest.raises(InvalidRequest, match=f'step "{path}": only an executing step with graft=True'):
+        with pytest.raises(
+            InvalidRequest, match=f'step "{path}": only an executing step with graft=True'
+        ):
             one.add([step("x")], below=at(one, path))
     below = begin(one, "notify")
     with pytest.raises(InvalidRequest, match='there is no step "plain" in its level'):
@@ -185,7 +232,9 @@ def test_cancel_counts_what_had_not_ended_and_takes_dependents_along() -> None:
 
 
 def test_what_executes_is_cancelled_at_once_and_proved_later() -> None:
-    one = graph(crawl("fetch"), step("late", "fetch"), step("always", "fetch", ignore_cancelled=True))
+    one = graph(
+        crawl("fetch"), step("late", "fetch"), step("always", "fetch", ignore_cancelled=True)
+    )
     one.pick(NOW, batches=9, begin=9)
     assert one.cancel([0], "ann said so") == 1
     assert states(one) == {"fetch": "cancelled", "late": "cancelled", "always": "suspended"}
@@ -200,7 +249,9 @@ def test_what_executes_is_cancelled_at_once_and_proved_later() -> None:
 
 
 def test_cancelling_a_graph_cancels_what_is_in_it() -> None:
-    one = graph(group("g"), step("g/a"), group("g/empty", "a"), step("g/b", "empty"), step("z", "g"))
+    one = graph(
+        group("g"), step("g/a"), group("g/empty", "a"), step("g/b", "empty"), step("z", "g")
+    )
     assert one.cancel([0], "no") == 2
     assert set(states(one).values()) == {"cancelled"}
 
@@ -234,21 +285,29 @@ def test_retry_lets_a_step_begin_anew_with_a_new_budget() -> None:
 def test_retry_of_what_could_not_start_is_refused_with_its_reason() -> None:
     one = graph(step("a"), group("g", "a"), step("g/x"), step("b", "a"))
     run(one, discarded=["a"])
-    with pytest.raises(InvalidRequest, match=r'step "b": the dependency "a" was discarded; retry that as well'):
+    with pytest.raises(
+        InvalidRequest, match=r'step "b": the dependency "a" was discarded; retry that as well'
+    ):
         one.retry([at(one, "b")], cascade=True)
-    with pytest.raises(InvalidRequest, match=r'step "g/x": the dependency "a" of "g" was discarded'):
+    with pytest.raises(
+        InvalidRequest, match=r'step "g/x": the dependency "a" of "g" was discarded'
+    ):
         one.retry([at(one, "g/x")], cascade=False)
     assert one.retry([0, at(one, "g/x")], cascade=False) == 2
     assert run(one) == ["a", "g/x"]
     fast = graph(step("a"), step("b"), fail_fast=True)
     run(fast, discarded=["a"])
-    with pytest.raises(InvalidRequest, match=r': the graph fails fast, and "a" was discarded; retry that as well'):
+    with pytest.raises(
+        InvalidRequest, match=r': the graph fails fast, and "a" was discarded; retry that as well'
+    ):
         fast.retry([1], cascade=False)
     assert fast.retry([0], cascade=True) == 2
 
 
 def test_retry_cascades_over_graphs_but_spares_what_a_person_cancelled() -> None:
-    one = graph(step("a"), group("g", "a"), step("g/x"), step("g/y", "x"), step("z", "g"), step("mine", "a"))
+    one = graph(
+        step("a"), group("g", "a"), step("g/x"), step("g/y", "x"), step("z", "g"), step("mine", "a")
+    )
     one.cancel([at(one, "mine")], "not today")
     run(one, discarded=["a"])
     assert one.retry([0], cascade=True) == 4
@@ -263,7 +322,8 @@ def test_retry_makes_dependents_that_have_not_begun_wait_again() -> None:
     assert one.pick(NOW, batches=9, begin=9).batches[0].steps == (1, 2)
     one.retry([0], cascade=False)
     assert states(one) == {"a": "available", "b": "suspended", "c": "suspended"}
-    assert [one.steps[n].batch for n in (1, 2)] == [None, None]  # taken from the call that was to begin them
+    # Taken from the call that was to begin them.
+    assert [one.steps[n].batch for n in (1, 2)] == [None, None]
     assert run(one) == ["a", "b", "c"]
 
 
@@ -274,7 +334,12 @@ def test_a_call_does_not_go_on_in_a_graph_that_has_to_wait_again() -> None:
     assert one.pick(NOW, batches=9, begin=9).batches[0].steps == (2, 3)
     begin(one, "g/a")
     one.retry([0], cascade=False)
-    assert states(one) == {"up": "available", "g": "suspended", "g/a": "executing", "g/b": "suspended"}
+    assert states(one) == {
+        "up": "available",
+        "g": "suspended",
+        "g/a": "executing",
+        "g/b": "suspended",
+    }
     assert [one.steps[n].batch for n in (2, 3)] == [1, None]
     end(one, "g/a")
     assert states(one)["g/b"] == "suspended"
@@ -350,7 +415,9 @@ def test_the_worst_end_is_the_graph_s() -> None:
 def test_thousands_of_steps_wide_or_deep(wide: bool) -> None:
     """No recursion: it would end after a thousand."""
     if wide:
-        one = graph(step("a"), group("g", "a"), *(step(f"g/{n}") for n in range(4_997)), step("z", "g"))
+        one = graph(
+            step("a"), group("g", "a"), *(step(f"g/{n}") for n in range(4_997)), step("z", "g")
+        )
     else:
         one = graph(step("0"), *(step(str(n), str(n - 1)) for n in range(1, 5_000)))
     total = sum(one.counts().values())
@@ -378,14 +445,25 @@ def test_an_approval_waits_for_somebody_and_takes_no_slot() -> None:
     one = asking(step("a"))
     assert states(one) == {"ask me": "executing", "then": "suspended", "a": "available"}
     assert one.steps[2].batch is not None, "the only slot is free for it"
-    assert one.waiting(0) == one.steps[0].reason == "it waits for an approval: crawlctl graph approve 'g 1' 'ask me'"
+    assert (
+        one.waiting(0)
+        == one.steps[0].reason
+        == "it waits for an approval: crawlctl graph approve 'g 1' 'ask me'"
+    )
     assert one.waits(called=False) == f'step "ask me": {one.steps[0].reason}'
     assert ApproveStep(step="ask me", requested_by="ada", note="go", at=NOW).apply(one) == 1
     assert one.records[0] == {"approved": True, "by": "ada", "at": NOW.isoformat(), "note": "go"}
     ended = one.steps[0]
-    assert (ended.state, ended.outcome, ended.reason) == (S.COMPLETED, "approved", "approved by ada: go")
+    assert (ended.state, ended.outcome, ended.reason) == (
+        S.COMPLETED,
+        "approved",
+        "approved by ada: go",
+    )
     assert ApproveStep(step="ask me", requested_by="bob").apply(one) == 0
-    with pytest.raises(NotInThisState, match=r'step "ask me": it is completed \(approved by ada: go\); retry the step'):
+    with pytest.raises(
+        NotInThisState,
+        match=r'step "ask me": it is completed \(approved by ada: go\); retry the step',
+    ):
         ApproveStep(step="ask me", approved=False).apply(one)
     assert states(one)["then"] == "available"
 
@@ -393,7 +471,10 @@ def test_an_approval_waits_for_somebody_and_takes_no_slot() -> None:
 def test_a_rejected_approval_is_discarded_and_asks_again_after_a_retry() -> None:
     one = asking()
     assert ApproveStep(step="ask me", approved=False, note="wrong day").apply(one) == 1
-    assert (one.steps[0].outcome, one.steps[0].reason) == ("rejected", "rejected by somebody: wrong day")
+    assert (one.steps[0].outcome, one.steps[0].reason) == (
+        "rejected",
+        "rejected by somebody: wrong day",
+    )
     assert states(one) == {"ask me": "discarded", "then": "cancelled"}
     assert one.retry(None, cascade=True) == 2
     one.pick(NOW, batches=9, begin=9)
@@ -411,7 +492,9 @@ def test_an_approval_that_nobody_decides_times_out() -> None:
     assert one.pick(NOW + timedelta(seconds=60), batches=9, begin=9).again_at is None
     assert states(one) == {"ask me": "discarded", "then": "cancelled"}
     assert (one.steps[0].outcome, one.steps[0].reason) == ("timed_out", "nobody decided in 60 s")
-    with pytest.raises(NotInThisState, match=r"it is discarded \(nobody decided in 60 s\); retry the step"):
+    with pytest.raises(
+        NotInThisState, match=r"it is discarded \(nobody decided in 60 s\); retry the step"
+    ):
         ApproveStep(step="ask me").apply(one)
 
 
@@ -424,9 +507,21 @@ def test_a_cancelled_approval_has_ended_at_once() -> None:
 @pytest.mark.parametrize(
     ("path", "error", "text"),
     [
-        ("nobody", InvalidRequest, 'step "nobody": there is no such step in this graph; look at its steps'),
-        ("a", InvalidRequest, "step: 'a' is not allowed; its kind is function; name a step of the kind approval"),
-        ("later", NotInThisState, r'it is suspended \(it waits for "a" \(available\)\); decide when it waits'),
+        (
+            "nobody",
+            InvalidRequest,
+            'step "nobody": there is no such step in this graph; look at its steps',
+        ),
+        (
+            "a",
+            InvalidRequest,
+            "step: 'a' is not allowed; its kind is function; name a step of the kind approval",
+        ),
+        (
+            "later",
+            NotInThisState,
+            r'it is suspended \(it waits for "a" \(available\)\); decide when it waits',
+        ),
     ],
 )
 def test_what_takes_no_decision(path: str, error: type[Exception], text: str) -> None:

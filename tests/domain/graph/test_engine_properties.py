@@ -1,4 +1,6 @@
-"""The engine against the model: any graph, any order of ends, failures, cancels, retries, crashes, grafts, growth."""
+"""The engine against the model: any graph, any order of ends, failures, cancels, retries, crashes,
+grafts, growth.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,12 @@ from hypothesis import strategies as st
 
 from crawler_lifecycle.features.graphs.domain import picking
 from crawler_lifecycle.features.graphs.domain.engine import Graph
-from crawler_lifecycle.features.graphs.domain.spec import GraphOptions, GraphSpec, GraphState, StepState
+from crawler_lifecycle.features.graphs.domain.spec import (
+    GraphOptions,
+    GraphSpec,
+    GraphState,
+    StepState,
+)
 from tests.domain.graph.steps import begin, end, run, states
 from tests.domain.graph.world import Tape, World, a_level
 from tests.support.examples import examples
@@ -23,8 +30,9 @@ LARGE = (HealthCheck.large_base_example, HealthCheck.data_too_large)
 def test_whatever_happens_states_are_those_of_the_model_and_the_graph_ends(
     numbers: bytes, fail_fast: bool, cap: int | None
 ) -> None:
-    """The promises stand in ``World``: nothing starts before its dependencies, or twice; caps and resources hold; rows
-    that changed are named; what is open can go on, or says by name what it waits for."""
+    """The promises stand in ``World``: nothing starts before its dependencies, or twice; caps and
+    resources hold; rows that changed are named; what is open can go on, or says by name what it
+    waits for."""
     tape = Tape(numbers)
     world = World(tape, GraphOptions(check_deps=False, fail_fast=fail_fast, max_parallel=cap))
     with mock.patch.multiple(picking, SPREAD=2, BATCH_STEPS=4):
@@ -38,10 +46,16 @@ def test_whatever_happens_states_are_those_of_the_model_and_the_graph_ends(
 def test_the_order_of_ends_does_not_matter(numbers: bytes) -> None:
     tape = Tape(numbers)
     spec = GraphSpec(a_level(tape, 1 + tape.below(12)), GraphOptions(check_deps=False))
-    ends = {step.path: tape.one([StepState.COMPLETED] * 3 + [StepState.DISCARDED]) for step in spec.steps}
+    ends = {
+        step.path: tape.one([StepState.COMPLETED] * 3 + [StepState.DISCARDED])
+        for step in spec.steps
+    }
     one, other = Graph.of(spec), Graph.of(spec)
-    run(one, discarded=[path for path, state in ends.items() if state is StepState.DISCARDED])  # by then all are due
-    while ready := [step for step in other.steps if step.state in (StepState.AVAILABLE, StepState.SCHEDULED)]:
+    # By then all are due.
+    run(one, discarded=[path for path, state in ends.items() if state is StepState.DISCARDED])
+    while ready := [
+        step for step in other.steps if step.state in (StepState.AVAILABLE, StepState.SCHEDULED)
+    ]:
         step = tape.one(ready)
         step.state = StepState.AVAILABLE
         begin(other, step.path)

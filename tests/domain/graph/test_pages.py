@@ -22,7 +22,12 @@ from crawler_lifecycle.features.graphs.domain.pages import (
     step_from_json,
     step_to_json,
 )
-from crawler_lifecycle.features.graphs.domain.spec import GraphOptions, GraphSpec, StepKind, StepSpec
+from crawler_lifecycle.features.graphs.domain.spec import (
+    GraphOptions,
+    GraphSpec,
+    StepKind,
+    StepSpec,
+)
 from tests.domain.graph.steps import group, step
 from tests.support.examples import examples
 
@@ -46,20 +51,37 @@ FULL = StepSpec(
 
 def test_a_step_comes_back_as_it_was_and_says_nothing_of_its_defaults() -> None:
     assert step_from_json(json.loads(json.dumps(step_to_json(FULL)))) == FULL
-    assert step_to_json(step("a")) == {"path": "a", "kind": "function", "job": {"call": "shop.steps:work"}}
-    assert step_to_json(group("g", max_parallel=2)) == {"path": "g", "kind": "graph", "max_parallel": 2}
+    assert step_to_json(step("a")) == {
+        "path": "a",
+        "kind": "function",
+        "job": {"call": "shop.steps:work"},
+    }
+    assert step_to_json(group("g", max_parallel=2)) == {
+        "path": "g",
+        "kind": "graph",
+        "max_parallel": 2,
+    }
 
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.binary(max_size=2),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5)
+    | st.binary(max_size=2),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
     max_leaves=5,
 )
 
 
 @settings(max_examples=examples(300), deadline=None)
 @given(st.dictionaries(st.sampled_from(list(step_to_json(FULL))), VALUES), st.booleans())
-def test_whatever_comes_in_is_a_step_that_comes_back_or_is_refused(odd: dict[str, Any], whole: bool) -> None:
+def test_whatever_comes_in_is_a_step_that_comes_back_or_is_refused(
+    odd: dict[str, Any], whole: bool
+) -> None:
     value = {**(step_to_json(FULL) if whole else {}), **odd}
     try:
         found = step_from_json(value)
@@ -74,13 +96,31 @@ def test_whatever_comes_in_is_a_step_that_comes_back_or_is_refused(odd: dict[str
         ([], r"step: \[\] is not allowed; give an object"),
         ({"kind": "crawl"}, r"step: path is missing"),
         ({"path": "a"}, r'step "a": kind is missing'),
-        ({"path": "a", "kind": "shell"}, r'step "a": kind: .shell. is not allowed; give one of function, crawl'),
-        ({"path": "a", "kind": "function", "command": "x"}, r"command: 'x' is not allowed; there is no such field"),
-        ({"path": "a", "kind": "function", "deps": "b"}, r"deps: 'b' is not allowed; give a list of texts"),
-        ({"path": "a", "kind": "function", "graft": "yes"}, r"graft: 'yes' is not allowed; give true or false"),
+        (
+            {"path": "a", "kind": "shell"},
+            r'step "a": kind: .shell. is not allowed; give one of function, crawl',
+        ),
+        (
+            {"path": "a", "kind": "function", "command": "x"},
+            r"command: 'x' is not allowed; there is no such field",
+        ),
+        (
+            {"path": "a", "kind": "function", "deps": "b"},
+            r"deps: 'b' is not allowed; give a list of texts",
+        ),
+        (
+            {"path": "a", "kind": "function", "graft": "yes"},
+            r"graft: 'yes' is not allowed; give true or false",
+        ),
         ({"path": "a", "kind": "function", "job": 1}, r"job: 1 is not allowed; give an object"),
-        ({"path": "a", "kind": "function", "not_before": "soon"}, r"not_before: 'soon' is not allowed; give a time"),
-        ({"path": "a", "kind": "function", "not_before": 5}, r"not_before: 5 is not allowed; give a time"),
+        (
+            {"path": "a", "kind": "function", "not_before": "soon"},
+            r"not_before: 'soon' is not allowed; give a time",
+        ),
+        (
+            {"path": "a", "kind": "function", "not_before": 5},
+            r"not_before: 5 is not allowed; give a time",
+        ),
     ],
 )
 def test_a_step_that_cannot_be(value: Any, text: str) -> None:
@@ -103,11 +143,16 @@ def test_pages_are_small_enough_and_hold_the_whole() -> None:
 
 def test_a_step_too_large_for_a_page_is_refused() -> None:
     wide = step("end", *("x" * 190 + str(n) for n in range(12_000)))
-    with pytest.raises(InvalidRequest, match=r'step "end": .* bytes are too many for one step; depend on a group'):
+    with pytest.raises(
+        InvalidRequest, match=r'step "end": .* bytes are too many for one step; depend on a group'
+    ):
         encode_pages(GraphSpec([wide]))
 
 
-NO_PAGES = [*(b"", b"{", b"[]", b"{}", b'{"steps":{}}', b'{"steps":[],"more":1}', b"\xff"), b"[" * 100_000]
+NO_PAGES = [
+    *(b"", b"{", b"[]", b"{}", b'{"steps":{}}', b'{"steps":[],"more":1}', b"\xff"),
+    b"[" * 100_000,
+]
 
 
 @pytest.mark.parametrize("data", [*NO_PAGES, b" " * PAGE_BYTES + b"{"])

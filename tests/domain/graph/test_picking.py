@@ -35,7 +35,9 @@ def test_a_call_goes_on_with_what_only_it_makes_ready_and_shares_out_what_fans_o
 
 
 def test_a_wide_set_is_spread_over_calls_and_kept_apart_by_pool_and_length() -> None:
-    one = graph(step("slow", timeout_s=61), *(step(str(n)) for n in range(1000)), step("big", queue="big"))
+    one = graph(
+        step("slow", timeout_s=61), *(step(str(n)) for n in range(1000)), step("big", queue="big")
+    )
     picked = one.pick(NOW, batches=500, begin=500)
     sizes = [len(batch.steps) for batch in picked.batches if batch.queue is None and not batch.long]
     assert sizes == 7 * [1000 // SPREAD + 1]  # and the one apart
@@ -46,12 +48,24 @@ def test_a_wide_set_is_spread_over_calls_and_kept_apart_by_pool_and_length() -> 
 
 
 def test_no_more_calls_wait_than_workers_took() -> None:
-    """Twice as many if none waits. A call gets twice as many steps as calls ended; the first ones get a small part."""
+    """Twice as many if none waits.
+
+    A call gets twice as many steps as calls ended; the first ones get a small part.
+    """
     one = graph(*(step(str(n)) for n in range(640)), step("big", queue="big"))
 
-    def left(taken: Sequence[int], answered: Sequence[int] = (), ended: int = 0) -> tuple[list[int], float | None]:
+    def left(
+        taken: Sequence[int], answered: Sequence[int] = (), ended: int = 0
+    ) -> tuple[list[int], float | None]:
         for number in taken:
-            begin(one, next(s.path for s in one.steps if s.batch == number and s.state is StepState.AVAILABLE))
+            begin(
+                one,
+                next(
+                    s.path
+                    for s in one.steps
+                    if s.batch == number and s.state is StepState.AVAILABLE
+                ),
+            )
         one.released(answered)
         picked = one.pick(NOW, batches=500, begin=500, answered=len(answered), ended=ended)
         again = None if picked.again_at is None else (picked.again_at - NOW).total_seconds()
@@ -61,16 +75,28 @@ def test_no_more_calls_wait_than_workers_took() -> None:
     assert left([]) == ([], 15.0)
     assert left([1, 2, 3]) == ([], 15.0)  # five wait
     assert left([4, 5], [1], ended=8) == (2 * [4], 15.0)  # three wait, and five were taken
-    assert left([6, 7, 8, 10, 11]) == (18 * [1], 1.0)  # none waits, nine are taken, and their functions are slow
+    # None waits, nine are taken, and their functions are slow.
+    assert left([6, 7, 8, 10, 11]) == (18 * [1], 1.0)
     assert left(range(12, 30), ended=900) == (39 * [12] + [6], None)
 
 
 def test_priority_then_order_decides_and_no_more_is_given_than_there_is_room_for() -> None:
-    one = graph(step("a", priority=5), step("b"), step("c", priority=1), crawl("d"), crawl("e", priority=1), crawl("f"))
+    one = graph(
+        step("a", priority=5),
+        step("b"),
+        step("c", priority=1),
+        crawl("d"),
+        crawl("e", priority=1),
+        crawl("f"),
+    )
     picked = one.pick(NOW, batches=2, begin=2)
     assert [one.steps[n].path for batch in picked.batches for n in batch.steps] == ["b", "c"]
     assert [one.steps[n].path for n in picked.begin] == ["d", "f"]
-    assert (one.steps[3].state, one.steps[3].attempt, one.steps[3].tries) == (StepState.EXECUTING, 1, 1)
+    assert (one.steps[3].state, one.steps[3].attempt, one.steps[3].tries) == (
+        StepState.EXECUTING,
+        1,
+        1,
+    )
     assert one.waiting(0) == "it waits for a worker"
     assert one.waiting(1) == "it waits for a free worker of the role plans"
     assert one.waiting(4) == "it waits to be started"
@@ -78,7 +104,13 @@ def test_priority_then_order_decides_and_no_more_is_given_than_there_is_room_for
 
 def test_caps_hold_for_everything_in_a_graph() -> None:
     one = graph(
-        *(group("g", max_parallel=2), group("g/h", max_parallel=1), crawl("g/h/1"), crawl("g/h/2"), crawl("g/a")),
+        *(
+            group("g", max_parallel=2),
+            group("g/h", max_parallel=1),
+            crawl("g/h/1"),
+            crawl("g/h/2"),
+            crawl("g/a"),
+        ),
         *(crawl("g/b"), crawl("free")),
     )
     picked = one.pick(NOW, batches=9, begin=9)
@@ -104,9 +136,13 @@ def test_a_call_takes_one_place_however_many_steps_it_has() -> None:
 
 
 def test_resources_are_exact_and_alternatives_are_taken_in_order() -> None:
-    """S-81: the amounts of an alternative together, the alternatives one instead of another, exact thirds."""
+    """S-81: the amounts of an alternative together, the alternatives one instead of another, exact
+    thirds.
+    """
     third = ({"db": "1/3"},)
-    one = graph(*(step(str(n), resources=third) for n in range(4)), step("all", resources=({"db": "1"},)))
+    one = graph(
+        *(step(str(n), resources=third) for n in range(4)), step("all", resources=({"db": "1"},))
+    )
     assert calls(one) == [["0"], ["1"], ["2"]]
     assert one.waiting(3) == "it waits for 1/3 of db (0 free)"
     begin(one, "0")
@@ -116,9 +152,16 @@ def test_resources_are_exact_and_alternatives_are_taken_in_order() -> None:
         begin(one, path)
         end(one, path)
     assert calls(one) == [["all"]]
-    either = graph(*(crawl(n, resources=({"a": "1", "b": "1"}, {"c": "2"})) for n in "xyz"), pools={"c": "3"})
-    assert [either.steps[n].alternative for n in either.pick(NOW, batches=9, begin=9).begin] == [0, 1]
-    assert either.waiting(2) == "it waits for 1 of a (0 free) and 1 of b (0 free) or 2 of c (1 free)"
+    either = graph(
+        *(crawl(n, resources=({"a": "1", "b": "1"}, {"c": "2"})) for n in "xyz"), pools={"c": "3"}
+    )
+    assert [either.steps[n].alternative for n in either.pick(NOW, batches=9, begin=9).begin] == [
+        0,
+        1,
+    ]
+    assert (
+        either.waiting(2) == "it waits for 1 of a (0 free) and 1 of b (0 free) or 2 of c (1 free)"
+    )
     end(either, "x", StepState.RETRYABLE)
     assert [either.steps[n].path for n in either.pick(NOW, batches=9, begin=9).begin] == ["x"]
 

@@ -1,4 +1,6 @@
-"""Graphs as text and as nodes and edges: the documents' words, golden files, and what a reader makes of them."""
+"""Graphs as text and as nodes and edges: the documents' words, golden files, and what a reader
+makes of them.
+"""
 
 from __future__ import annotations
 
@@ -52,9 +54,52 @@ NESTED = [
 ]
 STATES = {one.path: list(StepState)[n % 8] for n, one in enumerate(NESTED)}
 ODD = [
-    *("end", "Graph", 'a"b', "a\\", "\\", 'a\\"b', "<b>x<", "&lt;", "#35;", "`x`", "**x**", "$$x$$", "1. x", "10) x"),
-    *("- x", 'style:x"', '%%{init: {"theme":"dark"}}%%', "a]", "(a)", "{{a}}", "a|b", "a;b", "ünï", "日本", "o", "x"),
-    *("--> c", "_a_", "__init__", "\\N", "\\n", "click", "@{ shape: x }", "🙂", "'", "step_1", "a b", "a_b", "%5", "."),
+    *(
+        "end",
+        "Graph",
+        'a"b',
+        "a\\",
+        "\\",
+        'a\\"b',
+        "<b>x<",
+        "&lt;",
+        "#35;",
+        "`x`",
+        "**x**",
+        "$$x$$",
+        "1. x",
+        "10) x",
+    ),
+    *(
+        "- x",
+        'style:x"',
+        '%%{init: {"theme":"dark"}}%%',
+        "a]",
+        "(a)",
+        "{{a}}",
+        "a|b",
+        "a;b",
+        "ünï",
+        "日本",
+        "o",
+        "x",
+    ),
+    *(
+        "--> c",
+        "_a_",
+        "__init__",
+        "\\N",
+        "\\n",
+        "click",
+        "@{ shape: x }",
+        "🙂",
+        "'",
+        "step_1",
+        "a b",
+        "a_b",
+        "%5",
+        ".",
+    ),
 ]
 
 
@@ -76,13 +121,15 @@ def test_texts_are_those_of_the_golden_files() -> None:
 
 
 def test_texts_do_not_depend_on_the_hash_seed() -> None:
-    code = (
-        "from tests.domain.graph.test_render import *; print(to_dot(NESTED, states=STATES), to_mermaid(NESTED, STATES))"
-    )
+    code = "from tests.domain.graph.test_render import *; print(to_dot(NESTED, states=STATES), to_mermaid(NESTED, STATES))"
     root = Path(__file__).parents[3]
     made = {
         subprocess.run(
-            [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, cwd=root, capture_output=True, check=True
+            [sys.executable, "-c", code],
+            env={"PYTHONHASHSEED": seed},
+            cwd=root,
+            capture_output=True,
+            check=True,
         ).stdout
         for seed in ("1", "2")
     }
@@ -90,7 +137,9 @@ def test_texts_do_not_depend_on_the_hash_seed() -> None:
 
 
 def test_mermaid_reads_back() -> None:
-    """A reader of the little that we write: each name is a node of its own, and its text is what was meant."""
+    """A reader of the little that we write: each name is a node of its own, and its text is what
+    was meant.
+    """
     text = to_mermaid([step(name, *ODD[n - 1 : n]) for n, name in enumerate(ODD)])
     nodes, edges = {}, []
     for line in text.splitlines()[1:]:
@@ -103,7 +152,9 @@ def test_mermaid_reads_back() -> None:
     assert not {"end", "graph", "Graph", "click"} & set(nodes)
 
 
-@pytest.mark.skipif(shutil.which("dot") is None, reason="graphviz is not installed; `make test-deps` installs it")
+@pytest.mark.skipif(
+    shutil.which("dot") is None, reason="graphviz is not installed; `make test-deps` installs it"
+)
 @pytest.mark.parametrize("name", ["oban.dot", "nested.dot", "odd.dot"])
 def test_graphviz_reads_what_was_meant(name: str) -> None:
     made = subprocess.run(["dot", "-Tjson", GOLDEN / name], capture_output=True, check=True)
@@ -111,7 +162,11 @@ def test_graphviz_reads_what_was_meant(name: str) -> None:
     read = json.loads(made.stdout)
     # Graphviz leaves the escapes of a label for whoever draws it.
     labels = [
-        one["label"].replace("\\\\", "\0").replace("\\n", "\n").replace("\0", "\\").replace("&amp;", "&")
+        one["label"]
+        .replace("\\\\", "\0")
+        .replace("\\n", "\n")
+        .replace("\0", "\\")
+        .replace("&amp;", "&")
         for one in read["objects"]
         if one.get("style") != "invis" and "cluster" not in one["name"]
     ]
@@ -120,8 +175,9 @@ def test_graphviz_reads_what_was_meant(name: str) -> None:
     if name == "nested.dot":
         inner = {one["name"] for one in read["objects"] if one["name"].startswith("cluster_")}
         assert inner == {"cluster_extract", "cluster_extract/deep", "cluster_notify"}
-        assert "many (51 steps: 7 suspended, 7 scheduled, 6 available, 6 executing, 6 retryable, 6 completed, 6 " in (
-            "\n".join(labels)
+        assert (
+            "many (51 steps: 7 suspended, 7 scheduled, 6 available, 6 executing, 6 retryable, 6 completed, 6 "
+            in ("\n".join(labels))
         )
         assert len(read["edges"]) == 7
 
@@ -129,12 +185,20 @@ def test_graphviz_reads_what_was_meant(name: str) -> None:
 def test_a_wide_graph_is_one_box_unless_it_is_expanded() -> None:
     found = picture(NESTED, STATES)
     many = next(node for node in found.nodes if node.path == "many")
-    assert (many.steps, sum(many.counts.values()), many.label, many.state) == (51, 51, "", "cancelled")
+    assert (many.steps, sum(many.counts.values()), many.label, many.state) == (
+        51,
+        51,
+        "",
+        "cancelled",
+    )
     assert not any(node.path.startswith("many/") for node in found.nodes)
     assert ("extract", "many") in found.edges
     assert ("extract/deep/late", "extract/deep/end") in found.edges
     for expand in (True, ["many"]):
-        assert sum(node.path.startswith("many/") for node in picture(NESTED, expand=expand).nodes) == 51
+        assert (
+            sum(node.path.startswith("many/") for node in picture(NESTED, expand=expand).nodes)
+            == 51
+        )
     wide = picture([step(str(n), *(["0"] if n else [])) for n in range(NODES_MAX + 5)], expand=True)
     assert (len(wide.nodes), len(wide.edges), wide.left_out) == (NODES_MAX, NODES_MAX - 1, 5)
     assert picture([]).nodes == []
@@ -146,9 +210,17 @@ def test_a_fan_out_of_a_large_graph_is_one_node_unless_it_is_expanded() -> None:
     others = [worker(f"other_{n}", "Check", "list") for n in range(FAN_ABOVE)]
     last = [worker("sum", "Sum", *(one.path for one in fan)), worker("end", "End")]
     steps = [worker("list", "List"), *fan, *others, *last]
-    states = {one.path: StepState.COMPLETED if n % 2 else StepState.EXECUTING for n, one in enumerate(fan)}
+    states = {
+        one.path: StepState.COMPLETED if n % 2 else StepState.EXECUTING for n, one in enumerate(fan)
+    }
     found = picture(steps, states)
-    assert [node.path for node in found.nodes] == ["list", "page_0", *(one.path for one in others), "sum", "end"]
+    assert [node.path for node in found.nodes] == [
+        "list",
+        "page_0",
+        *(one.path for one in others),
+        "sum",
+        "end",
+    ]
     [folded] = [node for node in found.nodes if node.steps]
     assert (folded.name, folded.steps) == ("page_0 … page_999", 1000)
     assert (folded.state, folded.kind) == (None, StepKind.FUNCTION)
@@ -164,7 +236,11 @@ def test_a_fan_out_of_a_large_graph_is_one_node_unless_it_is_expanded() -> None:
         for n in range(500)
     ]
     crowded = picture(layers)
-    assert (len(crowded.nodes), len(crowded.edges), crowded.edges_left_out) == (1000, EDGES_MAX, 250_000 - EDGES_MAX)
+    assert (len(crowded.nodes), len(crowded.edges), crowded.edges_left_out) == (
+        1000,
+        EDGES_MAX,
+        250_000 - EDGES_MAX,
+    )
 
 
 def test_a_label_says_what_a_step_does() -> None:
@@ -177,4 +253,6 @@ def test_a_label_says_what_a_step_does() -> None:
         (StepKind.GRAPH, {}, ""),
         (StepKind.APPROVAL, {}, "approval"),
     ]
-    assert [label(StepSpec("a", kind, job)) for kind, job, _ in works] == [text for _, _, text in works]
+    assert [label(StepSpec("a", kind, job)) for kind, job, _ in works] == [
+        text for _, _, text in works
+    ]

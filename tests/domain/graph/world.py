@@ -1,7 +1,9 @@
-"""Workers, runs and people around an engine, driven by a tape of numbers, with the brute-force model beside it.
+"""Workers, runs and people around an engine, driven by a tape of numbers, with the brute-force
+model beside it.
 
-Rows are kept as the database keeps them: the engine is made of them for each change, and what it calls changed is
-written back. Calls of functions write their rows without the engine, as ``GraphStore.record`` does.
+Rows are kept as the database keeps them: the engine is made of them for each change, and what it
+calls changed is written back. Calls of functions write their rows without the engine, as
+``GraphStore.record`` does.
 """
 
 from __future__ import annotations
@@ -15,7 +17,13 @@ from typing import TypeVar
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.features.graphs.domain.commands import ApproveStep
 from crawler_lifecycle.features.graphs.domain.engine import Graph, Step, StepEnd, may_begin_again
-from crawler_lifecycle.features.graphs.domain.spec import GraphOptions, GraphState, StepKind, StepSpec, StepState
+from crawler_lifecycle.features.graphs.domain.spec import (
+    GraphOptions,
+    GraphState,
+    StepKind,
+    StepSpec,
+    StepState,
+)
 from tests.domain.graph.model import Model, Node
 
 T = TypeVar("T")
@@ -42,7 +50,9 @@ class Tape:
         return self.below(10) >= 10 - in_ten
 
 
-def a_level(tape: Tape, size: int, depth: int = 0, above: str = "", graft: bool = False) -> list[StepSpec]:
+def a_level(
+    tape: Tape, size: int, depth: int = 0, above: str = "", graft: bool = False
+) -> list[StepSpec]:
     """Steps of one level with what is in them, a parent before its own."""
     kinds = [StepKind.FUNCTION] * 4 + [StepKind.CRAWL, StepKind.MANAGER, StepKind.APPROVAL]
     kinds += [StepKind.GRAPH] * (3 if depth < 3 else 0)
@@ -67,7 +77,9 @@ def a_level(tape: Tape, size: int, depth: int = 0, above: str = "", graft: bool 
             not_before=START + timedelta(seconds=tape.below(5))
             if kind is not StepKind.GRAPH and tape.often(1)
             else None,
-            resources=({"db": "1/3"}, {"api": "1"}) if kind not in NO_SLOT and tape.often(1) else (),
+            resources=({"db": "1/3"}, {"api": "1"})
+            if kind not in NO_SLOT and tape.often(1)
+            else (),
             max_parallel=1 + tape.below(3) if kind is StepKind.GRAPH and tape.often(3) else None,
         )
         names.append(name)
@@ -122,7 +134,9 @@ class World:
         for number in sorted(graph.changed):
             if number < len(self.rows):
                 self.rows[number] = graph.steps[number]
-        assert [step.number for step, _ in graph.added] == list(range(len(self.rows), len(graph.steps)))
+        assert [step.number for step, _ in graph.added] == list(
+            range(len(self.rows), len(graph.steps))
+        )
         self.rows += graph.steps[len(self.rows) :]
         self.next_batch = graph.next_batch
         self.compare(graph)
@@ -130,16 +144,24 @@ class World:
         return answer
 
     def _engine(self) -> Graph:
-        """The engine of the last change with the rows that differ since; it is the same as one made of all rows."""
+        """The engine of the last change with the rows that differ since; it is the same as one made
+        of all rows.
+        """
         new = Graph(self.options, copies(self.rows), next_batch=self.next_batch)
         known, self.known = self.known, None
         if known is None:
             return new
-        differ = [copy(row) for row, step in zip(self.rows, known.steps, strict=True) if row != step]
+        differ = [
+            copy(row) for row, step in zip(self.rows, known.steps, strict=True) if row != step
+        ]
         moved = known.moved({row.number for row in self.rows if row.batch is not None})
         assert all(row.state is S.EXECUTING or row.ending or row.number in moved for row in differ)
         assert known.seen(differ)
-        assert (known.steps, known.changed, known.next_batch) == (new.steps, new.changed, new.next_batch)
+        assert (known.steps, known.changed, known.next_batch) == (
+            new.steps,
+            new.changed,
+            new.next_batch,
+        )
         assert _counters(known) == _counters(new)
         return known
 
@@ -157,7 +179,10 @@ class World:
             assert row.ending == node.ending, row.path
             if not self.model.holds(node):
                 both = {"upstream", "fail_fast"} if self.options.fail_fast else {node.outcome}
-                assert row.outcome == node.outcome or {row.outcome, node.outcome} <= both, (row.path, row.outcome)
+                assert row.outcome == node.outcome or {row.outcome, node.outcome} <= both, (
+                    row.path,
+                    row.outcome,
+                )
                 node.outcome = row.outcome
             if not row.state.final and row.state is not S.EXECUTING:
                 assert graph.waiting(row.number), row.path
@@ -186,7 +211,8 @@ class World:
     def advance(self) -> bool:
         """What the workflow's activity does; whether anything started."""
         answered, self.answered = self.answered, set()
-        ends, self.ends = self.ends, self.ends[:1] if self.tape.often(1) else []  # some are told twice
+        # Some are told twice.
+        ends, self.ends = self.ends, self.ends[:1] if self.tape.often(1) else []
 
         def how(graph: Graph) -> bool:
             graph.released(answered)
@@ -204,12 +230,16 @@ class World:
         node, row = self.node(number), self.rows[number]
         node.ending = False
         if row.state is S.EXECUTING:
-            node.state = S.SUSPENDED if may_begin_again(row.tries, row.max_attempts) else S.DISCARDED
+            node.state = (
+                S.SUSPENDED if may_begin_again(row.tries, row.max_attempts) else S.DISCARDED
+            )
             node.outcome = None if node.state is S.SUSPENDED else "lost"
             self.model.settle()
 
     def _pick(self, graph: Graph) -> bool:
-        picked = graph.pick(self.now, batches=self.tape.below(4) or 500, begin=self.tape.below(3) or 100)
+        picked = graph.pick(
+            self.now, batches=self.tape.below(4) or 500, begin=self.tape.below(3) or 100
+        )
         for node in self.model.nodes.values():
             row = next(step for step in graph.steps if step.path == node.path)
             if node.state in (S.SCHEDULED, S.RETRYABLE) and row.not_before is None:
@@ -222,7 +252,11 @@ class World:
             assert first.state is S.AVAILABLE
             for number in batch.steps:
                 step = graph.steps[number]
-                assert (step.queue, step.long, step.batch) == (batch.queue, batch.long, batch.number)
+                assert (step.queue, step.long, step.batch) == (
+                    batch.queue,
+                    batch.long,
+                    batch.number,
+                )
         for number in picked.begin:
             assert self.model.gate(graph.steps[number].path) == "open"
             self._executes(number)
@@ -231,7 +265,11 @@ class World:
             begun.state, begun.outcome = S.EXECUTING, None
         for step in graph.steps:
             asked = self.model.nodes[step.path]
-            if step.kind is StepKind.APPROVAL and step.state is S.EXECUTING and asked.state is S.AVAILABLE:
+            if (
+                step.kind is StepKind.APPROVAL
+                and step.state is S.EXECUTING
+                and asked.state is S.AVAILABLE
+            ):
                 assert self.model.gate(step.path) == "open"
                 asked.state, asked.outcome = S.EXECUTING, None
         self._check_room(graph)
@@ -239,10 +277,20 @@ class World:
 
     def _check_room(self, graph: Graph) -> None:
         """No more executes, or is about to, than resources and caps allow."""
-        holding = [s for s in graph.steps if s.state is S.EXECUTING or s.ending or (s.batch and not s.state.final)]
+        holding = [
+            s
+            for s in graph.steps
+            if s.state is S.EXECUTING or s.ending or (s.batch and not s.state.final)
+        ]
         holding = [s for s in holding if s.kind not in NO_SLOT]
-        needs = [dict(s.resources[s.alternative]) for s in holding if s.resources and s.alternative is not None]
-        assert all(s.alternative is not None for s in holding if s.resources and s.state is S.EXECUTING)
+        needs = [
+            dict(s.resources[s.alternative])
+            for s in holding
+            if s.resources and s.alternative is not None
+        ]
+        assert all(
+            s.alternative is not None for s in holding if s.resources and s.state is S.EXECUTING
+        )
         assert sum("db" in need for need in needs) <= 3
         assert sum("api" in need for need in needs) <= 1
         for graph_step in graph.steps:
@@ -274,8 +322,14 @@ class World:
         row = self.rows[number]
         deps = [self.rows[dep] for dep in row.deps]
         lets = [self.model.accepts(self.node(number), dep.state) and not dep.ending for dep in deps]
-        may = row.state in (S.SUSPENDED, S.AVAILABLE, S.EXECUTING) and row.batch == call.number and all(lets)
-        if not may or (row.state is S.EXECUTING and not may_begin_again(row.tries, row.max_attempts)):
+        may = (
+            row.state in (S.SUSPENDED, S.AVAILABLE, S.EXECUTING)
+            and row.batch == call.number
+            and all(lets)
+        )
+        if not may or (
+            row.state is S.EXECUTING and not may_begin_again(row.tries, row.max_attempts)
+        ):
             return
         node = self.node(number)
         if row.state is not S.EXECUTING:
@@ -307,12 +361,25 @@ class World:
         row.batch = row.alternative = None
 
     def _an_end(self, number: int) -> StepEnd:
-        states = [S.COMPLETED] * 5 + [S.DISCARDED, S.DISCARDED, S.CANCELLED, S.RETRYABLE, S.SCHEDULED, S.AVAILABLE]
+        states = [S.COMPLETED] * 5 + [
+            S.DISCARDED,
+            S.DISCARDED,
+            S.CANCELLED,
+            S.RETRYABLE,
+            S.SCHEDULED,
+            S.AVAILABLE,
+        ]
         state = self.tape.one(states)
         later = self.now + timedelta(seconds=self.tape.below(4))
         row = self.rows[number]
         not_before = later if state in (S.RETRYABLE, S.SCHEDULED) else None
-        return StepEnd(number, row.attempt, state, None if state is S.COMPLETED else "said", not_before=not_before)
+        return StepEnd(
+            number,
+            row.attempt,
+            state,
+            None if state is S.COMPLETED else "said",
+            not_before=not_before,
+        )
 
     def _end_in_model(self, end: StepEnd, row: Step) -> None:
         node = self.node(end.number)
@@ -321,7 +388,11 @@ class World:
         if node.ending:
             node.ending = False
         elif node.state is S.EXECUTING:
-            node.state, node.outcome, node.timed = end.state, end.outcome, end.not_before is not None
+            node.state, node.outcome, node.timed = (
+                end.state,
+                end.outcome,
+                end.not_before is not None,
+            )
 
     def _answer(self, call: Call) -> None:
         del self.calls[call.number]
@@ -337,7 +408,9 @@ class World:
             self._answer(call)
             return
         mine = [row for row in self.rows if row.batch == call.number]
-        call.steps = [row.number for row in mine if row.state in (S.SUSPENDED, S.AVAILABLE, S.EXECUTING)]
+        call.steps = [
+            row.number for row in mine if row.state in (S.SUSPENDED, S.AVAILABLE, S.EXECUTING)
+        ]
 
     def end_run(self) -> None:
         if self.runs:
@@ -349,7 +422,9 @@ class World:
 
     def decide(self) -> bool:
         """Somebody says yes or no to a step that waits for it; whether there is one."""
-        asked = [row for row in self.rows if row.kind is StepKind.APPROVAL and row.state is S.EXECUTING]
+        asked = [
+            row for row in self.rows if row.kind is StepKind.APPROVAL and row.state is S.EXECUTING
+        ]
         if asked:
             row, approved = self.tape.one(asked), not self.tape.often(3)
             order, node = ApproveStep(step=row.path, approved=approved), self.node(row.number)
@@ -389,7 +464,9 @@ class World:
         chosen, cascade = self.some(), self.tape.often(5)
 
         def how(graph: Graph) -> None:
-            nodes = self.model.chosen(None if chosen is None else [self.rows[n].path for n in chosen])
+            nodes = self.model.chosen(
+                None if chosen is None else [self.rows[n].path for n in chosen]
+            )
             before = copies(graph.steps)
             if self.model.refused(nodes):
                 try:
@@ -405,8 +482,14 @@ class World:
 
     def append(self) -> None:
         name = f"late{self.tape.below(4)}"
-        above = self.tape.one(["", *(row.path + "/" for row in self.rows if row.kind is StepKind.GRAPH)])
-        same = [row.path.rpartition("/")[2] for row in self.rows if row.path.rpartition("/")[0] == above[:-1]]
+        above = self.tape.one(
+            ["", *(row.path + "/" for row in self.rows if row.kind is StepKind.GRAPH)]
+        )
+        same = [
+            row.path.rpartition("/")[2]
+            for row in self.rows
+            if row.path.rpartition("/")[0] == above[:-1]
+        ]
         deps = tuple(other for other in same if self.tape.often(3))
         kind = self.tape.one([StepKind.FUNCTION, StepKind.CRAWL, StepKind.GRAPH])
         self.add([StepSpec(above + name, kind, CALL, deps=deps)])
@@ -440,7 +523,9 @@ class World:
         graph = Graph(self.options, copies(self.rows))
         if graph.state is GraphState.EXECUTING:
             open_ = [step for step in graph.steps if not step.state.final or step.ending]
-            assert any(step.missing for step in open_), [(s.path, s.state, graph.waiting(s.number)) for s in open_]
+            assert any(step.missing for step in open_), [
+                (s.path, s.state, graph.waiting(s.number)) for s in open_
+            ]
             for step in open_:
                 assert graph.waiting(step.number), step.path
         assert not self.executed

@@ -11,8 +11,18 @@ from hypothesis import strategies as st
 
 from crawler_lifecycle.domain.due_ids import due_of, due_request_id
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.features.schedules.domain.calendar import ClockChange, ClockEffect, clock_changes, read_cron
-from crawler_lifecycle.features.schedules.domain.decision import Circumstances, Decision, decide, too_many_failures
+from crawler_lifecycle.features.schedules.domain.calendar import (
+    ClockChange,
+    ClockEffect,
+    clock_changes,
+    read_cron,
+)
+from crawler_lifecycle.features.schedules.domain.decision import (
+    Circumstances,
+    Decision,
+    decide,
+    too_many_failures,
+)
 from crawler_lifecycle.features.schedules.domain.definition import Overlap, ScheduleSpec
 
 RUN = {"crawler": "books"}
@@ -30,11 +40,15 @@ ZONES = [
 def fields(least: int, most: int) -> st.SearchStrategy[str]:
     number = st.integers(least, most)
     span = st.tuples(number, number).map(lambda two: f"{min(two)}-{max(two)}")
-    part = st.one_of(number.map(str), span, st.builds("{}/{}".format, st.just("*") | span, st.integers(1, 70)))
+    part = st.one_of(
+        number.map(str), span, st.builds("{}/{}".format, st.just("*") | span, st.integers(1, 70))
+    )
     return st.just("*") | st.lists(part, min_size=1, max_size=3).map(",".join)
 
 
-CRONS = st.tuples(fields(0, 59), fields(0, 23), fields(1, 28), fields(1, 12), fields(0, 7)).map(" ".join)
+CRONS = st.tuples(fields(0, 59), fields(0, 23), fields(1, 28), fields(1, 12), fields(0, 7)).map(
+    " ".join
+)
 #: Any, and half of them up to twelve hours before the clock is set in one of the zones.
 MOMENTS = st.datetimes(datetime(2026, 1, 1), datetime(2030, 1, 1)) | st.builds(
     lambda change, minutes: change - timedelta(minutes=minutes),
@@ -49,7 +63,11 @@ def values(text: str, least: int, most: int) -> set[int]:
     for part in text.split(","):
         span, _, step = part.partition("/")
         first, _, last = (f"{least}-{most}" if span == "*" else span).partition("-")
-        found |= {n for n in range(int(first), int(last or first) + 1) if (n - int(first)) % int(step or 1) == 0}
+        found |= {
+            n
+            for n in range(int(first), int(last or first) + 1)
+            if (n - int(first)) % int(step or 1) == 0
+        }
     return found
 
 
@@ -66,7 +84,9 @@ def test_a_minute_is_due_when_its_fields_say_so(cron: str, at: datetime) -> None
 
 
 @given(CRONS, st.sampled_from(ZONES), MOMENTS)
-def test_due_times_are_every_minute_that_is_due_and_temporal_fires_at_all(cron: str, zone: str, at: datetime) -> None:
+def test_due_times_are_every_minute_that_is_due_and_temporal_fires_at_all(
+    cron: str, zone: str, at: datetime
+) -> None:
     spec, at = ScheduleSpec(run=RUN, cron=cron, time_zone=zone), at.replace(tzinfo=UTC, second=0)
     minutes = [at.replace(microsecond=0) + timedelta(minutes=n) for n in range(1, 720)]
     due = [minute for minute in minutes if spec.is_due(minute)]
@@ -80,9 +100,19 @@ CHANGES = [
     ("Europe/Berlin", "30 2 * * *", "2027-03-27", ["27T01:30", "29T00:30"]),
     ("Europe/Berlin", "30 2 * * *", "2027-10-30", ["30T00:30", "31T00:30", "31T01:30", "01T01:30"]),
     ("America/New_York", "30 2 * * *", "2027-03-13", ["13T07:30", "15T06:30"]),
-    ("America/New_York", "30 1 * * *", "2027-11-06", ["06T05:30", "07T05:30", "07T06:30", "08T06:30"]),
+    (
+        "America/New_York",
+        "30 1 * * *",
+        "2027-11-06",
+        ["06T05:30", "07T05:30", "07T06:30", "08T06:30"],
+    ),
     ("Australia/Lord_Howe", "15 2 * * *", "2027-10-02", ["01T15:45", "03T15:15"]),
-    ("Australia/Lord_Howe", "45 1 * * *", "2027-04-03", ["02T14:45", "03T14:45", "03T15:15", "04T15:15"]),
+    (
+        "Australia/Lord_Howe",
+        "45 1 * * *",
+        "2027-04-03",
+        ["02T14:45", "03T14:45", "03T15:15", "04T15:15"],
+    ),
 ]
 
 
@@ -94,17 +124,28 @@ def test_a_clock_that_is_set_leaves_out_a_time_or_has_it_twice(
     start = datetime.fromisoformat(day).replace(tzinfo=ZoneInfo(zone)).astimezone(UTC)
     found = list(spec.due_times(start, start + timedelta(days=3)))
     assert [f"{at:%dT%H:%M}" for at in found] == wanted
-    twice = [one for one in spec.clock_changes(start) if one.day - start.date() <= timedelta(days=2)]
+    twice = [
+        one for one in spec.clock_changes(start) if one.day - start.date() <= timedelta(days=2)
+    ]
     assert len(twice) == 1
 
 
-@given(st.integers(10, 10**6), st.integers(0, 10**6), st.datetimes(datetime(2026, 1, 1), datetime(2027, 1, 1)))
+@given(
+    st.integers(10, 10**6),
+    st.integers(0, 10**6),
+    st.datetimes(datetime(2026, 1, 1), datetime(2027, 1, 1)),
+)
 def test_intervals_are_counted_from_1970(every: int, offset: int, at: datetime) -> None:
     spec, at = ScheduleSpec(run=RUN, every_s=every, offset_s=offset % every), at.replace(tzinfo=UTC)
     found = list(spec.due_times(at, at + timedelta(seconds=3 * every)))
     assert len(found) == 3
-    assert all((moment.timestamp() - offset % every) % every == 0 and spec.is_due(moment) for moment in found)
-    ends = ScheduleSpec(run=RUN, every_s=every, offset_s=offset % every, start_at=found[1], end_at=found[1])
+    assert all(
+        (moment.timestamp() - offset % every) % every == 0 and spec.is_due(moment)
+        for moment in found
+    )
+    ends = ScheduleSpec(
+        run=RUN, every_s=every, offset_s=offset % every, start_at=found[1], end_at=found[1]
+    )
     assert list(ends.due_times(at, found[2])) == [found[1]]
 
 
@@ -128,9 +169,13 @@ def test_clock_changes_are_those_on_which_the_local_time_is_not_there_once(
 
 
 def test_the_days_that_people_are_told_of() -> None:
-    spec = ScheduleSpec(run=RUN, cron="30 2 * * *", time_zone="Europe/Berlin", excluded=["2027-10-31"])
+    spec = ScheduleSpec(
+        run=RUN, cron="30 2 * * *", time_zone="Europe/Berlin", excluded=["2027-10-31"]
+    )
     after = datetime(2026, 11, 22, tzinfo=UTC)
-    assert spec.clock_changes(after) == [ClockChange(date(2027, 3, 28), ClockEffect.SKIPPED, "02:30")]
+    assert spec.clock_changes(after) == [
+        ClockChange(date(2027, 3, 28), ClockEffect.SKIPPED, "02:30")
+    ]
     assert ScheduleSpec(run=RUN, every_s=3600, time_zone="Europe/Berlin").clock_changes(after) == []
     read = ScheduleSpec.read(spec.document())
     assert read == spec
@@ -146,12 +191,27 @@ def test_the_days_that_people_are_told_of() -> None:
         ({"cron": "* * * * * *"}, "seconds cannot be chosen"),
         ({"cron": "@every 1s"}, "for intervals give every_s"),
         ({"cron": "@reboot"}, "give five fields .*, or @daily and the like"),
-        ({"cron": "CRON_TZ=Asia/Tokyo 0 6 * * *"}, "cron: .*; give the time zone in time_zone: Asia/Tokyo, and only"),
-        ({"cron": "TZ=UTC @daily"}, "give the time zone in time_zone: UTC, and only the five fields here"),
+        (
+            {"cron": "CRON_TZ=Asia/Tokyo 0 6 * * *"},
+            "cron: .*; give the time zone in time_zone: Asia/Tokyo, and only",
+        ),
+        (
+            {"cron": "TZ=UTC @daily"},
+            "give the time zone in time_zone: UTC, and only the five fields here",
+        ),
         ({"cron": "0 0 * * 5#2"}, "'5#2' is no weekday"),
-        ({"every_s": 60, "run": {"crawler": "books", "args": {"day": "{due:%c}"}}}, "run.args.day: '{due:%c}' .*%Y-%m"),
-        ({"every_s": 60, "run": {"crawler": "books", "tasks": [{"args": {"d": "{due}"}}]}}, r"run.tasks\[0\].args.d: "),
-        ({"every_s": 60, "run": None, "manager": {"options": {"argv": ["-a", "d={due:%Y"]}}}, r"options.argv\[1\]: "),
+        (
+            {"every_s": 60, "run": {"crawler": "books", "args": {"day": "{due:%c}"}}},
+            "run.args.day: '{due:%c}' .*%Y-%m",
+        ),
+        (
+            {"every_s": 60, "run": {"crawler": "books", "tasks": [{"args": {"d": "{due}"}}]}},
+            r"run.tasks\[0\].args.d: ",
+        ),
+        (
+            {"every_s": 60, "run": None, "manager": {"options": {"argv": ["-a", "d={due:%Y"]}}},
+            r"options.argv\[1\]: ",
+        ),
         ({"cron": "0 24 * * *"}, "'24' is no hour; give 0 to 23"),
         ({"cron": "0 0 * * FRY"}, "'fry' is no weekday; give 0 to 7, or SUN to SAT"),
         ({"cron": "0 0 * * FRI-MON"}, "a range must go upwards"),
@@ -193,10 +253,18 @@ def test_what_cannot_be_is_refused_with_its_cure(given: dict[str, object], says:
     st.booleans(),
 )
 def test_every_due_time_has_one_decision(
-    late: float, allowed: float, overlap: Overlap, live: bool, paused: str | None, later: str | None, asked: bool
+    late: float,
+    allowed: float,
+    overlap: Overlap,
+    live: bool,
+    paused: str | None,
+    later: str | None,
+    asked: bool,
 ) -> None:
     decision, reason = decide(Circumstances(late, allowed, overlap, live, paused, later, asked))
-    assert (reason is None) == (decision is Decision.STARTED), "whatever is not plainly begun says why"
+    assert (reason is None) == (decision is Decision.STARTED), (
+        "whatever is not plainly begun says why"
+    )
     assert (decision is Decision.PAUSED) == (paused is not None and not asked)
     assert not (decision is Decision.STARTED and live and overlap is not Overlap.ALLOW)
     assert not {"waits", "yet"} & set((reason or "").split()), "it is shown also when that is over"
@@ -213,9 +281,16 @@ def test_sunday_ends_a_week_and_begins_one() -> None:
 
 
 def test_what_a_person_fires_is_told_from_other_rules_of_the_zone() -> None:
-    """Temporal fires by the rules of before until it is told the newer ones; nobody asked for those times."""
+    """Temporal fires by the rules of before until it is told the newer ones; nobody asked for those
+    times.
+    """
     spec = ScheduleSpec(run=RUN, cron="30 2 * * *", time_zone="Africa/Casablanca")
-    for text, fires in (("T00:30:00", True), ("T02:30:00", True), ("T02:31:00", False), ("T02:30:07", False)):
+    for text, fires in (
+        ("T00:30:00", True),
+        ("T02:30:00", True),
+        ("T02:31:00", False),
+        ("T02:30:07", False),
+    ):
         assert spec.fires(datetime.fromisoformat(f"2027-02-01{text}+00:00")) is fires, text
 
 
@@ -231,9 +306,15 @@ def test_days_that_are_left_out_cost_nothing(times: dict[str, object]) -> None:
     """A year of them had three million due times of ten seconds, and each was looked at."""
     begin = datetime(2026, 1, 1, tzinfo=UTC)
     asked = Asked((begin + timedelta(days=n)).date() for n in range(1, 366))
-    spec = ScheduleSpec(run={}, excluded=[day.isoformat() for day in asked], time_zone="Europe/Berlin", **times)  # type: ignore[arg-type]
+    spec = ScheduleSpec(
+        run={}, excluded=[day.isoformat() for day in asked], time_zone="Europe/Berlin", **times
+    )  # type: ignore[arg-type]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("crawler_lifecycle.features.schedules.domain.definition.set", lambda days: asked, raising=False)
+        patch.setattr(
+            "crawler_lifecycle.features.schedules.domain.definition.set",
+            lambda days: asked,
+            raising=False,
+        )
         due = spec.due_times(begin + timedelta(days=1), begin + timedelta(days=400))
         found = next(due)
     assert found.astimezone(ZoneInfo("Europe/Berlin")).isoformat() == "2027-01-02T00:00:00+01:00"
@@ -268,12 +349,26 @@ def test_names_and_comments_of_crontabs_are_read(text: str, fields: str) -> None
 
 
 def test_a_due_time_stands_in_the_target_in_the_zone_of_its_schedule() -> None:
-    args = {"day": "{due:%Y-%m-%d}", "at": "at {due:%H:%M} of {due:%j}, {due:100%%}", "plain": "{50%}", "number": 5}
+    args = {
+        "day": "{due:%Y-%m-%d}",
+        "at": "at {due:%H:%M} of {due:%j}, {due:100%%}",
+        "plain": "{50%}",
+        "number": 5,
+    }
     graph = {"steps": [{"job": {"args": args}}], "context": {"week": ["{due:%G-W%V-%u}"]}}
     spec = ScheduleSpec(graph=graph, cron="30 0 * * *", time_zone="Asia/Tokyo")
     assert spec.target_at(datetime(2026, 3, 1, 15, 30, tzinfo=UTC)) == {
         "steps": [
-            {"job": {"args": {"day": "2026-03-02", "at": "at 00:30 of 061, 100%", "plain": "{50%}", "number": 5}}}
+            {
+                "job": {
+                    "args": {
+                        "day": "2026-03-02",
+                        "at": "at 00:30 of 061, 100%",
+                        "plain": "{50%}",
+                        "number": 5,
+                    }
+                }
+            }
         ],
         "context": {"week": ["2026-W10-1"]},
     }
@@ -291,5 +386,7 @@ def test_a_due_time_stands_in_the_target_in_the_zone_of_its_schedule() -> None:
         (("nightly.2026-03-01T12:00:00Z.again",), False),
     ],
 )
-def test_ids_that_a_schedule_made_have_its_due_time(ids: tuple[str | None, ...], found: bool) -> None:
+def test_ids_that_a_schedule_made_have_its_due_time(
+    ids: tuple[str | None, ...], found: bool
+) -> None:
     assert due_of(*ids) == (datetime(2026, 3, 1, 12, tzinfo=UTC) if found else None)

@@ -14,8 +14,25 @@ from crawler_lifecycle.features.webhooks.domain.definition import WebhookSpec
 from tests.support.hostile_addresses import HARMLESS, HOSTILE
 
 INNER = (
-    *("127.0.0.1", "127.8.8.8", "0.0.0.0", "10.0.0.1", "172.16.0.1", "192.168.1.1", "100.64.0.1", "100.100.100.200"),
-    *("169.254.169.254", "169.254.1.1", "168.63.129.16", "192.0.0.192", "198.18.0.1", "224.0.0.1", "255.255.255.255"),
+    *(
+        "127.0.0.1",
+        "127.8.8.8",
+        "0.0.0.0",
+        "10.0.0.1",
+        "172.16.0.1",
+        "192.168.1.1",
+        "100.64.0.1",
+        "100.100.100.200",
+    ),
+    *(
+        "169.254.169.254",
+        "169.254.1.1",
+        "168.63.129.16",
+        "192.0.0.192",
+        "198.18.0.1",
+        "224.0.0.1",
+        "255.255.255.255",
+    ),
     *("::1", "::", "fe80::1", "fe80::1%eth0", "fc00::1", "fd00:ec2::254", "ff02::1", "2001:db8::1"),
     *("64:ff9b:1::808:808", "2002:808:808::1", "3fff::1"),
 )
@@ -76,18 +93,33 @@ def test_no_hostile_address_is_taken_and_no_harmless_one_refused() -> None:
 def test_networks_and_this_machine_are_for_who_allows_them() -> None:
     inner = WebhookRules([ipaddress.ip_network("10.1.0.0/16")])
     assert judged("https://10.1.2.3/", inner) is None
-    assert judged("https://hooks.crawls.svc/", inner) is None, "a name may lead there: it is asked at each delivery"
+    assert judged("https://hooks.crawls.svc/", inner) is None, (
+        "a name may lead there: it is asked at each delivery"
+    )
     assert "private" in (judged("https://10.2.0.1/", inner) or "")
     assert "of this machine" in (judged("https://127.0.0.1/", inner) or "")
     here = WebhookRules(loopback=True)
-    for url in ("http://127.0.0.1:8500/", "http://localhost:9000/x", "http://[::1]:9000/", "https://localhost/"):
+    for url in (
+        "http://127.0.0.1:8500/",
+        "http://localhost:9000/x",
+        "http://[::1]:9000/",
+        "https://localhost/",
+    ):
         assert judged(url, here) is None
         assert judged(url, WebhookRules()) is not None
     assert "may not be called" in (judged("https://10.1.2.3/", here) or "")
 
 
 @pytest.mark.parametrize(
-    "name", ["AWS_SECRET_ACCESS_KEY", "PGPASSWORD", "LIFECYCLE_LOG__LEVEL", "CRAWL_SHOP", "CRAWL_TOKEN", "crawl_hook"]
+    "name",
+    [
+        "AWS_SECRET_ACCESS_KEY",
+        "PGPASSWORD",
+        "LIFECYCLE_LOG__LEVEL",
+        "CRAWL_SHOP",
+        "CRAWL_TOKEN",
+        "crawl_hook",
+    ],
 )
 def test_a_secret_is_a_variable_that_was_made_for_webhooks(name: str) -> None:
     told = judged("https://hooks.example.com/", WebhookRules(), "env:CRAWL_HOOK", f"env:{name}")

@@ -13,8 +13,17 @@ from crawler_lifecycle.features.webhooks.domain.alerts import alert_of, message
 from crawler_lifecycle.features.webhooks.domain.definition import ALERTS
 
 ENDED: dict[str, Any] = {
-    **{"run_id": 7, "project": "default", "crawler": "services", "status": "FAILED", "outcome": "partial"},
-    **{"cause": "1 of 4 tasks did not succeed; ValueError: no price", "tasks": {"SUCCEEDED": 3, "FAILED": 1}},
+    **{
+        "run_id": 7,
+        "project": "default",
+        "crawler": "services",
+        "status": "FAILED",
+        "outcome": "partial",
+    },
+    **{
+        "cause": "1 of 4 tasks did not succeed; ValueError: no price",
+        "tasks": {"SUCCEEDED": 3, "FAILED": 1},
+    },
     **{"pages": 1830, "items": 912, "errors": 4},
 }
 HOSTILE = "<!channel> @everyone <https://a.example|b> *b* _i_ ```code``` [x](https://a.example)\r\nBcc: a@b \u202e\0"
@@ -39,8 +48,20 @@ def test_it_names_the_run_its_end_the_cause_the_counts_and_the_page() -> None:
             "Graph a b/ü: completed",
             "a%20b%2F%C3%BC",
         ),
-        ("manager.ended", "managers/3", {"name": "m", "status": "COMPLETED"}, "Manager m: COMPLETED", "3"),
-        ("run.started", "runs/7", {"run_id": 7, "crawler": "c", "started": False}, "Run 7 of c: not started", "7"),
+        (
+            "manager.ended",
+            "managers/3",
+            {"name": "m", "status": "COMPLETED"},
+            "Manager m: COMPLETED",
+            "3",
+        ),
+        (
+            "run.started",
+            "runs/7",
+            {"run_id": 7, "crawler": "c", "started": False},
+            "Run 7 of c: not started",
+            "7",
+        ),
         (
             "schedule.missed",
             "schedules/n",
@@ -59,8 +80,15 @@ def test_each_subject_has_its_words_and_its_page(
 
 
 def test_a_correction_says_what_was_believed_and_what_was_true() -> None:
-    body = {"run_id": 7, "crawler": "c", "corrections": [{"believed": "RUNNING", "truth": "FAILED"}]}
-    assert alert_of("correction.made", "runs/7", body, None).cause == "Recorded was RUNNING, true was FAILED."
+    body = {
+        "run_id": 7,
+        "crawler": "c",
+        "corrections": [{"believed": "RUNNING", "truth": "FAILED"}],
+    }
+    assert (
+        alert_of("correction.made", "runs/7", body, None).cause
+        == "Recorded was RUNNING, true was FAILED."
+    )
 
 
 @pytest.mark.parametrize(("type", "attention", "words", "bad"), [
@@ -70,7 +98,9 @@ def test_a_correction_says_what_was_believed_and_what_was_true() -> None:
     ("run.ended", "coverage", "COMPLETED (coverage)", True),
     ("run.ended", None, "COMPLETED (coverage)", False),  # a crawler's own word
 ])  # fmt: skip
-def test_a_run_that_brought_too_little_looks_bad(type: str, attention: str | None, words: str, bad: bool) -> None:
+def test_a_run_that_brought_too_little_looks_bad(
+    type: str, attention: str | None, words: str, bad: bool
+) -> None:
     body = {**ENDED, "status": "COMPLETED", "outcome": "coverage", "attention": attention}
     alert = alert_of(type, "runs/7", body, None)
     assert (alert.title.partition(": ")[2], alert.bad, alert.cause) == (words, bad, ENDED["cause"])
@@ -78,14 +108,21 @@ def test_a_run_that_brought_too_little_looks_bad(type: str, attention: str | Non
 
 def test_every_event_has_an_alert_and_alerts_without_a_choice_have_events() -> None:
     for type in EVENT_TYPES:
-        assert alert_of(type, "runs/7", {"run_id": 7, "crawler": "c"}, None).title.startswith("Run 7 of c: ")
+        assert alert_of(type, "runs/7", {"run_id": 7, "crawler": "c"}, None).title.startswith(
+            "Run 7 of c: "
+        )
     assert set(ALERTS) <= EVENT_TYPES
 
 
 def texts(form: Any) -> list[str]:
     """Every text in a message that a service may interpret."""
     if isinstance(form, dict):
-        return [text for name, one in form.items() if name not in ("$schema", "url") for text in texts(one)]
+        return [
+            text
+            for name, one in form.items()
+            if name not in ("$schema", "url")
+            for text in texts(one)
+        ]
     if isinstance(form, list):
         return [text for one in form for text in texts(one)]
     return [form] if isinstance(form, str) else []
@@ -93,16 +130,20 @@ def texts(form: Any) -> list[str]:
 
 def test_texts_of_crawlers_are_quoted() -> None:
     alert = alert_of("run.ended", "runs/7", {**ENDED, "outcome": HOSTILE, "cause": HOSTILE}, None)
-    assert all(text.isprintable() for text in (alert.title, alert.cause, alert.line)), "no header gets a second line"
+    assert all(text.isprintable() for text in (alert.title, alert.cause, alert.line)), (
+        "no header gets a second line"
+    )
     for text in texts(message("slack", alert)):
         assert "<" not in text
         assert "```" not in text.removeprefix("```").removesuffix("```")
     assert all(block["text"]["verbatim"] for block in message("slack", alert)["blocks"])
-    assert message("slack", alert_of("run.ended", "runs/7", ENDED, "http://h"))["blocks"][-1]["text"][
+    assert message("slack", alert_of("run.ended", "runs/7", ENDED, "http://h"))["blocks"][-1][
         "text"
-    ].startswith("<http://h/")
+    ]["text"].startswith("<http://h/")
     [card] = message("teams", alert)["attachments"]
-    assert {one["type"] for one in card["content"]["body"]} == {"RichTextBlock"}, "the block without marks and mentions"
+    assert {one["type"] for one in card["content"]["body"]} == {"RichTextBlock"}, (
+        "the block without marks and mentions"
+    )
     told = message("discord", alert)
     assert told["allowed_mentions"] == {"parse": []}
     assert "content" not in told
@@ -123,4 +164,6 @@ def test_every_message_fits_its_service(character: str) -> None:
     assert len(embed["footer"]["text"]) <= 2048
     assert not [text for text in texts(message("discord", alert)) if text.endswith("\\…")]
     ends = [text.rstrip("`*")[-6:] for text in texts(message("slack", alert))]
-    assert not [end for end in ends if "&" in end and ";" not in end.rpartition("&")[2]], "no quoted form is cut"
+    assert not [end for end in ends if "&" in end and ";" not in end.rpartition("&")[2]], (
+        "no quoted form is cut"
+    )

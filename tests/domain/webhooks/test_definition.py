@@ -52,7 +52,10 @@ def spec(**fields: Any) -> WebhookSpec:
         ({"kind": "pager"}, "slack"),
         ({"kind": "slack"}, "not signed"),
         ({"kind": "email", "secrets": [], "url": "https://hooks.example.com/"}, "ops@example.com"),
-        ({"kind": "email", "secrets": [], "url": "a@b.example\r\nBcc: c@d.example"}, "ops@example.com"),
+        (
+            {"kind": "email", "secrets": [], "url": "a@b.example\r\nBcc: c@d.example"},
+            "ops@example.com",
+        ),
         ({"kind": "email", "secrets": [], "url": "env:CRAWL_HOOK"}, "ops@example.com"),
         ({"kind": "email", "secrets": [], "url": ",".join(["a@b.example"] * 21)}, "1 to 20"),
     ],
@@ -61,7 +64,9 @@ def test_what_cannot_be_is_refused_with_the_cure(fields: dict[str, Any], word: s
     with pytest.raises(InvalidRequest, match=word) as refused:
         spec(**fields)
     assert "secret@" not in str(refused.value)
-    assert "c2VjcmV0" not in str(refused.value), "what stands in place of a reference may be the secret"
+    assert "c2VjcmV0" not in str(refused.value), (
+        "what stands in place of a reference may be the secret"
+    )
 
 
 @pytest.mark.parametrize("name", ["", "a b", "../x", "-a", "a" * 81, "a\n", "new", None])
@@ -82,17 +87,28 @@ def test_it_is_read_as_it_was_written() -> None:
 
 def test_kinds_of_events_and_single_ones() -> None:
     assert set(spec().types) == EVENT_TYPES
-    assert spec(events=["graph.*", "run.ended"]).types == ["graph.changed", "graph.ended", "run.ended"]
+    assert spec(events=["graph.*", "run.ended"]).types == [
+        "graph.changed",
+        "graph.ended",
+        "run.ended",
+    ]
     assert not spec().fits(EVENT_WEBHOOK_TEST, {}), "that is for the webhook that is tried alone"
 
 
 @given(
-    filters=st.fixed_dictionaries({name: st.lists(WORDS, max_size=2, unique=True) for name in FILTERS}),
+    filters=st.fixed_dictionaries(
+        {name: st.lists(WORDS, max_size=2, unique=True) for name in FILTERS}
+    ),
     facts=st.fixed_dictionaries(
-        {fact: st.lists(WORDS, max_size=2) if fact == "tags" else st.none() | WORDS for fact in FILTERS.values()}
+        {
+            fact: st.lists(WORDS, max_size=2) if fact == "tags" else st.none() | WORDS
+            for fact in FILTERS.values()
+        }
     ),
 )
-def test_an_event_fits_when_each_filter_has_a_value_of_it(filters: dict[str, list[str]], facts: dict[str, Any]) -> None:
+def test_an_event_fits_when_each_filter_has_a_value_of_it(
+    filters: dict[str, list[str]], facts: dict[str, Any]
+) -> None:
     def has(wanted: list[str], value: Any) -> bool:
         if not wanted:
             return True
@@ -116,7 +132,11 @@ def test_an_event_fits_when_each_filter_has_a_value_of_it(filters: dict[str, lis
 def test_people_are_told_of_a_verdict_once(
     kind: str, events: list[str], attention: str | None, told: list[str]
 ) -> None:
-    made = spec(events=events) if kind == "webhook" else spec(events=events, kind=kind, url="a@b.example", secrets=[])
+    made = (
+        spec(events=events)
+        if kind == "webhook"
+        else spec(events=events, kind=kind, url="a@b.example", secrets=[])
+    )
     facts = event_facts({"status": "COMPLETED", "attention": attention}, None)
     assert [type for type in verdict_events(attention) if made.fits(type, facts)] == told
     assert made.fits("run.blocked", facts) is ("run.blocked" in made.types)
@@ -125,5 +145,10 @@ def test_people_are_told_of_a_verdict_once(
 def test_facts_are_of_the_run_and_of_the_moment() -> None:
     body = {"crawler": "books", "status": "FAILED", "outcome": None, "pages": 3}
     run = {"crawler": "books", "flow_id": "f", "tags": ["a"]}
-    assert event_facts(body, run) == {"crawler": "books", "status": "FAILED", "flow_id": "f", "tags": ["a"]}
+    assert event_facts(body, run) == {
+        "crawler": "books",
+        "status": "FAILED",
+        "flow_id": "f",
+        "tags": ["a"],
+    }
     assert event_facts({"state": "completed"}, None) == {"status": "completed"}

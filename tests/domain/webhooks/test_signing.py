@@ -12,19 +12,29 @@ from hypothesis import strategies as st
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.features.webhooks.domain.signing import message_id, read_secret, signed_headers
+from crawler_lifecycle.features.webhooks.domain.signing import (
+    message_id,
+    read_secret,
+    signed_headers,
+)
 
 KEYS = st.binary(min_size=24, max_size=64)
 
 
-@given(keys=st.lists(KEYS, min_size=1, max_size=2), text=st.text(max_size=40), id=st.text(min_size=1, max_size=40))
+@given(
+    keys=st.lists(KEYS, min_size=1, max_size=2),
+    text=st.text(max_size=40),
+    id=st.text(min_size=1, max_size=40),
+)
 def test_the_public_library_verifies_each_secret(keys: list[bytes], text: str, id: str) -> None:
     body = json.dumps({"data": text}).encode()
     headers = dict(signed_headers(message_id(id), int(time.time()), body, keys))
     for key in keys:
         Webhook(base64.b64encode(key).decode()).verify(body, headers)
     with pytest.raises(WebhookVerificationError):
-        Webhook(base64.b64encode(b"another one, as long as it may be").decode()).verify(body, headers)
+        Webhook(base64.b64encode(b"another one, as long as it may be").decode()).verify(
+            body, headers
+        )
     with pytest.raises(WebhookVerificationError):
         Webhook(base64.b64encode(keys[0]).decode()).verify(body + b" ", headers)
 

@@ -1,11 +1,11 @@
 """Failpoints: a test holds one call of one run inside of a real worker, for as long as it likes.
 
-Python loads this module by its name when the folder is on ``PYTHONPATH``, which only tests put there; nothing of the
-product knows it. It does nothing unless ``LIFECYCLE_TEST_FAILPOINTS`` names a folder. There a file
-``RUN.ROLE.PART.METHOD.before`` (or ``.after``; ``any.ROLE.any.any.before`` is every call of a role) holds such calls
-until the file is removed, and each call that is held shows itself as ``held/RUN.ROLE.PART.METHOD.before@PID-THREAD``.
-A call that is held hangs as on a dead network: its thread and its place in the queue stay taken, whatever its
-activity's time limit says.
+Python loads this module by its name when the folder is on ``PYTHONPATH``, which only tests put
+there; nothing of the product knows it. It does nothing unless ``LIFECYCLE_TEST_FAILPOINTS`` names a
+folder. There a file ``RUN.ROLE.PART.METHOD.before`` (or ``.after``; ``any.ROLE.any.any.before`` is
+every call of a role) holds such calls until the file is removed, and each call that is held shows
+itself as ``held/RUN.ROLE.PART.METHOD.before@PID-THREAD``. A call that is held hangs as on a dead
+network: its thread and its place in the queue stay taken, whatever its activity's time limit says.
 """
 
 from __future__ import annotations
@@ -70,7 +70,9 @@ def arm(compose: Any, folder: Path) -> None:
     original = compose.activities_of
 
     def activities_of(role: str, parts: Any, *more: Any, **options: Any) -> Any:
-        held: dict[str, Any] = {name: Held(getattr(parts, name), folder, role, name) for name in PARTS}
+        held: dict[str, Any] = {
+            name: Held(getattr(parts, name), folder, role, name) for name in PARTS
+        }
         held["notifiers"] = [Held(one, folder, role, "notifier") for one in parts.notifiers]
         store = parts.store
         ports = [field.name for field in dataclasses.fields(store) if field.name != "database"]

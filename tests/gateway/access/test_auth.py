@@ -18,7 +18,14 @@ from fastapi.testclient import TestClient
 
 from crawler_lifecycle.features.scrapyd.gateway.routes import READS, UPLOADS, WRITES
 from crawler_lifecycle.gateway.access.operations import ACCESS, Entrance, Operations, signed
-from crawler_lifecycle.gateway.access.tokens import FRESH_S, Role, TokenFile, TokenFileError, digest, new_token
+from crawler_lifecycle.gateway.access.tokens import (
+    FRESH_S,
+    Role,
+    TokenFile,
+    TokenFileError,
+    digest,
+    new_token,
+)
 from crawler_lifecycle.gateway.runs.requests import StopRun
 from crawler_lifecycle.gateway.serve import entrance_of
 from crawler_lifecycle.settings import GatewaySettings
@@ -43,30 +50,45 @@ def door(world: World, keys: Keys) -> Any:
 
 def bodies(operation: str) -> dict[str, Any]:
     """A valid body where an operation takes one."""
-    return {"startRun": {"json": {"crawler": "plain"}}, "addTasks": {"json": {"tasks": [{"args": {}}]}}}.get(
-        operation, {}
-    )
+    return {
+        "startRun": {"json": {"crawler": "plain"}},
+        "addTasks": {"json": {"tasks": [{"args": {}}]}},
+    }.get(operation, {})
 
 
 DOCUMENT = Path(__file__).parents[3] / "docs/openapi.json"
 #: What the OpenAPI document leaves out: scrapyd's dialect, where it is spoken.
 DIALECT = [
-    *(("GET", f"/{call}.json", f"scrapyd{call.capitalize()}", [{"bearer": ["read"]}]) for call in READS),
-    *(("POST", f"/{call}.json", f"scrapyd{call.capitalize()}", [{"bearer": ["operate"]}]) for call in WRITES + UPLOADS),
+    *(
+        ("GET", f"/{call}.json", f"scrapyd{call.capitalize()}", [{"bearer": ["read"]}])
+        for call in READS
+    ),
+    *(
+        ("POST", f"/{call}.json", f"scrapyd{call.capitalize()}", [{"bearer": ["operate"]}])
+        for call in WRITES + UPLOADS
+    ),
     ("GET", "/logs/default/plain/1.log", "scrapydLog", [{"bearer": ["read"]}]),
 ]
 
 
 def operations() -> list[tuple[str, str, str, list[dict[str, list[str]]]]]:
-    """Those of the OpenAPI document. That it is the one that is served: ``tests/gateway/api/test_openapi.py``."""
+    """Those of the OpenAPI document.
+
+    That it is the one that is served: ``tests/gateway/api/test_openapi.py``.
+    """
     return DIALECT + [
-        (method.upper(), re.sub(r"\{(run|manager)_id\}", "1", path), operation["operationId"], operation["security"])
+        (
+            method.upper(),
+            re.sub(r"\{(run|manager)_id\}", "1", path),
+            operation["operationId"],
+            operation["security"],
+        )
         for path, item in json.loads(DOCUMENT.read_text())["paths"].items()
         for method, operation in item.items()
     ]
 
 
-# --- roles ------------------------------------------------------------------------------------------------------------
+# --- roles ----------------------------------------------------------------------------------------
 
 
 def test_every_operation_refuses_every_caller_below_its_role(keys: Keys, door: TestClient) -> None:
@@ -94,7 +116,12 @@ def test_every_operation_refuses_every_caller_below_its_role(keys: Keys, door: T
 
 
 def test_what_is_not_there_is_told_to_nobody_without_a_token(door: TestClient, keys: Keys) -> None:
-    for method, path in (("GET", "/v2/runs"), ("TRACE", "/v1/runs"), ("DELETE", "/v1/runs"), ("GET", "/docs")):
+    for method, path in (
+        ("GET", "/v2/runs"),
+        ("TRACE", "/v1/runs"),
+        ("DELETE", "/v1/runs"),
+        ("GET", "/docs"),
+    ):
         assert door.request(method, path).status_code == 401
         assert door.request(method, path, headers=keys.headers("read")).status_code in (404, 405)
     assert door.get("/openapi.json").status_code == 401
@@ -114,7 +141,9 @@ def test_the_table_names_nothing_that_is_not_there() -> None:
     assert {name for name, access in ACCESS.items() if not access.page} - {"openapi"} == names
 
 
-def test_guesses_at_every_door_are_slowed_down_together_and_a_right_token_gets_in(door: TestClient, keys: Keys) -> None:
+def test_guesses_at_every_door_are_slowed_down_together_and_a_right_token_gets_in(
+    door: TestClient, keys: Keys
+) -> None:
     right = keys.tokens["operate"]
 
     def basic(token: str) -> dict[str, str]:
@@ -124,7 +153,9 @@ def test_guesses_at_every_door_are_slowed_down_together_and_a_right_token_gets_i
         lambda token: door.get("/v1/runs", headers={"Authorization": f"Bearer {token}"}),
         lambda token: door.get("/healthz", headers={"Authorization": f"Bearer {token}"}),
         lambda token: door.get("/listjobs.json", headers=basic(token)),
-        lambda token: door.post("/login", data={"token": token}, headers={"Origin": BASE}, follow_redirects=False),
+        lambda token: door.post(
+            "/login", data={"token": token}, headers={"Origin": BASE}, follow_redirects=False
+        ),
     )
     for n in range(20):
         doors[n % 4](f"crawl_{n}")
@@ -153,10 +184,21 @@ def test_refusals_say_how_to_do_it_right(door: TestClient, keys: Keys) -> None:
 
 
 def test_only_a_bearer_token_counts(door: TestClient, keys: Keys) -> None:
-    for scheme in ["Basic {}", "{}", "Bearer", "Bearer  ", "Token {}", "bearer x {}", "Bearer {} x"]:
+    for scheme in [
+        "Basic {}",
+        "{}",
+        "Bearer",
+        "Bearer  ",
+        "Token {}",
+        "bearer x {}",
+        "Bearer {} x",
+    ]:
         headers = {"Authorization": scheme.format(keys.tokens["read"])}
         assert door.get("/v1/runs", headers=headers).status_code == 401, scheme
-    assert door.get("/v1/runs", headers={"Authorization": f"bearer {keys.tokens['read']}"}).status_code == 200
+    assert (
+        door.get("/v1/runs", headers={"Authorization": f"bearer {keys.tokens['read']}"}).status_code
+        == 200
+    )
 
 
 async def test_strangers_cannot_make_us_receive_a_body(world: World, keys: Keys) -> None:
@@ -182,10 +224,12 @@ async def test_strangers_cannot_make_us_receive_a_body(world: World, keys: Keys)
     assert sent[0]["status"] == 401
 
 
-# --- names ------------------------------------------------------------------------------------------------------------
+# --- names ----------------------------------------------------------------------------------------
 
 
-def test_the_tokens_name_stands_where_the_caller_gave_none(world: World, keys: Keys, door: TestClient) -> None:
+def test_the_tokens_name_stands_where_the_caller_gave_none(
+    world: World, keys: Keys, door: TestClient
+) -> None:
     mine, named = {"crawler": "plain"}, {"crawler": "plain", "requested_by": "ada"}
     operate = keys.headers("operate")
     assert door.post("/v1/runs", json=mine, headers=operate).json()["requested_by"] == "the-operate"
@@ -195,9 +239,15 @@ def test_the_tokens_name_stands_where_the_caller_gave_none(world: World, keys: K
     assert stopped["stop"]["requested_by"] == "the-admin"
 
 
-def test_a_repeat_under_another_token_is_the_same_request(world: World, keys: Keys, door: TestClient) -> None:
+def test_a_repeat_under_another_token_is_the_same_request(
+    world: World, keys: Keys, door: TestClient
+) -> None:
     first, again = (
-        door.post("/v1/runs", json={"crawler": "plain"}, headers={**keys.headers(role), "Idempotency-Key": "k"})
+        door.post(
+            "/v1/runs",
+            json={"crawler": "plain"},
+            headers={**keys.headers(role), "Idempotency-Key": "k"},
+        )
         for role in ("operate", "admin")
     )
     assert again.json()["run_id"] == first.json()["run_id"]
@@ -215,20 +265,26 @@ def test_an_open_gateway_signs_nothing(client: TestClient) -> None:
     assert signed(StopRun()).requested_by is None
 
 
-def test_commands_leave_a_line_with_the_caller(keys: Keys, door: TestClient, caplog: pytest.LogCaptureFixture) -> None:
+def test_commands_leave_a_line_with_the_caller(
+    keys: Keys, door: TestClient, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO, "crawler_lifecycle.web.serving")
     door.post("/v1/runs", json={"crawler": "plain"}, headers=keys.headers("operate"))
     door.get("/v1/runs", headers=keys.headers("operate"))
-    [line] = [vars(record) for record in caplog.records if record.name == "crawler_lifecycle.web.serving"]
+    [line] = [
+        vars(record) for record in caplog.records if record.name == "crawler_lifecycle.web.serving"
+    ]
     assert line | {"caller": "the-operate", "operation": "startRun", "status": 202} == line
     assert "caller" not in structlog.contextvars.get_contextvars()
 
 
-# --- a crawler's own token --------------------------------------------------------------------------------------------
+# --- a crawler's own token ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("is_open", [False, True])
-def test_a_crawlers_token_adds_tasks_and_reads_the_stop_of_its_own_run(world: World, keys: Keys, is_open: bool) -> None:
+def test_a_crawlers_token_adds_tasks_and_reads_the_stop_of_its_own_run(
+    world: World, keys: Keys, is_open: bool
+) -> None:
     entrance = Entrance(task_key=KEY) if is_open else keys.entrance()
     with world.client(world.new_app(entrance=entrance, scrapyd="default")) as door:
         headers = {"Authorization": f"Bearer {sign(KEY, run_ref(1))}"}
@@ -237,9 +293,13 @@ def test_a_crawlers_token_adds_tasks_and_reads_the_stop_of_its_own_run(world: Wo
                 continue
             answer = door.request(method, path, headers=headers, **bodies(name))
             # There is no run 1: whoever passes the door hears that.
-            assert answer.status_code == (404 if name in ("addTasks", "getStop") else 403), (name, answer.text)
+            assert answer.status_code == (404 if name in ("addTasks", "getStop") else 403), (
+                name,
+                answer.text,
+            )
         foreign, missing = (
-            door.post(f"/v1/runs/{run_id}/tasks", headers=headers, **bodies("addTasks")).json() for run_id in (2, 99)
+            door.post(f"/v1/runs/{run_id}/tasks", headers=headers, **bodies("addTasks")).json()
+            for run_id in (2, 99)
         )
         assert foreign == missing
         assert foreign["code"] == "forbidden"
@@ -247,17 +307,21 @@ def test_a_crawlers_token_adds_tasks_and_reads_the_stop_of_its_own_run(world: Wo
 
 def test_a_token_signed_with_another_key_is_unknown(door: TestClient) -> None:
     for token in (sign(b"x" * 32, run_ref(1)), "task.1.", "task.1.AAAA"):
-        answer = door.post("/v1/runs/1/tasks", headers={"Authorization": f"Bearer {token}"}, **bodies("addTasks"))
+        answer = door.post(
+            "/v1/runs/1/tasks", headers={"Authorization": f"Bearer {token}"}, **bodies("addTasks")
+        )
         assert (answer.status_code, answer.json()["code"]) == (401, "invalid_token")
 
 
 def test_without_a_key_no_crawler_token_is_known(world: World, keys: Keys) -> None:
     with world.client(world.new_app(entrance=keys.entrance(task_key=None))) as door:
-        answer = door.post("/v1/runs/1/tasks", headers={"Authorization": f"Bearer {sign(KEY, run_ref(1))}"})
+        answer = door.post(
+            "/v1/runs/1/tasks", headers={"Authorization": f"Bearer {sign(KEY, run_ref(1))}"}
+        )
         assert answer.status_code == 401
 
 
-# --- the file ---------------------------------------------------------------------------------------------------------
+# --- the file -------------------------------------------------------------------------------------
 
 HASH = digest("secret")
 GOOD = f'[[token]]\nname = "portal"\nrole = "read"\nsha256 = "{HASH}"\n'
@@ -272,7 +336,12 @@ def test_new_tokens_are_let_in_by_their_lines(tmp_path: Path) -> None:
     file = tmp_path / "tokens.toml"
     file.write_text(lines)
     caller, expired = TokenFile(file).find(token, datetime.now(UTC))
-    assert (caller.name, caller.role, caller.project, expired) == ("portal", Role.OPERATE, "default", False)
+    assert (caller.name, caller.role, caller.project, expired) == (
+        "portal",
+        Role.OPERATE,
+        "default",
+        False,
+    )
     assert TokenFile(file).find(other, datetime.now(UTC))[0] is None
     for project in ("a", "shop-a", "0_.z", "x" * 63, "*"):
         token, lines = new_token("portal", "read", project)
@@ -285,7 +354,10 @@ def test_new_tokens_need_a_name_and_a_role_that_the_file_takes() -> None:
         with pytest.raises(ValueError, match=r"^(name|role): "):
             new_token(name, role)
     for project in ("", "A", "-a", "a-", "a b", "a/b", "x" * 64, "**", "é", "a\n"):
-        with pytest.raises(ValueError, match=r"^project: .*begin and end with a letter or digit; .\*. is all projects"):
+        with pytest.raises(
+            ValueError,
+            match=r"^project: .*begin and end with a letter or digit; .\*. is all projects",
+        ):
             new_token("ok", "read", project)
 
 
@@ -303,7 +375,10 @@ def test_a_wrong_file_is_refused_with_its_place(tmp_path: Path) -> None:
             r"line 7: unknown key 'scope'; known are name, role, sha256, expires, project",
         ),
         (GOOD + GOOD.replace("sha256", "hash"), "line 8: unknown key 'hash'"),
-        (GOOD.replace('"read"', '"root"'), "line 3: role: 'root' is unknown; use one of read, operate, admin"),
+        (
+            GOOD.replace('"read"', '"root"'),
+            "line 3: role: 'root' is unknown; use one of read, operate, admin",
+        ),
         (GOOD.replace('"read"', "1"), "line 3: role is missing or no text"),
         (GOOD.replace("role =", "# role ="), "line 1: role is missing"),
         (GOOD.replace(HASH, "secret"), "line 4: sha256 must be 64 hexadecimal digits"),
@@ -315,8 +390,14 @@ def test_a_wrong_file_is_refused_with_its_place(tmp_path: Path) -> None:
             GOOD + "expires = 0001-01-01T00:00:00+14:00\n",
             "line 5: expires: .* is not in the years 1 to 9999 in UTC",
         ),
-        (GOOD + "expires = 9999-12-31T23:59:59-14:00\n", "line 5: expires: .* is not in the years 1 to 9999 in UTC"),
-        (GOOD + "project = 'Shop A'\n", "line 5: project: 'Shop A' is not allowed; project names have 1 to 63"),
+        (
+            GOOD + "expires = 9999-12-31T23:59:59-14:00\n",
+            "line 5: expires: .* is not in the years 1 to 9999 in UTC",
+        ),
+        (
+            GOOD + "project = 'Shop A'\n",
+            "line 5: project: 'Shop A' is not allowed; project names have 1 to 63",
+        ),
         (GOOD + "project = 7\n", "line 5: project: 7 is not allowed"),
         (GOOD + GOOD, "line 8: the same token as number 1"),
         (f'token = [{{name="a", role="read", sha256="{HASH}", x=1}}]', "token 1: unknown key 'x'"),
@@ -395,7 +476,9 @@ def test_a_broken_new_file_keeps_the_callers_of_before_and_says_so(
     assert door.get("/readyz").json()["checks"]["tokens"] == "ok"
 
 
-def test_strangers_learn_that_something_is_wrong_and_not_what(world: World, keys: Keys, door: TestClient) -> None:
+def test_strangers_learn_that_something_is_wrong_and_not_what(
+    world: World, keys: Keys, door: TestClient
+) -> None:
     world.workflows.down = True
     for headers in ({}, {"Authorization": "Bearer wrong"}, keys.headers("read")):
         answer = door.get("/readyz", headers=headers)
@@ -404,7 +487,7 @@ def test_strangers_learn_that_something_is_wrong_and_not_what(world: World, keys
         assert answer.json()["checks"]["database"] == "ok"
 
 
-# --- hosts and origins ------------------------------------------------------------------------------------------------
+# --- hosts and origins ----------------------------------------------------------------------------
 
 
 def test_with_tokens_hosts_may_be_listed(world: World, keys: Keys) -> None:
@@ -417,18 +500,30 @@ def test_with_tokens_hosts_may_be_listed(world: World, keys: Keys) -> None:
         (("crawls.example.com:8443",), "crawls.example.com:9", 403),
     ]:
         with world.client(world.new_app(entrance=keys.entrance(check=named_hosts(hosts)))) as door:
-            assert door.get("/v1/runs", headers={**keys.headers("read"), "host": host}).status_code == status, hosts
-            assert door.get("/healthz", headers={"host": host}).status_code == 200, "a probe comes to an address"
+            assert (
+                door.get("/v1/runs", headers={**keys.headers("read"), "host": host}).status_code
+                == status
+            ), hosts
+            assert door.get("/healthz", headers={"host": host}).status_code == 200, (
+                "a probe comes to an address"
+            )
 
 
 def test_a_foreign_page_is_refused_even_with_a_right_token(keys: Keys, door: TestClient) -> None:
     for origin in ["https://evil.example", "null", "https://127.0.0.1:1", "http://localhost:8500"]:
-        answer = door.post("/v1/runs", json={"crawler": "plain"}, headers={**keys.headers("admin"), "origin": origin})
+        answer = door.post(
+            "/v1/runs",
+            json={"crawler": "plain"},
+            headers={**keys.headers("admin"), "origin": origin},
+        )
         assert (answer.status_code, answer.json()["code"]) == (403, "foreign_origin"), origin
-        assert door.get("/v1/runs", headers={**keys.headers("read"), "origin": BASE}).status_code == 200
+        assert (
+            door.get("/v1/runs", headers={**keys.headers("read"), "origin": BASE}).status_code
+            == 200
+        )
 
 
-# --- settings ---------------------------------------------------------------------------------------------------------
+# --- settings -------------------------------------------------------------------------------------
 
 
 def test_what_would_let_everybody_or_nobody_in_does_not_start() -> None:
@@ -436,7 +531,10 @@ def test_what_would_let_everybody_or_nobody_in_does_not_start() -> None:
         ({}, r"TOKENS_FILE: not set.*crawlctl gateway token new.*LIFECYCLE_GATEWAY__OPEN=true"),
         ({"open": True, "host": "0.0.0.0"}, r"__HOST: '0\.0\.0\.0' can be reached.*TOKENS_FILE"),
         ({"open": True, "host": "::"}, "__HOST"),
-        ({"open": True, "tokens_file": "tokens.toml"}, "OPEN and LIFECYCLE_GATEWAY__TOKENS_FILE: both"),
+        (
+            {"open": True, "tokens_file": "tokens.toml"},
+            "OPEN and LIFECYCLE_GATEWAY__TOKENS_FILE: both",
+        ),
         ({"tokens_file": "none.toml"}, r"none\.toml: No such file"),
         ({"open": True, "task_key": "short"}, "TASK_KEY: 5 bytes are too few"),
         ({"host": "0.0.0.0"}, "TOKENS_FILE: not set"),
@@ -449,7 +547,9 @@ def test_settings_become_an_entrance(keys: Keys) -> None:
     is_open = entrance_of(GatewaySettings(open=True))
     assert is_open.callers is None
     assert is_open.quota is None
-    settings = GatewaySettings(host="0.0.0.0", tokens_file=keys.file, task_key="k" * 32, writes_per_s=3)
+    settings = GatewaySettings(
+        host="0.0.0.0", tokens_file=keys.file, task_key="k" * 32, writes_per_s=3
+    )
     entrance = entrance_of(settings)
     assert entrance.callers is not None
     assert entrance.task_key == KEY

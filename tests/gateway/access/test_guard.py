@@ -54,7 +54,10 @@ def test_only_json_is_taken(client: TestClient) -> None:
 
 def test_large_bodies_are_refused_announced_or_not(client: TestClient) -> None:
     size = 2 * 1024 * 1024 + 1
-    assert _problem(client.post("/v1/runs", content=b" " * size, headers=JSON)) == (413, "too_large")
+    assert _problem(client.post("/v1/runs", content=b" " * size, headers=JSON)) == (
+        413,
+        "too_large",
+    )
 
     def parts() -> Iterator[bytes]:
         for _ in range(100):
@@ -75,7 +78,13 @@ def test_unknown_paths_and_methods(client: TestClient) -> None:
 
 
 FOREIGN = (
-    *("evil.example", "127.0.0.1.evil.example", "localhost.evil.example:8500", "10.0.0.1", "localhost."),
+    *(
+        "evil.example",
+        "127.0.0.1.evil.example",
+        "localhost.evil.example:8500",
+        "10.0.0.1",
+        "localhost.",
+    ),
     *("localhost:8500.evil.com", "127.0.0.1:8500.evil.com", "[::1]evil.com"),
 )
 
@@ -98,7 +107,13 @@ def test_a_foreign_origin_is_refused(world: World, client: TestClient) -> None:
     for origin in [
         *("http://evil.example", "null", "file://", "https://localhost.evil.example", "x"),
         # Another port is another page, and so is another name of this machine.
-        *("http://127.0.0.1:3000", "http://localhost", "http://[::1]", f"https{BASE[4:]}", f"{BASE}:1"),
+        *(
+            "http://127.0.0.1:3000",
+            "http://localhost",
+            "http://[::1]",
+            f"https{BASE[4:]}",
+            f"{BASE}:1",
+        ),
     ]:
         answer = client.post("/v1/runs", json={"crawler": "plain"}, headers={"origin": origin})
         assert _problem(answer) == (403, "foreign_origin"), origin
@@ -109,7 +124,9 @@ def test_pages_of_this_machine_may_ask(client: TestClient) -> None:
     assert client.get("/v1/runs", headers={"origin": BASE}).status_code == 200
 
 
-def test_a_bug_is_told_without_its_inside(world: World, client: TestClient, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_bug_is_told_without_its_inside(
+    world: World, client: TestClient, caplog: pytest.LogCaptureFixture
+) -> None:
     def broken(*_: object, **__: object) -> object:
         raise RuntimeError("secret inside")
 
@@ -133,11 +150,17 @@ def test_a_database_that_is_down_is_503_and_never_a_bug(client: TestClient, worl
         answer = client.request(method, path)
         assert _problem(answer) == (503, "store_unavailable")
         assert answer.headers["retry-after"]
-    assert _problem(client.post("/v1/runs", json={"crawler": "plain"})) == (503, "store_unavailable")
+    assert _problem(client.post("/v1/runs", json={"crawler": "plain"})) == (
+        503,
+        "store_unavailable",
+    )
 
 
 def test_health_and_readiness(world: World, client: TestClient) -> None:
-    assert client.get("/readyz").json() == {"ready": True, "checks": {"database": "ok", "temporal": "ok"}}
+    assert client.get("/readyz").json() == {
+        "ready": True,
+        "checks": {"database": "ok", "temporal": "ok"},
+    }
     world.workflows.down = True
     answer = client.get("/readyz")
     assert answer.status_code == 503
@@ -145,7 +168,9 @@ def test_health_and_readiness(world: World, client: TestClient) -> None:
     assert client.get("/healthz").status_code == 200
 
 
-def test_a_hanging_database_makes_readiness_say_no_in_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_database_makes_readiness_say_no_in_time(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     release = threading.Event()
     monkeypatch.setattr(world.store.health, "ping", lambda: release.wait(120))
     monkeypatch.setattr("crawler_lifecycle.gateway.health.READY_TIMEOUT_S", 0.1)
@@ -161,16 +186,51 @@ def test_a_hanging_database_makes_readiness_say_no_in_time(world: World, monkeyp
 def test_loopback_is_recognised() -> None:
     ours = ("127.0.0.1", "127.8.8.8:80", "::1", "localhost", "[::1]:8500", "LOCALHOST:8500")
     foreign = (
-        *("0.0.0.0", "", "::", "[::]:80", "evil:localhost", "192.168.1.1", "127.1", "0x7f000001", "localhost."),
-        *("localhost:8500.evil.com", "localhost:8500:80", "localhost:", "localhost:x", "localhost:123456"),
-        *("localhost\n", "ann@localhost", "localhost/x", "127.0.0.1:8500.evil.com", "127.0.0.1.evil.com"),
-        *("::1%evil.com", "[::1]evil.com", "[::1].evil.com:80", "[::1", "::1]", "[127.0.0.1]", "[localhost]"),
+        *(
+            "0.0.0.0",
+            "",
+            "::",
+            "[::]:80",
+            "evil:localhost",
+            "192.168.1.1",
+            "127.1",
+            "0x7f000001",
+            "localhost.",
+        ),
+        *(
+            "localhost:8500.evil.com",
+            "localhost:8500:80",
+            "localhost:",
+            "localhost:x",
+            "localhost:123456",
+        ),
+        *(
+            "localhost\n",
+            "ann@localhost",
+            "localhost/x",
+            "127.0.0.1:8500.evil.com",
+            "127.0.0.1.evil.com",
+        ),
+        *(
+            "::1%evil.com",
+            "[::1]evil.com",
+            "[::1].evil.com:80",
+            "[::1",
+            "::1]",
+            "[127.0.0.1]",
+            "[localhost]",
+        ),
     )
     assert [host for host in (*ours, *foreign) if is_loopback(host)] == list(ours)
 
 
 def test_what_leads_here_says_so_with_its_whole_name() -> None:
-    here = ("http://127.0.0.1:8500/x", "http://localhost:8500", "http://[::1]:8500/", "127.0.0.1:7233")
+    here = (
+        "http://127.0.0.1:8500/x",
+        "http://localhost:8500",
+        "http://[::1]:8500/",
+        "127.0.0.1:7233",
+    )
     elsewhere = (
         *("https://127.0.0.1/", "http://localhost:8500.evil.com/", "http://[::1]evil.com/", None),
         *("http://localhost@evil.com/", "http://ann@localhost:8500/", "localhost:7233@evil.com"),

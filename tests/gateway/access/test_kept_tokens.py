@@ -34,7 +34,9 @@ def door(world: World, gateway: Gateway) -> Iterator[TestClient]:
         yield client
 
 
-def made(world: World, name: str, role: str = "operate", project: str = "*", days: float | None = None) -> str:
+def made(
+    world: World, name: str, role: str = "operate", project: str = "*", days: float | None = None
+) -> str:
     token = f"crawl_{name}"
     until = None if days is None else world.clock() + timedelta(days=days)
     world.store.tokens.create_token(name, role, project, digest(token), until, "ann")
@@ -61,7 +63,12 @@ def test_a_token_counts_until_it_is_revoked_or_expires(
     assert ask(door, token) == (200, None)
     assert ask(door, token, "/v1/webhooks") == (403, "forbidden")
     assert ask(door, short) == (200, None)
-    assert door.post("/login", data={"token": token}, headers={"Origin": "http://127.0.0.1:8500"}).status_code == 200
+    assert (
+        door.post(
+            "/login", data={"token": token}, headers={"Origin": "http://127.0.0.1:8500"}
+        ).status_code
+        == 200
+    )
     world.clock.forward(86_400)
     assert ask(door, short) == (401, "token_expired"), "at once, and without the database"
     world.store.tokens.revoke_token("ci", "ann")
@@ -70,7 +77,9 @@ def test_a_token_counts_until_it_is_revoked_or_expires(
     assert ask(door, keys.tokens["read"]) == (200, None)
 
 
-def test_the_last_use_is_kept_to_the_minute(world: World, gateway: Gateway, door: TestClient) -> None:
+def test_the_last_use_is_kept_to_the_minute(
+    world: World, gateway: Gateway, door: TestClient
+) -> None:
     token = made(world, "ci")
     read(door, gateway)
     world.clock.forward(61)
@@ -117,7 +126,9 @@ def test_a_gateway_that_cannot_read_them_trusts_them_for_a_minute(
     assert ask(door, keys.tokens["read"]) == (200, None)
 
 
-def test_names_are_used_once_and_come_back_after_a_revocation(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_are_used_once_and_come_back_after_a_revocation(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = world.store.tokens
     made(world, "ci")
     with pytest.raises(NotInThisState, match="'ci' exists already"):

@@ -74,10 +74,12 @@ def _spent(limits: RateLimits, caller: str | None, writes: bool = False, most: i
     return most
 
 
-# --- the rate ---------------------------------------------------------------------------------------------------------
+# --- the rate -------------------------------------------------------------------------------------
 
 
-def test_five_seconds_of_the_rate_may_come_at_once_and_then_the_rate_holds(limits: RateLimits, time: Time) -> None:
+def test_five_seconds_of_the_rate_may_come_at_once_and_then_the_rate_holds(
+    limits: RateLimits, time: Time
+) -> None:
     assert _spent(limits, "a") == 10
     assert _spent(limits, "a") == 0
     time.now += 1
@@ -130,9 +132,14 @@ def _freely(limits: RateLimits, sender: str, operation: str) -> int:
     return 1000
 
 
-def test_a_request_that_needs_no_role_is_counted_by_its_sender_and_operation(limits: RateLimits, time: Time) -> None:
+def test_a_request_that_needs_no_role_is_counted_by_its_sender_and_operation(
+    limits: RateLimits, time: Time
+) -> None:
     assert [_freely(limits, "203.0.113.1", "readyz") for _ in range(2)] == [10, 0]
-    assert [_freely(limits, "203.0.113.1", "getAsset"), _freely(limits, "203.0.113.2", "readyz")] == [10, 10]
+    assert [
+        _freely(limits, "203.0.113.1", "getAsset"),
+        _freely(limits, "203.0.113.2", "readyz"),
+    ] == [10, 10]
     time.now += 1
     assert _freely(limits, "203.0.113.1", "readyz") == 2
 
@@ -145,7 +152,7 @@ def test_callers_of_long_ago_are_forgotten(time: Time) -> None:
     assert len(limits._buckets._buckets) < 12_000
 
 
-# --- places -----------------------------------------------------------------------------------------------------------
+# --- places ---------------------------------------------------------------------------------------
 
 
 def _filled(take: Callable[[], Any]) -> tuple[list[Any], Problem]:
@@ -162,7 +169,9 @@ def _filled(take: Callable[[], Any]) -> tuple[list[Any], Problem]:
 
 def test_requests_and_streams_have_their_own_places(limits: RateLimits) -> None:
     for stream, most in ((False, 3), (True, 2)):
-        held, refused = _filled(functools.partial(limits.slot, Caller("a", Role.READ), stream=stream))
+        held, refused = _filled(
+            functools.partial(limits.slot, Caller("a", Role.READ), stream=stream)
+        )
         assert len(held) == most
         assert (refused.status, refused.code) == (429, "too_many_at_once")
         with limits.slot(Caller("b", Role.READ), stream=stream):
@@ -175,7 +184,10 @@ def test_requests_and_streams_have_their_own_places(limits: RateLimits) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_limit_has_an_owner_on_each_level(stream: bool) -> None:
     """Eight logins of one token once held eight times what is promised for the token."""
-    limits, places = RateLimits(Quota(requests_at_once=20, streams_at_once=20)), contextlib.ExitStack()
+    limits, places = (
+        RateLimits(Quota(requests_at_once=20, streams_at_once=20)),
+        contextlib.ExitStack(),
+    )
 
     def held_by(callers: Iterable[Caller]) -> tuple[int, str]:
         """How many places these callers get together, and the last refusal."""
@@ -205,11 +217,17 @@ def test_a_limit_has_an_owner_on_each_level(stream: bool) -> None:
         held, refusal = held_by(login(number) for number in range(8))
         assert (held, "20" in refusal, "for the same token" in refusal) == (10, True, True)
         most = (STREAMS_MAX if stream else REQUESTS_MAX) // 2
-        held, refusal = held_by(Caller(str(number), Role.READ, project="a") for number in range(most))
+        held, refusal = held_by(
+            Caller(str(number), Role.READ, project="a") for number in range(most)
+        )
         assert (held, "for the same project" in refusal) == (most - 20, True)
         assert held_by([Caller("other", Role.READ, project="b")])[0] == 20
-        held, refusal = held_by(Caller(f"run {number}", None, RunRef(number, "u")) for number in range(most))
-        assert (held, "try again in a moment" in refusal) == (most - 20, True), "now the process is full"
+        held, refusal = held_by(
+            Caller(f"run {number}", None, RunRef(number, "u")) for number in range(most)
+        )
+        assert (held, "try again in a moment" in refusal) == (most - 20, True), (
+            "now the process is full"
+        )
     assert not limits._open[stream].held
 
 
@@ -225,7 +243,7 @@ def test_the_process_has_a_total_even_when_it_is_open(stream: bool, most: int) -
         pass
 
 
-# --- through the door -------------------------------------------------------------------------------------------------
+# --- through the door -----------------------------------------------------------------------------
 
 
 class Tight:
@@ -239,11 +257,20 @@ class Tight:
 
 @pytest.fixture
 def tight(world: World, tmp_path: Path) -> Tight:
-    return Tight(world, tmp_path, Quota(reads_per_s=0.001, writes_per_s=0.001, requests_at_once=3, streams_at_once=2))
+    return Tight(
+        world,
+        tmp_path,
+        Quota(reads_per_s=0.001, writes_per_s=0.001, requests_at_once=3, streams_at_once=2),
+    )
 
 
-def test_each_operation_without_a_role_has_a_rate(tight: Tight, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is added passes the counter, by its own name. The issuer's routes are in ``test_oidc.py``."""
+def test_each_operation_without_a_role_has_a_rate(
+    tight: Tight, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is added passes the counter, by its own name.
+
+    The issuer's routes are in ``test_oidc.py``.
+    """
     counted: list[tuple[Any, ...]] = []
     monkeypatch.setattr(RateLimits, "spend_freely", lambda _, *asked: counted.append(asked))
     with TestClient(tight.app, base_url=BASE) as door:
@@ -251,15 +278,20 @@ def test_each_operation_without_a_role_has_a_rate(tight: Tight, monkeypatch: pyt
             name = getattr(route, "operation_id", None) or route.name
             if ACCESS[name].role is None:
                 origin = {"Origin": BASE}
-                door.request(next(iter(route.methods)), route.path, headers=origin, follow_redirects=False)
+                door.request(
+                    next(iter(route.methods)), route.path, headers=origin, follow_redirects=False
+                )
                 assert counted.pop()[1:] == (name, ACCESS[name].per_s)
     assert counted == []
 
 
-def test_the_next_request_over_the_rate_is_429_and_changes_nothing(world: World, tight: Tight) -> None:
+def test_the_next_request_over_the_rate_is_429_and_changes_nothing(
+    world: World, tight: Tight
+) -> None:
     with world.client(tight.app) as door:
         first, second = (
-            door.post("/v1/runs", json={"crawler": "plain"}, headers=tight.headers["operate"]) for _ in range(2)
+            door.post("/v1/runs", json={"crawler": "plain"}, headers=tight.headers["operate"])
+            for _ in range(2)
         )
         assert first.status_code == 202
         assert (second.status_code, second.json()["code"]) == (429, "rate_limited")
@@ -267,18 +299,28 @@ def test_the_next_request_over_the_rate_is_429_and_changes_nothing(world: World,
         assert len(world.store.runs.list_runs()) == 1
         # Reading goes on, other callers go on, and health asks nobody.
         assert door.get("/v1/runs", headers=tight.headers["operate"]).status_code == 200
-        assert door.post("/v1/runs", json={"crawler": "plain"}, headers=tight.headers["admin"]).status_code == 202
+        assert (
+            door.post(
+                "/v1/runs", json={"crawler": "plain"}, headers=tight.headers["admin"]
+            ).status_code
+            == 202
+        )
         for _ in range(5):
             assert door.get("/healthz", headers=tight.headers["operate"]).status_code == 200
 
 
-def test_the_101st_start_at_once_is_refused(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_101st_start_at_once_is_refused(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stopped_clock = functools.partial(RateLimits, clock=lambda: 0.0)  # nothing flows back
     monkeypatch.setattr(gateway_app, "RateLimits", stopped_clock)
     tight = Tight(world, tmp_path, Quota(writes_per_s=20))
     with world.client(tight.app) as door:
         # A stop of no run is the cheapest command.
-        codes = [door.post("/v1/runs/1/stop", headers=tight.headers["operate"]).status_code for _ in range(102)]
+        codes = [
+            door.post("/v1/runs/1/stop", headers=tight.headers["operate"]).status_code
+            for _ in range(102)
+        ]
     assert codes == [404] * 100 + [429] * 2
 
 
@@ -286,9 +328,16 @@ _WHAT = {False: "requests are being served", True: "streams are open"}
 
 
 async def _call(
-    app: Any, path: str, headers: dict[str, str], hold: asyncio.Event | None = None, begun: asyncio.Event | None = None
+    app: Any,
+    path: str,
+    headers: dict[str, str],
+    hold: asyncio.Event | None = None,
+    begun: asyncio.Event | None = None,
 ) -> list[Any]:
-    """One GET whose client leaves when ``hold`` is set; what was sent to it. ``begun`` is set by the first of it."""
+    """One GET whose client leaves when ``hold`` is set; what was sent to it.
+
+    ``begun`` is set by the first of it.
+    """
     sent: list[Any] = []
     asked = False
 
@@ -323,7 +372,8 @@ async def test_open_streams_take_no_places_of_requests(world: World, tmp_path: P
     async with roomy.app.router.lifespan_context(roomy.app):
         begun = [asyncio.Event() for _ in range(2)]
         streams = [
-            asyncio.create_task(_call(roomy.app, "/v1/events", roomy.headers["read"], leave, one)) for one in begun
+            asyncio.create_task(_call(roomy.app, "/v1/events", roomy.headers["read"], leave, one))
+            for one in begun
         ]
         async with asyncio.timeout(60):
             await asyncio.gather(*(one.wait() for one in begun))
@@ -349,7 +399,9 @@ async def test_logins_of_one_token_share_its_streams(world: World, tmp_path: Pat
 
         async def open_stream(cookie: str) -> None:
             begun.append(asyncio.Event())
-            sent = await _call(app, "/v1/events", {"Cookie": f"__Host-crawl_login={cookie}"}, leave, begun[-1])
+            sent = await _call(
+                app, "/v1/events", {"Cookie": f"__Host-crawl_login={cookie}"}, leave, begun[-1]
+            )
             if sent[0]["status"] != 200:
                 refused.append(sent[0]["status"])
 
@@ -359,7 +411,7 @@ async def test_logins_of_one_token_share_its_streams(world: World, tmp_path: Pat
             for _ in range(3):
                 streams.create_task(open_stream(found[1]))
         async with asyncio.timeout(60):
-            while len(begun) < 24:  # noqa: ASYNC110 - nobody tells when all of them have come so far
+            while len(begun) < 24:  # noqa: ASYNC110
                 await asyncio.sleep(0)
             await asyncio.gather(*(event.wait() for event in begun))
         assert refused == [429] * 20
@@ -384,16 +436,24 @@ def test_what_counts_as_a_stream() -> None:
         assert _is_stream(access, {"query_string": query.encode()}) is is_stream, path
 
 
-def _door(world: World, entrance: Entrance, monotonic: Callable[[], float] = lambda: 0.0) -> AuthenticationMiddleware:
+def _door(
+    world: World, entrance: Entrance, monotonic: Callable[[], float] = lambda: 0.0
+) -> AuthenticationMiddleware:
     async def nothing(scope: Any, receive: Any, send: Any) -> None: ...
 
     limits = RateLimits(QUOTA, clock=monotonic)
-    return AuthenticationMiddleware(nothing, operations=Operations(world.app), entrance=entrance, limits=limits)
+    return AuthenticationMiddleware(
+        nothing, operations=Operations(world.app), entrance=entrance, limits=limits
+    )
 
 
 @pytest.mark.parametrize("begun", [True, False])
-async def test_a_token_that_is_taken_back_ends_what_it_opened(world: World, tmp_path: Path, begun: bool) -> None:
-    """Also where nothing comes: a silent stream, the log of a crawler that prints nothing, an answer that waits."""
+async def test_a_token_that_is_taken_back_ends_what_it_opened(
+    world: World, tmp_path: Path, begun: bool
+) -> None:
+    """Also where nothing comes: a silent stream, the log of a crawler that prints nothing, an
+    answer that waits.
+    """
     token, lines = new_token("viewer", "read")
     _, others = new_token("other", "read")
     file = tmp_path / "tokens.toml"
@@ -425,7 +485,7 @@ async def test_a_token_that_is_taken_back_ends_what_it_opened(world: World, tmp_
     assert CHECK_S + FRESH_S < 1, "docs/security.md promises it within a second"
 
 
-# --- bodies -----------------------------------------------------------------------------------------------------------
+# --- bodies ---------------------------------------------------------------------------------------
 
 
 def test_only_lists_of_tasks_may_be_large(world: World, client: TestClient) -> None:
@@ -473,7 +533,7 @@ async def test_large_bodies_together_are_bounded_and_their_room_comes_back() -> 
 
     tasks = [asyncio.create_task(one()) for _ in range(4)]
     async with asyncio.timeout(60):
-        while served + refused < 4:  # noqa: ASYNC110 - nobody tells when all of them have come so far
+        while served + refused < 4:  # noqa: ASYNC110
             await asyncio.sleep(0)
     go.set()
     assert sorted(await asyncio.gather(*tasks)) == ["overloaded", "overloaded", "served", "served"]
@@ -505,7 +565,7 @@ async def test_large_bodies_of_one_project_leave_room_for_another() -> None:
 
     tasks = [asyncio.create_task(post(project)) for project in "aaaabb"]
     async with asyncio.timeout(60):
-        while len(served) + len(refused) < 6:  # noqa: ASYNC110 - nobody tells when all of them have come so far
+        while len(served) + len(refused) < 6:  # noqa: ASYNC110
             await asyncio.sleep(0)
     go.set()
     await asyncio.gather(*tasks)

@@ -1,4 +1,6 @@
-"""People of an OpenID Connect provider: which tokens count, whom they let in, and what holds while it is away."""
+"""People of an OpenID Connect provider: which tokens count, whom they let in, and what holds while
+it is away.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ class Desk:
     def open(self, **settings: Any) -> TestClient:
         self.oidc = Oidc(OidcSettings(**self.issuer.settings(**settings)), BASE)
         entrance = self.keys.entrance(oidc=self.oidc, login_key=b"k" * 32)
-        self.gateway = self.world.gateway(entrance=entrance, clock=lambda: datetime.now(UTC) + self.ahead)
+        self.gateway = self.world.gateway(
+            entrance=entrance, clock=lambda: datetime.now(UTC) + self.ahead
+        )
         assert self.gateway.logins is not None
         self.gateway.logins.tries = Tries(clock=lambda: 0.0)
         return self._stack.enter_context(self.world.client(create_app(self.gateway)))
@@ -64,7 +68,10 @@ class Desk:
     def rows(self, door: TestClient) -> list[tuple[Any, ...]]:
         assert door.portal is not None
         door.portal.call(self.gateway.recorder.close)
-        return [(row.caller, row.operation, row.status) for row in self.world.store.access.list_access(50)]
+        return [
+            (row.caller, row.operation, row.status)
+            for row in self.world.store.access.list_access(50)
+        ]
 
 
 @pytest.fixture
@@ -85,18 +92,22 @@ def ask(door: TestClient, token: str, path: str = "/v1/runs", method: str = "GET
     return door.request(method, path, headers={"Authorization": f"Bearer {token}"})
 
 
-# --- tokens -----------------------------------------------------------------------------------------------------------
+# --- tokens ---------------------------------------------------------------------------------------
 
 
 def test_a_token_of_the_issuer_has_the_role_of_its_group_and_a_name_of_its_own(desk: Desk) -> None:
     door = desk.open()
     assert ask(door, desk.issuer.token()).status_code == 200
     started = door.post(
-        "/v1/runs", json={"crawler": "plain"}, headers={"Authorization": f"Bearer {desk.issuer.token()}"}
+        "/v1/runs",
+        json={"crawler": "plain"},
+        headers={"Authorization": f"Bearer {desk.issuer.token()}"},
     )
     assert (started.status_code, started.json()["requested_by"]) == (202, f"oidc:{ANN}")
     assert ask(door, desk.issuer.token(), "/v1/runs/1", "DELETE").status_code == 403
-    assert ask(door, desk.keys.tokens["admin"]).status_code == 200, "tokens of the gateway count as before"
+    assert ask(door, desk.keys.tokens["admin"]).status_code == 200, (
+        "tokens of the gateway count as before"
+    )
     assert (f"oidc:{ANN}", "startRun", 202) in desk.rows(door)
 
 
@@ -104,7 +115,9 @@ def test_each_algorithm_that_is_named_counts(desk: Desk) -> None:
     kinds = ("RS256", "PS256", "ES256", "EdDSA")
     desk.issuer.keys = [jwk(kind, kind) for kind in kinds]
     door = desk.open()
-    assert [ask(door, desk.issuer.token(alg=kind, kid=kind)).status_code for kind in kinds] == [200] * 4
+    assert [ask(door, desk.issuer.token(alg=kind, kid=kind)).status_code for kind in kinds] == [
+        200
+    ] * 4
 
 
 def test_what_is_no_token_of_the_issuer_for_us_is_refused_and_says_why(desk: Desk) -> None:
@@ -114,9 +127,14 @@ def test_what_is_no_token_of_the_issuer_for_us_is_refused_and_says_why(desk: Des
     head, body, signature = good.split(".")
     none, hashed = text(b'{"alg":"none","kid":"one"}'), text(b'{"alg":"HS256","kid":"one"}')
     confused = f"{hashed}.{body}"
-    public = private_key("ES256", "one").public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    public = (
+        private_key("ES256", "one")
+        .public_key()
+        .public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    )
     shared = jwt.encode(issuer.claims(ANN), "k" * 64, "HS256", headers={"kid": "one"})
-    other = issuer.token(alg="EdDSA", kid="one")  # a key that the issuer does not have, under the name of one it has
+    # A key that the issuer does not have, under the name of one it has.
+    other = issuer.token(alg="EdDSA", kid="one")
     deep = text(b'{"alg":' + b"[" * 5000)
     for token, words in [
         (issuer.token(iss="https://evil.example"), "Invalid issuer"),
@@ -158,10 +176,16 @@ def test_an_expired_token_is_named_with_its_cure(desk: Desk) -> None:
     assert "sign in again" in answer.json()["detail"]
 
 
-@pytest.mark.filterwarnings("ignore::jwt.warnings.InsecureKeyLengthWarning")  # the gateway may warn of it, too
+# The gateway may warn of it, too.
+@pytest.mark.filterwarnings("ignore::jwt.warnings.InsecureKeyLengthWarning")
 def test_a_short_key_and_a_private_one_of_the_issuer_open_nothing(desk: Desk) -> None:
     with pytest.warns(jwt.warnings.InsecureKeyLengthWarning):
-        weak = jwt.encode(desk.issuer.claims(ANN), private_key("short", "short"), "RS256", headers={"kid": "short"})
+        weak = jwt.encode(
+            desk.issuer.claims(ANN),
+            private_key("short", "short"),
+            "RS256",
+            headers={"kid": "short"},
+        )
     desk.issuer.keys = [
         jwk("short", "short"),
         {"kty": "oct", "k": "aGVsbG8", "kid": "s"},
@@ -171,7 +195,9 @@ def test_a_short_key_and_a_private_one_of_the_issuer_open_nothing(desk: Desk) ->
     ]  # type: ignore[list-item]
     door = desk.open()
     assert ask(door, weak).json()["code"] == "invalid_token"
-    assert ask(door, desk.issuer.token()).status_code == 200, "what is of no use beside it does no harm"
+    assert ask(door, desk.issuer.token()).status_code == 200, (
+        "what is of no use beside it does no harm"
+    )
 
 
 def test_wrong_tokens_of_the_issuer_are_slowed_down_as_others(desk: Desk) -> None:
@@ -181,14 +207,17 @@ def test_wrong_tokens_of_the_issuer_are_slowed_down_as_others(desk: Desk) -> Non
     assert ask(door, desk.issuer.token()).status_code == 200
 
 
-# --- claims -----------------------------------------------------------------------------------------------------------
+# --- claims ---------------------------------------------------------------------------------------
 
 
 def test_who_has_no_role_is_told_what_the_claim_holds_and_what_to_do(desk: Desk) -> None:
     door = desk.open()
     answer = ask(door, desk.issuer.token("bob@example.com"))
     assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
-    assert "The claim groups of the issuer holds ['all'], and LIFECYCLE_OIDC__ROLES has none" in answer.text
+    assert (
+        "The claim groups of the issuer holds ['all'], and LIFECYCLE_OIDC__ROLES has none"
+        in answer.text
+    )
     for held in (None, 7, {"operators": 1}, [["operators"]], "operators2", ["x" * 5000]):
         answer = ask(door, desk.issuer.token(groups=held))
         assert answer.status_code == 403, held
@@ -217,13 +246,19 @@ def test_a_name_is_verified_and_cannot_be_mistaken(desk: Desk) -> None:
         assert "NAME_CLAIM" in answer.text
     by_sub = desk.open(name_claim="sub")
     assert ask(by_sub, desk.issuer.token(email_verified=False)).status_code == 200
-    by_address = desk.open(name_claim="sub", roles_claim="email", roles={ANN: {"role": "read", "project": "*"}})
+    by_address = desk.open(
+        name_claim="sub", roles_claim="email", roles={ANN: {"role": "read", "project": "*"}}
+    )
     assert ask(by_address, desk.issuer.token()).status_code == 200
     answer = ask(by_address, desk.issuer.token(email_verified=False))
-    assert (answer.status_code, "ROLES_CLAIM" in answer.text) == (403, True), "anybody may call themselves so"
+    assert (answer.status_code, "ROLES_CLAIM" in answer.text) == (403, True), (
+        "anybody may call themselves so"
+    )
 
 
-def test_a_person_keeps_the_rights_while_an_answer_takes_long(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_person_keeps_the_rights_while_an_answer_takes_long(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The token is judged again meanwhile. That must not change whose request it is."""
     monkeypatch.setattr(operations, "CHECK_S", 0.01)
     door, judged = desk.open(), [threading.Event(), threading.Event()]
@@ -245,8 +280,15 @@ def test_a_person_keeps_the_rights_while_an_answer_takes_long(desk: Desk, monkey
 
 
 def test_of_several_values_the_highest_role_counts_and_then_all_projects(desk: Desk) -> None:
-    of_one = {"a": {"role": "operate", "project": "a"}, "b": {"role": "read"}, "c": {"role": "operate", "project": "c"}}
-    others = {"operators": {"role": "operate", "project": "*"}, "admins": {"role": "admin", "project": "a"}}
+    of_one = {
+        "a": {"role": "operate", "project": "a"},
+        "b": {"role": "read"},
+        "c": {"role": "operate", "project": "c"},
+    }
+    others = {
+        "operators": {"role": "operate", "project": "*"},
+        "admins": {"role": "admin", "project": "a"},
+    }
     door = desk.open(roles=of_one | others)
     assert ask(door, desk.issuer.token(groups=["a"]), "/v1/runs?project=b").status_code == 422
     for groups, role, project in [
@@ -259,7 +301,7 @@ def test_of_several_values_the_highest_role_counts_and_then_all_projects(desk: D
         assert (caller.role, caller.project) == (role, project)
 
 
-# --- an issuer that is away -------------------------------------------------------------------------------------------
+# --- an issuer that is away -----------------------------------------------------------------------
 
 
 def test_while_the_issuer_is_away_known_keys_count_for_a_day(desk: Desk) -> None:
@@ -311,7 +353,12 @@ def test_a_replaced_key_of_the_same_name_counts_at_once_and_forgeries_ask_once_a
     assert ask(door, former).status_code == 401, "the key of before is gone"
     asked = desk.issuer.requests
     for number in range(9):
-        forged = jwt.encode(desk.issuer.claims(ANN), private_key("ES256", f"{number}"), "ES256", headers={"kid": "one"})
+        forged = jwt.encode(
+            desk.issuer.claims(ANN),
+            private_key("ES256", f"{number}"),
+            "ES256",
+            headers={"kid": "one"},
+        )
         assert ask(door, forged).status_code in (401, 429)
     assert desk.issuer.requests == asked
     monkeypatch.setattr(module, "DOUBT_S", 0.0)
@@ -321,7 +368,9 @@ def test_a_replaced_key_of_the_same_name_counts_at_once_and_forgeries_ask_once_a
     assert desk.issuer.requests > asked, "later it is read again"
 
 
-def test_a_sign_in_of_a_replaced_key_reads_the_keys_again(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sign_in_of_a_replaced_key_reads_the_keys_again(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     browser = as_browser(desk.open())
     assert ask(browser, desk.issuer.token()).status_code == 200
     after = private_key("ES256", "another")
@@ -330,8 +379,13 @@ def test_a_sign_in_of_a_replaced_key_reads_the_keys_again(desk: Desk, monkeypatc
     assert sign_in(desk, browser).status_code == 200
 
 
-def test_who_comes_back_too_often_does_not_make_us_send_the_secret(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Behind it is a request with the secret of the client. Whoever begins a login can come back without end."""
+def test_who_comes_back_too_often_does_not_make_us_send_the_secret(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind it is a request with the secret of the client.
+
+    Whoever begins a login can come back without end.
+    """
     browser = as_browser(desk.open())
     state = dict(parse_qsl(urlsplit(begin(browser)).query))["state"]
     way = browser.cookies[WAY_COOKIE]
@@ -353,15 +407,27 @@ def test_who_comes_back_too_often_does_not_make_us_send_the_secret(desk: Desk, m
     assert int(refused.headers["retry-after"]) >= 1
 
 
-def test_each_way_in_which_an_issuer_is_of_no_use_is_named_with_its_cure(desk: Desk, tmp_path: Path) -> None:
+def test_each_way_in_which_an_issuer_is_of_no_use_is_named_with_its_cure(
+    desk: Desk, tmp_path: Path
+) -> None:
     for fault, words in [
         (Answer(404), "answers HTTP 404"),
         (Answer(302, headers={"Location": f"{desk.issuer.url}/elsewhere"}), "answers HTTP 302"),
         (Answer(body=b"<html>"), "no answer of use"),
         (Answer(body=b"[" * 100_000), "no answer of use"),
         (Answer(body=b" " * (ANSWER_MAX + 1)), "answers more than"),
-        (Answer(body=b'{"issuer": "https://evil.example"}'), "calls itself 'https://evil.example'; set LIFECYCLE_OIDC"),
-        (Answer(body=json.dumps({"issuer": desk.issuer.issuer, "token_endpoint": "file:///x"}).encode()), "no address"),
+        (
+            Answer(body=b'{"issuer": "https://evil.example"}'),
+            "calls itself 'https://evil.example'; set LIFECYCLE_OIDC",
+        ),
+        (
+            Answer(
+                body=json.dumps(
+                    {"issuer": desk.issuer.issuer, "token_endpoint": "file:///x"}
+                ).encode()
+            ),
+            "no address",
+        ),
         ("drop", "no answer of use"),
     ]:
         desk.issuer.faults.extend([fault] * 50)
@@ -386,15 +452,21 @@ def test_a_wrong_authority_is_named_and_a_right_one_counts(
         issuer.url = issuer.url.replace("http:", "https:")
         entrance = Keys(tmp_path).entrance(oidc=Oidc(OidcSettings(**issuer.settings()), BASE))
         with world.client(world.new_app(entrance=entrance)) as door:
-            assert "set SSL_CERT_FILE to its authority" in ask(door, issuer.token()).json()["detail"]
+            assert (
+                "set SSL_CERT_FILE to its authority" in ask(door, issuer.token()).json()["detail"]
+            )
             monkeypatch.setenv("SSL_CERT_FILE", str(file))
             assert ask(door, issuer.token()).status_code == 200
 
 
-async def test_a_flood_of_wrong_codes_loads_no_certificates(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_flood_of_wrong_codes_loads_no_certificates(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Everybody can send codes, and nobody else is served while certificates are loaded."""
     loaded, real = [], ssl.create_default_context
-    monkeypatch.setattr(ssl, "create_default_context", lambda **how: loaded.append(how) or real(**how))
+    monkeypatch.setattr(
+        ssl, "create_default_context", lambda **how: loaded.append(how) or real(**how)
+    )
     provider = Provider("https://localhost:1", "crawls", None)
     for _ in range(3):
         with pytest.raises(IssuerUnavailable, match="no answer of use"):
@@ -402,17 +474,25 @@ async def test_a_flood_of_wrong_codes_loads_no_certificates(monkeypatch: pytest.
     assert len(loaded) == 1
 
 
-# --- settings ---------------------------------------------------------------------------------------------------------
+# --- settings -------------------------------------------------------------------------------------
 
 
 def test_wrong_settings_do_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    good = {"ISSUER": "https://id.example.com", "CLIENT_ID": "crawls", "ROLES": '{"a": {"role": "read"}}'}
+    good = {
+        "ISSUER": "https://id.example.com",
+        "CLIENT_ID": "crawls",
+        "ROLES": '{"a": {"role": "read"}}',
+    }
     for name, value, words in [
         ("ISSUER", "http://id.example.com", "LIFECYCLE_OIDC__ISSUER: 'http://id"),
         ("ISSUER", "http://localhost.example.com/x", "LIFECYCLE_OIDC__ISSUER"),
         ("CLIENT_ID", "", "client_id and roles"),
         ("ROLES", "{}", "client_id and roles"),
-        ("ROLES", '{"a": {"role": "root"}}', "LIFECYCLE_OIDC__ROLES__A__ROLE: 'root' is not allowed"),
+        (
+            "ROLES",
+            '{"a": {"role": "root"}}',
+            "LIFECYCLE_OIDC__ROLES__A__ROLE: 'root' is not allowed",
+        ),
         ("ROLES", '{"a": {"role": "read", "project": "A b"}}', "PROJECT: 'A b' is not allowed"),
         ("ROLE", "x", "no setting has this name"),
         ("SCOPES", "email groups", "LIFECYCLE_OIDC__SCOPES: 'email groups'"),
@@ -424,10 +504,14 @@ def test_wrong_settings_do_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyP
             Settings.load()
         assert "zebra" not in str(found.value)
     file = Keys(tmp_path).file
-    people = OidcSettings(issuer=good["ISSUER"], client_id="crawls", roles=json.loads(good["ROLES"]))
+    people = OidcSettings(
+        issuer=good["ISSUER"], client_id="crawls", roles=json.loads(good["ROLES"])
+    )
     with pytest.raises(Unservable, match="LIFECYCLE_GATEWAY__PAGE_URL: not set"):
         entrance_of(GatewaySettings(tokens_file=file), people)
-    with pytest.raises(Unservable, match="LIFECYCLE_OIDC__ISSUER: set, and LIFECYCLE_GATEWAY__OPEN"):
+    with pytest.raises(
+        Unservable, match="LIFECYCLE_OIDC__ISSUER: set, and LIFECYCLE_GATEWAY__OPEN"
+    ):
         entrance_of(GatewaySettings(open=True), people)
     assert entrance_of(GatewaySettings(tokens_file=file, page_url=BASE), people).oidc is not None
 
@@ -436,7 +520,7 @@ def test_a_token_of_an_issuer_where_a_name_belongs_is_not_kept() -> None:
     assert _TOKEN.sub("…", f"/{jwt.encode({'a': 1}, 'k' * 32)}/") == "/…/"
 
 
-# --- the page ---------------------------------------------------------------------------------------------------------
+# --- the page -------------------------------------------------------------------------------------
 
 
 def begin(browser: TestClient, next: str = "/") -> str:
@@ -455,7 +539,9 @@ def back(browser: TestClient, address: str | None) -> Any:
 def sign_in(desk: Desk, browser: TestClient, next: str = "/", email: str = ANN, **more: str) -> Any:
     password = {"ann@example.com": "correct horse", "bob@example.com": "battery staple"}[email]
     address = desk.issuer.log_in(begin(browser, next), email, password)
-    return back(browser, f"{address}{''.join(f'&{name}={quote(one)}' for name, one in more.items())}")
+    return back(
+        browser, f"{address}{''.join(f'&{name}={quote(one)}' for name, one in more.items())}"
+    )
 
 
 def test_a_person_signs_in_and_is_where_the_button_was(desk: Desk) -> None:
@@ -472,7 +558,9 @@ def test_a_person_signs_in_and_is_where_the_button_was(desk: Desk) -> None:
     login, over = done.headers.get_list("set-cookie")
     assert "SameSite=strict" in login
     assert "HttpOnly" in login
-    assert 3000 <= int(login.partition("Max-Age=")[2].partition(";")[0]) <= 3600, "as long as the token"
+    assert 3000 <= int(login.partition("Max-Age=")[2].partition(";")[0]) <= 3600, (
+        "as long as the token"
+    )
     assert over.startswith(f'{WAY_COOKIE}=""; ')
     assert f"oidc:{ANN} (operate)" in browser.get("/").text
     assert (f"oidc:{ANN}", "endSignIn", 200) in desk.rows(browser)
@@ -480,7 +568,9 @@ def test_a_person_signs_in_and_is_where_the_button_was(desk: Desk) -> None:
     assert browser.get("/").status_code == 303
 
 
-def test_a_login_lasts_twelve_hours_at_most_and_ends_with_the_rights_and_by_logging_out(desk: Desk) -> None:
+def test_a_login_lasts_twelve_hours_at_most_and_ends_with_the_rights_and_by_logging_out(
+    desk: Desk,
+) -> None:
     desk.issuer.more = {"exp": int(time.time()) + 90_000}
     browser = as_browser(desk.open())
     done = sign_in(desk, browser)
@@ -505,7 +595,10 @@ def test_the_cookie_on_the_way_is_signed_bound_to_its_host_and_no_login(desk: De
     led = browser.get("/login/oidc", headers={"Host": "crawls.example.com"})
     set_cookie = led.headers["set-cookie"]
     assert set_cookie.startswith(f"__Host-{WAY_COOKIE}=")
-    assert all(word in set_cookie for word in ("HttpOnly", "SameSite=lax", "Secure", f"Max-Age={WAY_S}", "Path=/"))
+    assert all(
+        word in set_cookie
+        for word in ("HttpOnly", "SameSite=lax", "Secure", f"Max-Age={WAY_S}", "Path=/")
+    )
     begin(browser)
     way = browser.cookies[WAY_COOKIE]
     assert browser.get("/", headers={"Cookie": f"crawl_login={way}"}).status_code == 303
@@ -539,7 +632,9 @@ def test_what_comes_back_from_elsewhere_signs_nobody_in(desk: Desk) -> None:
         done = back(browser, address)
         assert (done.status_code, words in done.text) == (status, True), done.text
         (over,) = done.headers.get_list("set-cookie")
-        assert over.startswith(f'{WAY_COOKIE}=""; '), "there is no login, and what was on the way is over"
+        assert over.startswith(f'{WAY_COOKIE}=""; '), (
+            "there is no login, and what was on the way is over"
+        )
 
     refused(foreign, "This browser began no such login")
     refused(mine, "This browser began no such login", {})

@@ -1,4 +1,7 @@
-"""Projects: what a token of one project sees of another one, through every route. It is nothing at all."""
+"""Projects: what a token of one project sees of another one, through every route.
+
+It is nothing at all.
+"""
 
 from __future__ import annotations
 
@@ -45,17 +48,40 @@ from tests.support.issuer import SIGN_IN
 
 #: The numbers of everything of project a begin here, so that one of them is found in any answer.
 FIRST = 4_711_000
-TABLES = ("run_history", "manager", "graph", "schedule", "webhook", "task_history", "correction", "manager_item")
+TABLES = (
+    "run_history",
+    "manager",
+    "graph",
+    "schedule",
+    "webhook",
+    "task_history",
+    "correction",
+    "manager_item",
+)
 RUN, MANAGER, NAME, GRAPH = FIRST + 1, FIRST + 1, "zebra", "zebra-graph"
 WEBHOOK = {"url": "https://hooks.example.com/zebra", "secrets": ["env:CRAWL_HOOK"]}
 STEP = {"path": "zebra-step", "kind": "crawl", "job": {"crawler": "plain"}}
 SCHEDULE = {"run": {"crawler": "plain", "args": {"page": NAME}}, "every_s": 3600}
-#: What stands for a parameter of a path: everything of project a. A route with another parameter needs a decision here.
+#: What stands for a parameter of a path: everything of project a. A route with another parameter
+#: needs a decision here.
 OF_A: Mapping[str, object] = {
     **{"run_id": RUN, "manager_id": MANAGER, "id": GRAPH, "name": NAME, "job": "zebra-request"},
-    **{"index": 0, "attempt": 1, "page": 0, "project": "default", "spider": "plain", "crawler": "plain"},
+    **{
+        "index": 0,
+        "attempt": 1,
+        "page": 0,
+        "project": "default",
+        "spider": "plain",
+        "crawler": "plain",
+    },
 }
-OF_B = OF_A | {"run_id": 1, "manager_id": 1, "id": "okapi-graph", "name": "okapi", "job": "okapi-request"}
+OF_B = OF_A | {
+    "run_id": 1,
+    "manager_id": 1,
+    "id": "okapi-graph",
+    "name": "okapi",
+    "job": "okapi-request",
+}
 #: The parameters that name something; the others only say more about it.
 NAMING = {"run_id", "manager_id", "id", "name", "job"}
 QUERIES: Mapping[str, Mapping[str, object]] = {
@@ -98,7 +124,8 @@ STREAMS = {"streamEvents", "streamPage"}
 ACCESS_LOG = {"listAccess", "showAccess"}
 #: Headers that differ from answer to answer.
 VARY = {"x-request-id", "content-length", "set-cookie"}
-#: Keys of forms; and the number of the newest event, which is of the installation (docs/security.md).
+#: Keys of forms; and the number of the newest event, which is of the installation
+#: (docs/security.md).
 VARIES = re.compile(
     r"\b[0-9a-f]{32}\b|(?<=name=.seen. value=.)\d+|(?<=seen=)[0-9a-f]{8}|(?<=_behind_events{project=.b.} )[\d.]+"
 )
@@ -108,7 +135,9 @@ EMPTY = {"getFile", "showFile", "downloadArchive", "getStepResult", "getFeed"}
 
 #: A pool of project a, and one that both use. Every pool and project has quotas.
 POOLS = Pools({"quagga": Pool(max=9, project="a"), "herd": Pool(max=4)}, slots=20)
-QUOTAS: Quotas = {f"{kind}:*": {"starts_per_hour": 90, "live_tasks": 90} for kind in ("pool", "project")}
+QUOTAS: Quotas = {
+    f"{kind}:*": {"starts_per_hour": 90, "live_tasks": 90} for kind in ("pool", "project")
+}
 
 
 @pytest.fixture
@@ -129,7 +158,9 @@ class Bundles:
     """A storage that takes everything."""
 
     def ticket(self, *_: object) -> Ticket:
-        return Ticket("https://storage.example.com/zebra", {}, datetime(2026, 11, 20, 13, tzinfo=UTC))
+        return Ticket(
+            "https://storage.example.com/zebra", {}, datetime(2026, 11, 20, 13, tzinfo=UTC)
+        )
 
 
 @dataclass
@@ -144,7 +175,11 @@ class Doors:
         return client.request(method, path, headers=self.keys.headers(who), **more)
 
     def app(self) -> FastAPI:
-        more: dict[str, Any] = {"entrance": self.keys.entrance(quota=None), "scrapyd": "default", "logs": self.logs}
+        more: dict[str, Any] = {
+            "entrance": self.keys.entrance(quota=None),
+            "scrapyd": "default",
+            "logs": self.logs,
+        }
         return self.world.new_app(**more, bundles=Bundles())
 
     def open(self) -> Any:
@@ -153,9 +188,14 @@ class Doors:
     def walk(
         self, who: str, *, only_get: bool = False, of: Mapping[str, object] = OF_A
     ) -> Iterator[tuple[str, str, Any]]:
-        """Ask every route for what project a has, or will have. A new gateway has nothing in its memory."""
+        """Ask every route for what project a has, or will have.
+
+        A new gateway has nothing in its memory.
+        """
         asks = json.dumps(QUERIES)
-        queries = json.loads(asks if of is OF_A else asks.replace(NAME, "okapi").replace(str(RUN), "1"))
+        queries = json.loads(
+            asks if of is OF_A else asks.replace(NAME, "okapi").replace(str(RUN), "1")
+        )
         with self.open() as client:
             for pattern, methods, name in Operations(client.app)._known:  # type: ignore[arg-type]
                 if name in STREAMS or (only_get and "GET" not in methods):
@@ -169,16 +209,23 @@ class Doors:
                     "follow_redirects": False,
                 }
                 if name in FORMS:
-                    more["data"] = {**FORMS[name], **({"key": uuid.uuid4().hex} if "do" in FORMS[name] else {})}
+                    more["data"] = {
+                        **FORMS[name],
+                        **({"key": uuid.uuid4().hex} if "do" in FORMS[name] else {}),
+                    }
                 yield name, f"{method} {path}", self.ask(client, who, method, path, **more)
 
     def number(self, first: int) -> None:
         """Let the numbers of everything new come after this one."""
         with self.world.store.database.writing() as conn:
             for table in TABLES:
-                conn.execute(sa.text("DELETE FROM sqlite_sequence WHERE name = :name"), {"name": table})
+                conn.execute(
+                    sa.text("DELETE FROM sqlite_sequence WHERE name = :name"), {"name": table}
+                )
                 row = {"name": table, "seq": first}
-                conn.execute(sa.text("INSERT INTO sqlite_sequence (name, seq) VALUES (:name, :seq)"), row)
+                conn.execute(
+                    sa.text("INSERT INTO sqlite_sequence (name, seq) VALUES (:name, :seq)"), row
+                )
 
     def fill(self, who: str, word: str = NAME) -> None:
         """Make one of each, with the word zebra wherever a person may write one."""
@@ -193,19 +240,32 @@ class Doors:
 
             run = {"crawler": "plain", "args": {"page": word}, "flow_id": f"{word}-flow", **said}
             main, ended, *herd = (
-                int(send("POST", "/v1/runs", {**run, "request_id": f"{word}-{name}", **more})["run_id"])
+                int(
+                    send("POST", "/v1/runs", {**run, "request_id": f"{word}-{name}", **more})[
+                        "run_id"
+                    ]
+                )
                 for name, more in (
                     *(("request", own), ("ended", {})),
-                    *((f"herd-{n}", {"pool": "herd", "priority": 1, "tasks": [{}] * 3}) for n in range(2)),
+                    *(
+                        (f"herd-{n}", {"pool": "herd", "priority": 1, "tasks": [{}] * 3})
+                        for n in range(2)
+                    ),
                 )
             )
             manager = send(
-                "POST", "/v1/managers", {"crawler": "plain", "name": word, "flow_id": f"{word}-flow", **said}
+                "POST",
+                "/v1/managers",
+                {"crawler": "plain", "name": word, "flow_id": f"{word}-flow", **said},
             )
             jobs = {"jobs": [{"spider_args": {"page": word}, **own}]}
             send("POST", f"/v1/managers/{manager['manager_id']}/jobs", jobs)
-            step, schedule, webhook = json.loads(json.dumps([STEP, SCHEDULE, WEBHOOK]).replace(NAME, word))
-            send("POST", "/v1/graphs", {"id": f"{word}-graph", "name": word, "steps": [step], **said})
+            step, schedule, webhook = json.loads(
+                json.dumps([STEP, SCHEDULE, WEBHOOK]).replace(NAME, word)
+            )
+            send(
+                "POST", "/v1/graphs", {"id": f"{word}-graph", "name": word, "steps": [step], **said}
+            )
             send("PUT", f"/v1/schedules/{word}", schedule)
             send("POST", f"/v1/schedules/{word}/trigger", None)
             send("PUT", f"/v1/webhooks/{word}", webhook)
@@ -220,11 +280,15 @@ class Doors:
         self.world.end(ended, RunStatus.COMPLETED)
         if word != NAME:
             return
-        self.world.workflows.queues = [Queue(names.QUEUE_CLUSTER, "activities", backlog=RUN, backlog_age_s=9.0)]
+        self.world.workflows.queues = [
+            Queue(names.QUEUE_CLUSTER, "activities", backlog=RUN, backlog_age_s=9.0)
+        ]
         lost = AuditFinding("workflow/zebra", FindingKind.NO_WORKFLOW, "zebra", workflow_id="zebra")
         self.world.store.findings.note_findings([lost])
         with self.world.store.database.writing() as conn:  # the look at it is overdue
-            late = sa.text("UPDATE run_history SET next_look_at = '2026-11-20 10:00:00.000000' WHERE run_id = :id")
+            late = sa.text(
+                "UPDATE run_history SET next_look_at = '2026-11-20 10:00:00.000000' WHERE run_id = :id"
+            )
             conn.execute(late, {"id": RUN})
 
 
@@ -240,7 +304,9 @@ def _filled(pattern: re.Pattern[str], values: Mapping[str, str]) -> str:
 def doors(world: World, keys: Keys) -> Doors:
     found = Doors(world, keys, FakeLogs())
     found.number(FIRST)
-    world.workflows.queues = [Queue(names.QUEUE_CLUSTER, "activities", backlog=1, backlog_age_s=2.0)]
+    world.workflows.queues = [
+        Queue(names.QUEUE_CLUSTER, "activities", backlog=1, backlog_age_s=2.0)
+    ]
     return found
 
 
@@ -251,15 +317,18 @@ def told(answer: Any) -> tuple[object, ...]:
 
 
 def test_of_another_project_every_route_says_what_it_says_of_nothing(doors: Doors) -> None:
-    """Each route, as the table has it, is asked for everything of project a: before it is there, and afterwards. So is
-    each that reads, for what project b has itself.
+    """Each route, as the table has it, is asked for everything of project a: before it is there,
+    and afterwards. So is each that reads, for what project b has itself.
     """
     doors.number(0)
     doors.fill("b-admin", "okapi")
     doors.number(FIRST)
     before = {name: (asked, told(answer)) for name, asked, answer in doors.walk("b-admin")}
     assert set(before) | STREAMS | SIGN_IN == set(ACCESS)
-    own = {name: (asked, told(answer)) for name, asked, answer in doors.walk("b-admin", only_get=True, of=OF_B)}
+    own = {
+        name: (asked, told(answer))
+        for name, asked, answer in doors.walk("b-admin", only_get=True, of=OF_B)
+    }
     doors.fill("a-admin")
     for name, asked, answer in doors.walk("b-admin", only_get=True, of=OF_B):
         if name in ACCESS_LOG:
@@ -279,23 +348,37 @@ def test_of_another_project_every_route_says_what_it_says_of_nothing(doors: Door
     everything = {name for name, access in ACCESS.items() if access.everything}
     assert missing <= EMPTY | everything | {"showLogin", "getAsset", "readyz"}, missing
     assert f"run {RUN}" in mine["getHealth"].text, "its look is overdue"
-    assert "nobody polls crawler-lifecycle-cluster (activities), work waits" in mine["getHealth"].text
+    assert (
+        "nobody polls crawler-lifecycle-cluster (activities), work waits" in mine["getHealth"].text
+    )
     uids = [doors.world.run(RUN).run_uid, doors.world.manager(MANAGER).manager_uid]
-    assert all(any(uid in answer.text for answer in mine.values()) for uid in uids), "they would be found"
+    assert all(any(uid in answer.text for answer in mine.values()) for uid in uids), (
+        "they would be found"
+    )
 
 
 def test_what_a_project_makes_and_begins_is_of_it(doors: Doors) -> None:
     doors.fill("a-admin")
     store = doors.world.store
     assert {row.project for row in store.runs.list_runs()} == {"a"}
-    found = [store.managers.get_manager(MANAGER), store.graphs.find_graph(GRAPH), doors.world.schedule(NAME)]
+    found = [
+        store.managers.get_manager(MANAGER),
+        store.graphs.find_graph(GRAPH),
+        doors.world.schedule(NAME),
+    ]
     assert [row.project for row in (*found, doors.world.webhook(NAME))] == ["a"] * 4
     events = store.events.events_after(0)
     assert events
     assert {event.body["project"] for event in events} == {"a"}
     with doors.open() as client:
-        again = doors.ask(client, "a-admin", "POST", f"/v1/runs/{RUN + 1}/resume", json={"rerun": True})
-        assert (again.status_code, again.json()["project"], again.json()["attempt"]) == (202, "a", 2)
+        again = doors.ask(
+            client, "a-admin", "POST", f"/v1/runs/{RUN + 1}/resume", json={"rerun": True}
+        )
+        assert (again.status_code, again.json()["project"], again.json()["attempt"]) == (
+            202,
+            "a",
+            2,
+        )
 
 
 def test_a_caller_of_all_projects_names_one_and_others_may_not(doors: Doors) -> None:
@@ -310,20 +393,38 @@ def test_a_caller_of_all_projects_names_one_and_others_may_not(doors: Doors) -> 
         for asked, body in bodies.items():
             method, path = asked.split()
             for who, project, status, says in (
-                ("b-admin", "a", 422, "project: 'a' is not allowed; this token is of project 'b', so leave it out"),
-                ("admin", "A B", 422, "project: 'A B' is not allowed; project names have 1 to 63 characters of a-z"),
+                (
+                    "b-admin",
+                    "a",
+                    422,
+                    "project: 'a' is not allowed; this token is of project 'b', so leave it out",
+                ),
+                (
+                    "admin",
+                    "A B",
+                    422,
+                    "project: 'A B' is not allowed; project names have 1 to 63 characters of a-z",
+                ),
                 ("admin", "*", 422, "project: '*' is not allowed"),
                 ("admin", "b", None, None),
             ):
                 answer = doors.ask(client, who, method, path, json=body | {"project": project})
                 if status is not None:
-                    assert (answer.status_code, answer.json()["detail"][: len(says or "")]) == (status, says), asked
+                    assert (answer.status_code, answer.json()["detail"][: len(says or "")]) == (
+                        status,
+                        says,
+                    ), asked
                 else:
                     assert answer.json()["project"] == "b", asked
         for path in ("runs", "managers", "graphs", "schedules", "webhooks"):
             lists = [
                 doors.ask(client, who, "GET", f"/v1/{path}", params=more).json()[path]
-                for who, more in (("b-admin", {}), ("admin", {"project": "b"}), ("admin", {}), ("a-admin", {}))
+                for who, more in (
+                    ("b-admin", {}),
+                    ("admin", {"project": "b"}),
+                    ("admin", {}),
+                    ("a-admin", {}),
+                )
             ]
             assert [len(one) for one in lists] == [1, 1, 1, 0], path
             refused = doors.ask(client, "b-admin", "GET", f"/v1/{path}", params={"project": "a"})
@@ -331,12 +432,17 @@ def test_a_caller_of_all_projects_names_one_and_others_may_not(doors: Doors) -> 
         inner = {"run": {"crawler": "plain", "project": "a"}, "every_s": 3600}
         refused = doors.ask(client, "b-admin", "PUT", "/v1/schedules/inner", json=inner)
         assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, "run.project")
-        refused = doors.ask(client, "b-admin", "POST", "/v1/graphs", json={"steps": [{**STEP, "job": inner["run"]}]})
+        refused = doors.ask(
+            client, "b-admin", "POST", "/v1/graphs", json={"steps": [{**STEP, "job": inner["run"]}]}
+        )
         assert (refused.status_code, "leave it out" in refused.json()["detail"]) == (422, True)
 
 
 def test_a_name_of_another_project_is_taken_and_nothing_more_is_told(doors: Doors) -> None:
-    """Names are of the installation, because ids of workflows are made of them. A clash tells that, and no more."""
+    """Names are of the installation, because ids of workflows are made of them.
+
+    A clash tells that, and no more.
+    """
     doors.fill("a-admin")
     run = {"crawler": "plain", "request_id": "zebra-request"}
     with doors.open() as client:
@@ -350,25 +456,41 @@ def test_a_name_of_another_project_is_taken_and_nothing_more_is_told(doors: Door
             ("PUT", f"/v1/webhooks/{NAME}", WEBHOOK, "name: name 'zebra'"),
         ]  # fmt: skip
         for method, path, body, says in clashes:
-            form = {"project": "default", "spider": "plain", "jobid": "zebra-request"} if body is None else None
+            form = (
+                {"project": "default", "spider": "plain", "jobid": "zebra-request"}
+                if body is None
+                else None
+            )
             answer = doors.ask(client, "b-admin", method, path, json=body, data=form)
             document = answer.json()
             if body is None:
-                assert (document["status"], document["message"]) == ("error", f"{says}; give another one")
+                assert (document["status"], document["message"]) == (
+                    "error",
+                    f"{says}; give another one",
+                )
                 continue
             assert (answer.status_code, document["code"]) == (422, "idempotency_mismatch")
             assert document["detail"] == f"{says} is already taken; choose another one"
             assert document.keys() == {"type", "title", "status", "detail", "code"}
-        # A deleted name stays with its project: its past firings and deliveries are still recorded under it.
+        # A deleted name stays with its project: its past firings and deliveries are still recorded
+        # under it.
         assert doors.ask(client, "a-admin", "DELETE", f"/v1/schedules/{NAME}").status_code == 200
         taken = doors.ask(client, "b-admin", "PUT", f"/v1/schedules/{NAME}", json=SCHEDULE)
         assert taken.status_code == 422
-        ours = ("manager/1/1/0", "graph/x/1", "schedule/zebra/2026-11-20T12:00:00Z", "crawl/plain/zebra-request")
+        ours = (
+            "manager/1/1/0",
+            "graph/x/1",
+            "schedule/zebra/2026-11-20T12:00:00Z",
+            "crawl/plain/zebra-request",
+        )
         bodies: dict[str, Any] = {"runs": {"crawler": "plain"}, "managers": {"crawler": "plain"}}
         bodies["graphs"] = {"id": "walk", "steps": [STEP]}
-        told = [(path, "parent", id) for path in bodies for id in ours]  # its workflow would be told of the end
+        # Its workflow would be told of the end.
+        told = [(path, "parent", id) for path in bodies for id in ours]
         for path, field, id in [*told, *(("runs", "request_id", id) for id in ours)]:
-            refused = doors.ask(client, "b-admin", "POST", f"/v1/{path}", json=bodies[path] | {field: id})
+            refused = doors.ask(
+                client, "b-admin", "POST", f"/v1/{path}", json=bodies[path] | {field: id}
+            )
             assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, field), path
 
 
@@ -390,15 +512,25 @@ def test_comparisons_and_attention_know_only_the_own_project(doors: Doors) -> No
         doors.world.claim(run_id)
         doors.world.end(run_id)
         compared = doors.ask(client, "b-admin", "GET", f"/v1/runs/{run_id}/comparison").json()
-        assert (compared["run_id"], compared["started_at"], compared["before_duration_s"]) == (None, None, None)
+        assert (compared["run_id"], compared["started_at"], compared["before_duration_s"]) == (
+            None,
+            None,
+            None,
+        )
         later = doors.ask(client, "a-admin", "POST", "/v1/runs", json=body).json()["run_id"]
         doors.world.claim(later)
         doors.world.end(later, RunStatus.COMPLETED)
-        attention = doors.ask(client, "b-admin", "GET", "/v1/runs", params={"attention": "true"}).json()["runs"]
-        assert [row["run_id"] for row in attention] == [run_id], "the good run of another project helps it nothing"
+        attention = doors.ask(
+            client, "b-admin", "GET", "/v1/runs", params={"attention": "true"}
+        ).json()["runs"]
+        assert [row["run_id"] for row in attention] == [run_id], (
+            "the good run of another project helps it nothing"
+        )
 
 
-@pytest.mark.parametrize("path", ["runs/{run}/tasks", "runs/{run}/corrections", "managers/{manager}/jobs"])
+@pytest.mark.parametrize(
+    "path", ["runs/{run}/tasks", "runs/{run}/corrections", "managers/{manager}/jobs"]
+)
 def test_a_token_of_a_page_opens_no_list_of_another_project(doors: Doors, path: str) -> None:
     doors.fill("a-admin")
     kind = {"tasks": "task", "corrections": "correction", "jobs": "job"}[path.rpartition("/")[2]]
@@ -409,7 +541,9 @@ def test_a_token_of_a_page_opens_no_list_of_another_project(doors: Doors, path: 
         assert doors.ask(client, "b-admin", "GET", asked, params=more).status_code == 404
 
 
-def test_metrics_of_a_project_are_its_own_series_and_nothing_of_the_installation(doors: Doors) -> None:
+def test_metrics_of_a_project_are_its_own_series_and_nothing_of_the_installation(
+    doors: Doors,
+) -> None:
     doors.fill("a-admin")
     with doors.open() as client:
         own = doors.ask(client, "b-admin", "GET", "/metrics").text
@@ -419,15 +553,19 @@ def test_metrics_of_a_project_are_its_own_series_and_nothing_of_the_installation
     series = [line for line in theirs.splitlines() if not line.startswith("#")]
     assert 'lifecycle_managers{project="a",status="INITIALIZING"} 1.0' in series
     assert all('project="a"' in line for line in series)
-    assert {*series, 'lifecycle_managers{project="default",status="INITIALIZING"} 0.0'} <= set(every.splitlines())
+    assert {*series, 'lifecycle_managers{project="default",status="INITIALIZING"} 0.0'} <= set(
+        every.splitlines()
+    )
     assert "process_cpu_seconds_total" in every
 
 
-# --- streams ----------------------------------------------------------------------------------------------------------
+# --- streams --------------------------------------------------------------------------------------
 
 
 @asynccontextmanager
-async def listens(doors: Doors, url: str, who: str, path: str = "/v1/events", **more: Any) -> AsyncIterator[Any]:
+async def listens(
+    doors: Doors, url: str, who: str, path: str = "/v1/events", **more: Any
+) -> AsyncIterator[Any]:
     headers = {**doors.keys.headers(who), **more.pop("headers", {})}
     async with (
         httpx.AsyncClient(timeout=60) as client,
@@ -442,7 +580,9 @@ async def test_a_stream_has_the_events_of_its_project_wherever_it_begins(doors: 
     async with served(app) as server, httpx.AsyncClient(base_url=server.url) as client:
 
         async def start(who: str) -> int:
-            answer = await client.post("/v1/runs", json={"crawler": "plain"}, headers=doors.keys.headers(who))
+            answer = await client.post(
+                "/v1/runs", json={"crawler": "plain"}, headers=doors.keys.headers(who)
+            )
             return int(answer.json()["run_id"])
 
         newest = doors.world.store.events.last_event_seq()
@@ -455,10 +595,14 @@ async def test_a_stream_has_the_events_of_its_project_wherever_it_begins(doors: 
         async with AsyncExitStack() as stack:
             streams = []
             for more in places:
-                answer = await stack.enter_async_context(listens(doors, server.url, "b-read", **more))
+                answer = await stack.enter_async_context(
+                    listens(doors, server.url, "b-read", **more)
+                )
                 streams.append(events(answer))
             every = events(
-                await stack.enter_async_context(listens(doors, server.url, "read", params={"after": newest}))
+                await stack.enter_async_context(
+                    listens(doors, server.url, "read", params={"after": newest})
+                )
             )
             for stream in [*streams, every]:
                 assert (await take(stream, 1))[0].event == "hello"
@@ -469,7 +613,9 @@ async def test_a_stream_has_the_events_of_its_project_wherever_it_begins(doors: 
             assert [one.data["run_id"] for one in await take(every, 2)] == [theirs, mine]
         async with listens(doors, server.url, "b-read", params={"run_id": RUN}) as answer:
             assert answer.status_code == 404
-        async with listens(doors, server.url, "b-read", "/page/events", params={"path": f"/runs/{RUN}"}) as answer:
+        async with listens(
+            doors, server.url, "b-read", "/page/events", params={"path": f"/runs/{RUN}"}
+        ) as answer:
             stream = events(answer, read=str)
             assert [one.event for one in await take(stream, 2)] == ["hello", "gone"]
 
@@ -526,4 +672,6 @@ async def test_an_answer_ends_when_its_token_gets_another_project(doors: Doors) 
             assert (await waits).status_code == 401, "it had not begun"
             async with asyncio.timeout(60):
                 assert [one async for one in stream] == [], "it ended without another event"
-        assert (await client.get(path, headers=headers)).status_code == 404, "it is of the other project from now on"
+        assert (await client.get(path, headers=headers)).status_code == 404, (
+            "it is of the other project from now on"
+        )

@@ -1,4 +1,6 @@
-"""Quotas over HTTP: who started a run is what its token says, and a refusal says when to come again."""
+"""Quotas over HTTP: who started a run is what its token says, and a refusal says when to come
+again.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,11 @@ POOLS = Pools({"slow": Pool(), "of-a": Pool(project="a")})
 def entered(folder: Path, quotas: Quotas) -> Iterator[tuple[World, Keys, TestClient]]:
     clock, keys = Clock(), Keys(folder, "a", "b")
     store = open_store(
-        make_tables(f"sqlite:///{folder}/runs.db"), pool_size=30, clock=clock, quotas=quotas, pools=POOLS
+        make_tables(f"sqlite:///{folder}/runs.db"),
+        pool_size=30,
+        clock=clock,
+        quotas=quotas,
+        pools=POOLS,
     )
     world = World(store, clock)
     with world.client(world.new_app(entrance=keys.entrance(), scrapyd="default")) as client:
@@ -45,11 +51,17 @@ def door(tmp_path: Path) -> Iterator[Any]:
         def opened(quotas: Quotas) -> tuple[World, Any]:
             world, keys, client = stack.enter_context(entered(tmp_path, quotas))
 
-            def call(path: str, role: str = "operate", key: str | None = None, **body: Any) -> httpx.Response:
+            def call(
+                path: str, role: str = "operate", key: str | None = None, **body: Any
+            ) -> httpx.Response:
                 headers = keys.headers(role) | ({"Idempotency-Key": key} if key else {})
                 if path.endswith(".json"):
                     return client.post(path, data=body, auth=("", keys.tokens[role]))
-                return client.post(path, json=body, headers=headers) if body else client.get(path, headers=headers)
+                return (
+                    client.post(path, json=body, headers=headers)
+                    if body
+                    else client.get(path, headers=headers)
+                )
 
             return world, call
 
@@ -78,7 +90,9 @@ def test_a_refused_start_says_when_to_come_again(door: Any) -> None:
 
 
 def test_what_waiting_does_not_cure_has_no_time(door: Any) -> None:
-    world, call = door({MINE: {"live_tasks": 0}, "pool:default": {"tasks_per_run": 2, "live_tasks": 3}})
+    world, call = door(
+        {MINE: {"live_tasks": 0}, "pool:default": {"tasks_per_run": 2, "live_tasks": 3}}
+    )
     frozen = call("/v1/runs", crawler="plain")
     assert (frozen.status_code, frozen.json()["code"]) == (409, "quota_reached")
     assert "Retry-After" not in frozen.headers
@@ -95,7 +109,9 @@ def test_what_waiting_does_not_cure_has_no_time(door: Any) -> None:
 
 def test_a_caller_sees_its_own_quotas(door: Any) -> None:
     limits = {"starts_per_hour": 1, "live_tasks": 5, "tasks_per_run": 3, "waiting_tasks": 4}
-    _, call = door({MINE: limits, "token:*": {"live_tasks": 7}, "pool:slow": {"starts_per_hour": 9}})
+    _, call = door(
+        {MINE: limits, "token:*": {"live_tasks": 7}, "pool:slow": {"starts_per_hour": 9}}
+    )
     call("/v1/runs", crawler="plain", tasks=[{}, {}])
 
     def seen(path: str, **more: str) -> list[tuple[object, ...]]:
@@ -124,7 +140,10 @@ def test_tokens_of_one_name_in_two_projects_have_a_use_each(tmp_path: Path) -> N
             headers = keys.headers(who)
             before, shared = client.get("/v1/quotas", headers=headers).json()["quotas"]
             of_a = client.get("/v1/quotas", params={"pool": "of-a"}, headers=headers)
-            started = [client.post("/v1/runs", json={"crawler": "plain"}, headers=headers) for _ in range(2)]
+            started = [
+                client.post("/v1/runs", json={"crawler": "plain"}, headers=headers)
+                for _ in range(2)
+            ]
             assert (before["used"], before["name"]) == (0, "the-a-operate")
             assert shared["used"] is None, "a pool of both projects"
             assert of_a.status_code == (200 if who == "a-operate" else 422)
@@ -132,15 +151,28 @@ def test_tokens_of_one_name_in_two_projects_have_a_use_each(tmp_path: Path) -> N
 
 
 def test_a_crawler_adds_tasks_within_the_quota_of_who_started_its_run(tmp_path: Path) -> None:
-    with entered(tmp_path, {MINE: {"live_tasks": 2}, "token:*": {"live_tasks": 0}}) as (world, keys, client):
-        run_id = client.post("/v1/runs", json={"crawler": "plain"}, headers=keys.headers("operate")).json()["run_id"]
+    with entered(tmp_path, {MINE: {"live_tasks": 2}, "token:*": {"live_tasks": 0}}) as (
+        world,
+        keys,
+        client,
+    ):
+        run_id = client.post(
+            "/v1/runs", json={"crawler": "plain"}, headers=keys.headers("operate")
+        ).json()["run_id"]
         own = {"Authorization": f"Bearer {sign(KEY, world.ref(run_id))}"}
-        added = [client.post(f"/v1/runs/{run_id}/tasks", json={"tasks": [{}]}, headers=own) for _ in range(2)]
+        added = [
+            client.post(f"/v1/runs/{run_id}/tasks", json={"tasks": [{}]}, headers=own)
+            for _ in range(2)
+        ]
         assert [answer.status_code for answer in added] == [202, 429]
 
 
 def test_who_is_refused_is_not_told_what_others_use(tmp_path: Path) -> None:
-    with entered(tmp_path, {"pool:default": {"starts_per_hour": 3, "live_tasks": 5}}) as (world, keys, client):
+    with entered(tmp_path, {"pool:default": {"starts_per_hour": 3, "live_tasks": 5}}) as (
+        world,
+        keys,
+        client,
+    ):
         for who, tasks in (("a-operate", 3), ("b-operate", 1)):
             body = {"crawler": "plain", "tasks": [{}] * tasks}
             run_id = client.post("/v1/runs", json=body, headers=keys.headers(who)).json()["run_id"]
@@ -153,9 +185,16 @@ def test_who_is_refused_is_not_told_what_others_use(tmp_path: Path) -> None:
             client.post(f"/v1/runs/{run_id}/tasks", json=added, headers=crawler),
         ]
         every = client.post("/v1/runs", json=two, headers=keys.headers("operate")).json()["detail"]
-        assert client.post("/v1/runs", json={"crawler": "plain"}, headers=keys.headers("a-operate")).status_code == 202
+        assert (
+            client.post(
+                "/v1/runs", json={"crawler": "plain"}, headers=keys.headers("a-operate")
+            ).status_code
+            == 202
+        )
         refused.append(client.post("/schedule.json", data=form, headers=keys.headers("b-operate")))
-    assert {(answer.status_code, answer.headers["Retry-After"]) for answer in refused} == {(429, "60")}
+    assert {(answer.status_code, answer.headers["Retry-After"]) for answer in refused} == {
+        (429, "60")
+    }
     said = [answer.json().get("detail") or answer.json()["message"] for answer in refused]
     end = "of pool default: no room for this now; try again in 60 s"
     assert said == [*[f"quota live_tasks {end}"] * 3, f"quota starts_per_hour {end}"]
@@ -167,7 +206,10 @@ def test_twenty_clients_at_once_get_the_last_start_once(door: Any) -> None:
     assert call("/v1/runs", crawler="plain").status_code == 202
     with ThreadPoolExecutor(20) as pool:
         statuses = list(
-            pool.map(lambda n: call("/v1/runs", key=f"at-once-{n}", crawler="plain").status_code, range(20))
+            pool.map(
+                lambda n: call("/v1/runs", key=f"at-once-{n}", crawler="plain").status_code,
+                range(20),
+            )
         )
     assert sorted(statuses) == [202, *[429] * 19]
     assert len(world.store.runs.list_runs()) == 2

@@ -38,7 +38,8 @@ def keys(tmp_path: Path) -> Keys:
 @pytest.fixture
 def gateway(world: World, keys: Keys) -> Gateway:
     gateway = world.gateway(entrance=keys.entrance(quota=None), scrapyd="default")
-    # On a slow machine, many requests take longer than the time of one row, or than a pause after wrong tokens.
+    # On a slow machine, many requests take longer than the time of one row, or than a pause after
+    # wrong tokens.
     gateway.recorder.monotonic = lambda: 0.0
     assert gateway.logins is not None
     gateway.logins.tries = Tries(clock=lambda: 0.0)
@@ -74,12 +75,20 @@ def test_each_change_has_one_row_by_whichever_door_it_came(
     door.post("/v1/runs/1/stop", headers=operate)
     door.post("/v1/runs/77/stop", headers=operate)
     door.post("/v1/runs", json={"crawler": 7}, headers=operate)
-    door.put("/v1/schedules/nightly", json={"run": {"crawler": "plain"}, "every_s": 3600}, headers=operate)
+    door.put(
+        "/v1/schedules/nightly",
+        json={"run": {"crawler": "plain"}, "every_s": 3600},
+        headers=operate,
+    )
     door.post("/v1/schedules/nightly/pause", headers=operate)
     door.post(
-        "/v1/graphs", json={"id": "walk me", "steps": [{"path": "a", "kind": "crawl", "job": BODY}]}, headers=admin
+        "/v1/graphs",
+        json={"id": "walk me", "steps": [{"path": "a", "kind": "crawl", "job": BODY}]},
+        headers=admin,
     )
-    job = door.post("/schedule.json", data={"project": "default", "spider": "plain"}, headers=operate).json()["jobid"]
+    job = door.post(
+        "/schedule.json", data={"project": "default", "spider": "plain"}, headers=operate
+    ).json()["jobid"]
     door.post("/cancel.json", data={"project": "default", "job": job}, headers=operate)
     door.post("/cancel.json", data={"project": "default", "job": "none"}, headers=operate)
     browser = as_browser(door)
@@ -113,7 +122,9 @@ def test_each_change_has_one_row_by_whichever_door_it_came(
         (who, "logOut", None, None, None, 303, "done"),
         (who, "stopGraph", None, "graph", "…", 404, "graph_not_found"),
     ]  # fmt: skip
-    [first, *_] = told(world, "subject_uid", "project", "address", "caller_project", "requests", "at")
+    [first, *_] = told(
+        world, "subject_uid", "project", "address", "caller_project", "requests", "at"
+    )
     assert first == (world.run(1).run_uid, "default", "testclient", "*", 1, world.clock.now)
     everything = json.dumps(told(world, *AccessRow.__dataclass_fields__), default=str)
     assert "zebra" not in everything
@@ -149,7 +160,17 @@ def test_a_flood_from_everywhere_has_a_row_for_the_others(world: World) -> None:
     for _ in range(2):
         for n in range(5_000):
             address = f"2001:db8::{n:x}"
-            row = AccessRow(world.clock(), None, "", "stopRun", address, 401, "invalid_token", kind="run", subject="1")
+            row = AccessRow(
+                world.clock(),
+                None,
+                "",
+                "stopRun",
+                address,
+                401,
+                "invalid_token",
+                kind="run",
+                subject="1",
+            )
             found.count(row, known=False)
         now[0] += WINDOW_S
     asyncio.run(found.close())
@@ -161,23 +182,34 @@ def test_a_flood_from_everywhere_has_a_row_for_the_others(world: World) -> None:
 def test_no_caller_hides_what_another_one_did(world: World) -> None:
     found = Recorder(world.store.access, world.clock, lambda: 0.0)
     for n in range(1_000):
-        found.count(AccessRow(world.clock(), "eve", "a", f"op{n}", "::1", 403, "forbidden"), known=True)
-        found.count(AccessRow(world.clock(), f"c{n % 9}", "b", "stopRun", "::1", 409, "not_in_this_state"), known=True)
+        found.count(
+            AccessRow(world.clock(), "eve", "a", f"op{n}", "::1", 403, "forbidden"), known=True
+        )
+        found.count(
+            AccessRow(world.clock(), f"c{n % 9}", "b", "stopRun", "::1", 409, "not_in_this_state"),
+            known=True,
+        )
     asyncio.run(found.close())
     rows = told(world, "caller", "operation", "requests")
-    assert [one for one in rows if one[0] == "eve"] == [("eve", f"op{n}", 1) for n in range(EACH_MAX)]
+    assert [one for one in rows if one[0] == "eve"] == [
+        ("eve", f"op{n}", 1) for n in range(EACH_MAX)
+    ]
     assert [one[:2] for one in rows if one[0] != "eve"] == [
         *((f"c{n}", "stopRun") for n in range(9)), (None, "others")
     ]  # fmt: skip
     assert sum(int(str(one[2])) for one in rows) == 2_000
 
 
-def test_what_crawlers_do_is_counted(world: World, keys: Keys, gateway: Gateway, door: TestClient) -> None:
+def test_what_crawlers_do_is_counted(
+    world: World, keys: Keys, gateway: Gateway, door: TestClient
+) -> None:
     door.post("/v1/runs", json={"crawler": "plain"}, headers=keys.headers("a-operate"))
     world.claim(1)
     own = {"Authorization": f"Bearer {sign(KEY, world.ref(1))}"}
     for n in range(5):
-        answer = door.post("/v1/runs/1/tasks", json={"tasks": [{}]}, headers=own | {"Idempotency-Key": f"k{n}"})
+        answer = door.post(
+            "/v1/runs/1/tasks", json={"tasks": [{}]}, headers=own | {"Idempotency-Key": f"k{n}"}
+        )
         assert answer.status_code < 300, answer.text
     close(door, gateway)
     assert told(world, "caller", "operation", "project", "requests", operation="addTasks") == [
@@ -191,11 +223,21 @@ def test_a_crawler_shows_itself_to_no_project_but_its_own(
     for who in ("a-operate", "b-operate"):
         door.post("/v1/runs", json={"crawler": "plain"}, headers=keys.headers(who))
     token = sign(KEY, world.ref(1))
-    for path in ("runs/2/stop", f"schedules/{token}/pause", f"graphs/files.{world.ref(1)}.0.1.{token[-43:]}/stop"):
-        assert door.post(f"/v1/{path}", headers={"Authorization": f"Bearer {token}"}).status_code == 403
+    for path in (
+        "runs/2/stop",
+        f"schedules/{token}/pause",
+        f"graphs/files.{world.ref(1)}.0.1.{token[-43:]}/stop",
+    ):
+        assert (
+            door.post(f"/v1/{path}", headers={"Authorization": f"Bearer {token}"}).status_code
+            == 403
+        )
     close(door, gateway)
     rows = told(world, "caller", "kind", "subject", "subject_uid", "project", outcome="forbidden")
-    assert rows == [("run 1", "run", "2", None, ""), *(("run 1", one, "…", None, "") for one in ("schedule", "graph"))]
+    assert rows == [
+        ("run 1", "run", "2", None, ""),
+        *(("run 1", one, "…", None, "") for one in ("schedule", "graph")),
+    ]
     with limited("b"):
         assert told(world, "caller", "operation") == [("the-b-operate", "startRun")]
 
@@ -205,7 +247,11 @@ def test_logins_without_end_are_counted_and_are_about_nothing(
 ) -> None:
     door.post("/v1/runs", json={"crawler": "plain"}, headers=keys.headers("a-operate"))
     for n in range(20):
-        door.post("/login", data={"token": keys.tokens["read"], "next": f"/runs/{n % 2}"}, headers={"Origin": BASE})
+        door.post(
+            "/login",
+            data={"token": keys.tokens["read"], "next": f"/runs/{n % 2}"},
+            headers={"Origin": BASE},
+        )
         door.post("/logout", headers=keys.headers("read"))
     close(door, gateway)
     assert told(world, "operation", "subject", "project", "requests", caller="the-read") == [
@@ -224,13 +270,22 @@ def test_a_database_that_is_away_changes_no_answer_and_loses_nothing(
 
     monkeypatch.setattr(store, "record_access", away)
     for _ in range(3):
-        assert door.post("/v1/runs", json={"crawler": "plain"}, headers=keys.headers("operate")).status_code == 202
+        assert (
+            door.post(
+                "/v1/runs", json={"crawler": "plain"}, headers=keys.headers("operate")
+            ).status_code
+            == 202
+        )
     assert door.portal is not None
     with pytest.raises(StoreUnavailable):
         door.portal.call(gateway.recorder.flush)
     monkeypatch.setattr(store, "record_access", record)
     close(door, gateway)
-    assert told(world, "operation", "subject") == [("startRun", "1"), ("startRun", "2"), ("startRun", "3")]
+    assert told(world, "operation", "subject") == [
+        ("startRun", "1"),
+        ("startRun", "2"),
+        ("startRun", "3"),
+    ]
 
 
 def test_rows_that_find_no_room_are_told_in_the_log(
@@ -263,7 +318,10 @@ def test_a_project_sees_what_was_done_in_it_and_by_its_tokens(
     with limited("b"):
         # Nothing says which of the two is there: they are one row.
         assert told(world, *what) == [("the-b-admin", None, None, 404)]
-    seen = {who: door.get("/v1/access", headers=keys.headers(who)).json()["access"] for who in ("a-admin", "admin")}
+    seen = {
+        who: door.get("/v1/access", headers=keys.headers(who)).json()["access"]
+        for who in ("a-admin", "admin")
+    }
     assert [len(one) for one in seen.values()] == [2, 4]
     assert len(door.get("/v1/access?project=a", headers=every).json()["access"]) == 2
     refused = door.get("/v1/access?project=a", headers=b)
@@ -275,7 +333,10 @@ def test_pages_are_whole_and_wrong_filters_are_named(
     world: World, keys: Keys, gateway: Gateway, door: TestClient
 ) -> None:
     every = keys.headers("admin")
-    rows = [AccessRow(world.clock(), f"c{n % 2}", "*", f"op{n % 3}", None, 200, "done") for n in range(25)]
+    rows = [
+        AccessRow(world.clock(), f"c{n % 2}", "*", f"op{n % 3}", None, 200, "done")
+        for n in range(25)
+    ]
     world.store.access.record_access(rows)
     found, token = list[int](), dict[str, str]()
     while True:
@@ -299,7 +360,18 @@ def test_pages_are_whole_and_wrong_filters_are_named(
 
 def test_no_text_of_a_row_is_code(world: World, keys: Keys, door: TestClient) -> None:
     text = "<img src=x onerror=alert(1)>\u202e\U0001f577" + "y" * 150
-    row = AccessRow(world.clock(), text, "*", "stopRun", text, 200, "done", verb=text, kind="graph", subject=text)
+    row = AccessRow(
+        world.clock(),
+        text,
+        "*",
+        "stopRun",
+        text,
+        200,
+        "done",
+        verb=text,
+        kind="graph",
+        subject=text,
+    )
     world.store.access.record_access([row])
     shown = as_browser(door).get("/access", headers=keys.headers("admin"))
     assert shown.status_code == 200
@@ -313,5 +385,7 @@ def test_an_open_gateway_records_what_anybody_did(world: World, client: TestClie
     client.post("/v1/runs", json={"crawler": "plain"})
     client.__exit__(None, None, None)
     client.__enter__()
-    assert told(world, "caller", "caller_project", "project", "subject") == [(None, "*", "default", "1")]
+    assert told(world, "caller", "caller_project", "project", "subject") == [
+        (None, "*", "default", "1")
+    ]
     assert ">anybody<" in as_browser(client).get("/access").text

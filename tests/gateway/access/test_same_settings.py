@@ -15,7 +15,14 @@ from pydantic import SecretStr
 
 from crawler_lifecycle.gateway.app import create_app
 from crawler_lifecycle.gateway.parts import Gateway
-from crawler_lifecycle.settings import ALIKE, GatewaySettings, PayloadSettings, PoolSettings, Settings, fingerprints
+from crawler_lifecycle.settings import (
+    ALIKE,
+    GatewaySettings,
+    PayloadSettings,
+    PoolSettings,
+    Settings,
+    fingerprints,
+)
 from crawler_lifecycle.store.notes import COUNTS_S, EVERY_S, SETTINGS, SameSettings
 from tests.gateway.gateway_world import World
 from tests.gateway.keys import Keys
@@ -48,7 +55,9 @@ def told(door: TestClient, gateway: Gateway, keys: Keys) -> str:
     assert door.portal is not None
     door.portal.call(gateway.same_settings.compare)
     answer = door.get("/readyz", headers=keys.headers("read"))
-    assert (answer.status_code, answer.json()["ready"]) == (200, True), "no gateway is better than another one"
+    assert (answer.status_code, answer.json()["ready"]) == (200, True), (
+        "no gateway is better than another one"
+    )
     return str(answer.json()["checks"]["settings"])
 
 
@@ -77,8 +86,16 @@ def test_processes_that_ended_and_builds_without_notes_are_not_compared(
     world: World, door: TestClient, gateway: Gateway, keys: Keys
 ) -> None:
     note(world, "worker gone/7", of(quotas={"project:a": {"live_tasks": 7}}))
-    note(world, "worker newer/7", {**of(pools={"shop": {"max": 3}}), "LIFECYCLE_OF_A_LATER_BUILD": "0"})
-    note(world, "worker older/7", {"LIFECYCLE_POOLS": of(pools={"shop": {"max": 3}})["LIFECYCLE_POOLS"]})
+    note(
+        world,
+        "worker newer/7",
+        {**of(pools={"shop": {"max": 3}}), "LIFECYCLE_OF_A_LATER_BUILD": "0"},
+    )
+    note(
+        world,
+        "worker older/7",
+        {"LIFECYCLE_POOLS": of(pools={"shop": {"max": 3}})["LIFECYCLE_POOLS"]},
+    )
     assert "LIFECYCLE_QUOTAS of worker gone/7" in told(door, gateway, keys)
     world.clock.forward(COUNTS_S)
     assert told(door, gateway, keys) == "ok"
@@ -93,7 +110,9 @@ def test_each_gateway_leaves_its_own(world: World, door: TestClient, gateway: Ga
     assert json.loads(found["note"]) == gateway.marks
 
 
-def test_a_gateway_that_compares_nothing_says_nothing_of_it(world: World, client: TestClient) -> None:
+def test_a_gateway_that_compares_nothing_says_nothing_of_it(
+    world: World, client: TestClient
+) -> None:
     assert "settings" not in client.get("/readyz").json()["checks"]
 
 
@@ -113,7 +132,9 @@ def test_a_fingerprint_shows_a_difference_and_no_value() -> None:
         ),
     )
     one, two = fingerprints(plain, "gateway.login_key"), fingerprints(other, "gateway.login_key")
-    assert set(one) == {f"LIFECYCLE_{path.upper().replace('.', '__')}" for path in (*ALIKE, "gateway.login_key")}
+    assert set(one) == {
+        f"LIFECYCLE_{path.upper().replace('.', '__')}" for path in (*ALIKE, "gateway.login_key")
+    }
     assert not set(one.values()) & set(two.values())
     assert all(len(mark) == 8 for mark in two.values())
     assert two == fingerprints(other.model_copy(deep=True), "gateway.login_key")

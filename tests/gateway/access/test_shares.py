@@ -32,8 +32,15 @@ from tests.gateway.served import served, until
 LEVELS = ("login", "token", "project")
 
 
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 3), st.integers(1, 3)), max_size=60))
-def test_no_owner_holds_more_than_its_share_and_all_comes_back(asked: list[tuple[int, int, int, int]]) -> None:
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 3), st.integers(1, 3)),
+        max_size=60,
+    )
+)
+def test_no_owner_holds_more_than_its_share_and_all_comes_back(
+    asked: list[tuple[int, int, int, int]],
+) -> None:
     counted = Shares()
     taken: list[tuple[dict[Any, int], int]] = []
     for login, token, project, amount in asked:
@@ -94,7 +101,9 @@ async def test_a_project_waits_behind_no_more_than_the_shares_of_others() -> Non
         assert begun == ["a0", "a1", "b1"], "a may hold two places of three"
         await until(lambda: places._all.statistics().tasks_waiting == 2)
         gate.set()
-    assert begun.index("c1") <= 4, "behind its own share and those of a and b, not behind the 38 others of a"
+    assert begun.index("c1") <= 4, (
+        "behind its own share and those of a and b, not behind the 38 others of a"
+    )
     assert len(begun) == 43
     assert not _held(places)
     assert not places._own
@@ -135,7 +144,9 @@ def _request(gone: asyncio.Event) -> Request:
     return Request({"type": "http", "headers": []}, receive)
 
 
-async def test_who_leaves_ends_its_work_and_who_waits_too_long_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_leaves_ends_its_work_and_who_waits_too_long_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(module, "ASK_S", 0.01)
     monkeypatch.setattr(module, "WAIT_S", 0.05)
     gate, places, gone = Gate(), Places(1, 1), asyncio.Event()
@@ -151,7 +162,7 @@ async def test_who_leaves_ends_its_work_and_who_waits_too_long_is_told(monkeypat
     assert await places.run(None, str, 5) == "5"
 
 
-# --- through the door -------------------------------------------------------------------------------------------------
+# --- through the door -----------------------------------------------------------------------------
 
 
 class SlowFiles(LocalFiles):
@@ -169,7 +180,9 @@ class SlowFiles(LocalFiles):
 
 @asynccontextmanager
 async def _two_projects(world: World, folder: Path) -> AsyncIterator[tuple[Any, dict[str, str]]]:
-    """A gateway behind a server, and the addresses of a run of project a with an endless feed, and one of b."""
+    """A gateway behind a server, and the addresses of a run of project a with an endless feed, and
+    one of b.
+    """
     keys = Keys(folder, "a", "b")
     addresses = {}
     for project, name in (("a", "items.jsonl"), ("b", "items.jl")):
@@ -184,7 +197,9 @@ async def _two_projects(world: World, folder: Path) -> AsyncIterator[tuple[Any, 
     async with served(app) as server, httpx.AsyncClient(base_url=server.url, timeout=120) as client:
 
         async def ask(project: str, more: str) -> httpx.Response:
-            return await client.get(f"{addresses[project]}{more}", headers=keys.headers(f"{project}-read"))
+            return await client.get(
+                f"{addresses[project]}{more}", headers=keys.headers(f"{project}-read")
+            )
 
         yield ask, addresses
 
@@ -193,14 +208,18 @@ async def _two_projects(world: World, folder: Path) -> AsyncIterator[tuple[Any, 
 async def test_a_hostile_feed_delays_no_other_project_and_ends_with_its_client(
     world: World, tmp_path: Path, what: str
 ) -> None:
-    """Two readings of one project once took all places for tables, and went on after their client had left."""
+    """Two readings of one project once took all places for tables, and went on after their client
+    had left.
+    """
     async with _two_projects(world, tmp_path) as (ask, _):
         readers = [asyncio.create_task(ask("a", what)) for _ in range(2 * TABLES[0])]
         await until(lambda: SlowFiles.reads > 3)
         for more in ("", "/stats", "/feed"):
             answer = await ask("b", more)
             assert answer.status_code == 200
-            assert not [task for task in readers if task.done()], "the readers of a still hold what they may"
+            assert not [task for task in readers if task.done()], (
+                "the readers of a still hold what they may"
+            )
         for reader in readers:
             reader.cancel()
         await asyncio.wait(readers)

@@ -35,7 +35,13 @@ def test_another_key_opens_nothing(run: RunRef, key: bytes, other: bytes) -> Non
 def test_a_changed_token_opens_nothing(run: RunRef, noise: str, data: st.DataObject) -> None:
     token = sign(KEY, run)
     at = data.draw(st.integers(0, len(token) - 1))
-    for changed in (noise, token[:at] + token[at + 1 :], token[:at] + noise + token[at:], token.upper(), token + "\n"):
+    for changed in (
+        noise,
+        token[:at] + token[at + 1 :],
+        token[:at] + noise + token[at:],
+        token.upper(),
+        token + "\n",
+    ):
         if changed != token:
             assert verify(KEY, changed) is None
 
@@ -44,7 +50,9 @@ def test_a_token_of_one_run_does_not_fit_another() -> None:
     mac = sign(KEY, SEVEN).rpartition(".")[2]
     for number in ("8", "07", "+7", "7 ", "٧", "-7", "7.0", str(2**63)):
         assert verify(KEY, f"task.{number}-{SEVEN.uid}.{mac}") is None
-    assert verify(KEY, f"task.7-{'f' * 32}.{mac}") is None, "not one that has the number after a restore, either"
+    assert verify(KEY, f"task.7-{'f' * 32}.{mac}") is None, (
+        "not one that has the number after a restore, either"
+    )
     assert verify(KEY, f"task.7.{mac}") is None
 
 
@@ -54,7 +62,9 @@ def test_a_plain_signature_with_the_same_key_is_no_token() -> None:
     assert verify(KEY, f"task.{SEVEN}.{mac[:43]}") is None
 
 
-@pytest.mark.parametrize("run", [run_ref(0), run_ref(-1), run_ref(2**63), RunRef(7, ""), RunRef(7, "7")], ids=str)
+@pytest.mark.parametrize(
+    "run", [run_ref(0), run_ref(-1), run_ref(2**63), RunRef(7, ""), RunRef(7, "7")], ids=str
+)
 def test_only_runs_that_can_be_are_signed(run: RunRef) -> None:
     with pytest.raises(ValueError, match="run: "):
         sign(KEY, run)
@@ -71,14 +81,20 @@ NUMBERS = st.integers(min_value=1, max_value=2**31 - 1)
 
 
 @given(RUNS, st.integers(0, 2**31 - 1), NUMBERS)
-def test_a_token_for_files_names_its_task_and_is_no_token_of_the_run(run: RunRef, index: int, attempt: int) -> None:
+def test_a_token_for_files_names_its_task_and_is_no_token_of_the_run(
+    run: RunRef, index: int, attempt: int
+) -> None:
     token = sign_files(KEY, run, index, attempt)
     assert verify_files(KEY, token) == (run, index, attempt)
     assert verify(KEY, token) is None
     assert verify_files(KEY, sign(KEY, run)) is None
     mac = token.rpartition(".")[2]
     later = RunRef(run.run_id, "f" * 32)
-    for other in (f"{run}.{index + 1}.{attempt}", f"{run}.{index}.{attempt + 1}", f"{later}.{index}.{attempt}"):
+    for other in (
+        f"{run}.{index + 1}.{attempt}",
+        f"{run}.{index}.{attempt + 1}",
+        f"{later}.{index}.{attempt}",
+    ):
         assert verify_files(KEY, f"files.{other}.{mac}") is None
     assert verify(KEY, f"task.{run}.{mac}") is None
 
@@ -88,6 +104,12 @@ def test_numbers_cannot_be_moved_over_the_dots() -> None:
     mac = sign_files(KEY, one, 23, 4).rpartition(".")[2]
     for other in ("2.34", "23.04", "023.4", "23.4 "):
         assert verify_files(KEY, f"files.{one}.{other}.{mac}") is None
-    for run, index, attempt in ((run_ref(0), 0, 1), (one, -1, 1), (one, 0, 0), (run_ref(2**63), 0, 1), (one, 2**31, 1)):
+    for run, index, attempt in (
+        (run_ref(0), 0, 1),
+        (one, -1, 1),
+        (one, 0, 0),
+        (run_ref(2**63), 0, 1),
+        (one, 2**31, 1),
+    ):
         with pytest.raises(ValueError, match="no task can have"):
             sign_files(KEY, run, index, attempt)

@@ -13,16 +13,28 @@ from schemathesis.engine import events, from_schema
 
 from crawler_lifecycle.gateway.api.openapi import ITEM_SCHEMA
 
-#: Every check of schemathesis but two. A crawler that nobody knows, a run that does not exist and a token of no list
-#: all fit their schemas, so that refusing data which fits (``positive_data_acceptance``) is right here; and nobody has
-#: objects of their own (``object_level_authorization``).
+#: Every check of schemathesis but two. A crawler that nobody knows, a run that does not exist and a
+#: token of no list all fit their schemas, so that refusing data which fits
+#: (``positive_data_acceptance``) is right here; and nobody has objects of their own
+#: (``object_level_authorization``).
 CHECKS = (
-    *("not_a_server_error", "status_code_conformance", "content_type_conformance", "response_schema_conformance"),
-    *("response_headers_conformance", "negative_data_rejection", "missing_required_header", "unsupported_method"),
+    *(
+        "not_a_server_error",
+        "status_code_conformance",
+        "content_type_conformance",
+        "response_schema_conformance",
+    ),
+    *(
+        "response_headers_conformance",
+        "negative_data_rejection",
+        "missing_required_header",
+        "unsupported_method",
+    ),
     *("ignored_auth", "allow_header_conformance", "use_after_free", "ensure_resource_availability"),
 )
 
-#: How data that does not fit may be refused: too many items may also be too many bytes, before anybody counts them.
+#: How data that does not fit may be refused: too many items may also be too many bytes, before
+#: anybody counts them.
 REFUSED = ("400", "401", "404", "405", "406", "409", "413", "414", "415", "422", "503")
 #: Characters of a request that is shown.
 SHOWN_MAX = 2000
@@ -38,11 +50,14 @@ class Findings:
     stopped: str | None = None
 
 
-def fuzz(app: Any, document: Any, token: str, *phases: str, max_examples: int | None = None) -> Findings:
+def fuzz(
+    app: Any, document: Any, token: str, *phases: str, max_examples: int | None = None
+) -> Findings:
     """Send requests of every kind to every operation; what was wrong with the answers.
 
-    The phases ``examples`` and ``coverage`` have their ends; ``fuzzing`` and ``stateful`` send ``max_examples`` to each
-    operation. That is no time, so that a fast machine sends what a slow one does.
+    The phases ``examples`` and ``coverage`` have their ends; ``fuzzing`` and ``stateful`` send
+    ``max_examples`` to each operation. That is no time, so that a fast machine sends what a slow
+    one does.
     """
     config = SchemathesisConfig.from_dict(
         {
@@ -99,6 +114,8 @@ def _note(event: Any, found: Findings) -> None:
                         f"{event.recorder.label}: {failure.title}: {failure.message}\n{sample[:SHOWN_MAX]}"
                     )
     elif isinstance(event, events.NonFatalError | events.FatalError):
-        found.failures.append(str(getattr(event, "info", None) or getattr(event, "exception", event)))
+        found.failures.append(
+            str(getattr(event, "info", None) or getattr(event, "exception", event))
+        )
     elif isinstance(event, events.EngineFinished):
         found.stopped = str(event.stop_reason)

@@ -1,4 +1,7 @@
-"""Bodies that are valid and absurd: counts, depths and sizes. Each costs little, whatever it is answered."""
+"""Bodies that are valid and absurd: counts, depths and sizes.
+
+Each costs little, whatever it is answered.
+"""
 
 from __future__ import annotations
 
@@ -35,13 +38,16 @@ from tests.support.examples import examples
 
 DOCS = Path(__file__).parents[3] / "docs"
 JSON = {"Content-Type": "application/json"}
-#: What a body may cost: how many times the seconds of processor in which 2 MiB of short values are parsed, and MiB.
+#: What a body may cost: how many times the seconds of processor in which 2 MiB of short values are
+#: parsed, and MiB.
 TIMES_MAX, MIB_MAX = 12.0, 160
 
 
 @pytest.fixture(scope="module")
 def parsing_s() -> float:
-    """Seconds of processor to parse 2 MiB of ``[1,1,1,…]``: what a body of this size costs at least."""
+    """Seconds of processor to parse 2 MiB of ``[1,1,1,…]``: what a body of this size costs at
+    least.
+    """
     raw, taken = filled("[", "1", "]"), list[float]()
     for _ in range(5):
         began = time.process_time()
@@ -79,13 +85,18 @@ def test_an_absurd_body_costs_little(client: TestClient, parsing_s: float, name:
     assert more < MIB_MAX, f"{more:.0f} MiB"
 
 
-def test_what_is_counted_is_refused_before_it_is_parsed(client: TestClient, parsing_s: float) -> None:
+def test_what_is_counted_is_refused_before_it_is_parsed(
+    client: TestClient, parsing_s: float
+) -> None:
     method, path, raw = ATTACKS["a million steps"]
     began = time.process_time()
     answer = client.request(method, path, content=raw, headers=JSON)
     spent = time.process_time() - began
     assert answer.json()["errors"] == [
-        {"field": "body", "message": f"{values_in(raw)} values are too many; send at most {VALUES_MAX} at once"}
+        {
+            "field": "body",
+            "message": f"{values_in(raw)} values are too many; send at most {VALUES_MAX} at once",
+        }
     ]
     assert spent < 2 * parsing_s, f"{spent:.3f} s, parsing {parsing_s:.3f} s"
 
@@ -94,12 +105,23 @@ def test_large_bodies_that_make_sense_are_taken(world: World, client: TestClient
     tasks = [{"args": {"page": str(n), "site": "http://127.0.0.1"}} for n in range(TASKS_MAX)]
     answer = client.post("/v1/runs", json={"crawler": "plain", "tasks": tasks})
     assert answer.status_code == 202, answer.text[:500]
-    assert len(world.store.tasks.list_tasks(answer.json()["run_id"], limit=TASKS_MAX + 1)) == TASKS_MAX
-    job = {"call": "shop.steps:work", "args": {"numbers": list(range(10_000)), "text": "a, b, [c], " * 20_000}}
-    steps = [{"path": f"s{n}", "kind": "function", "job": job if n == 0 else {"call": "a.b:c"}} for n in range(500)]
+    assert (
+        len(world.store.tasks.list_tasks(answer.json()["run_id"], limit=TASKS_MAX + 1)) == TASKS_MAX
+    )
+    job = {
+        "call": "shop.steps:work",
+        "args": {"numbers": list(range(10_000)), "text": "a, b, [c], " * 20_000},
+    }
+    steps = [
+        {"path": f"s{n}", "kind": "function", "job": job if n == 0 else {"call": "a.b:c"}}
+        for n in range(500)
+    ]
     assert client.post("/v1/graphs", json={"id": "g", "steps": steps}).status_code == 202
     assert client.post("/v1/managers", json={"crawler": "plain", "flow_id": "f"}).status_code == 202
-    jobs = [{"spider_args": {"page": str(n), "site": f"http://127.0.0.1/{'x' * 400}"}} for n in range(500)]
+    jobs = [
+        {"spider_args": {"page": str(n), "site": f"http://127.0.0.1/{'x' * 400}"}}
+        for n in range(500)
+    ]
     assert client.post("/v1/managers/1/jobs", json={"jobs": jobs}).status_code == 202
 
 
@@ -111,7 +133,7 @@ def test_values_are_counted_as_they_are() -> None:
     assert values_in(b"") == 1
 
 
-# --- forms ------------------------------------------------------------------------------------------------------------
+# --- forms ----------------------------------------------------------------------------------------
 
 FORM = {"Content-Type": "application/x-www-form-urlencoded", "Origin": BASE}
 
@@ -127,7 +149,7 @@ def test_an_absurd_form_costs_little(client: TestClient, parsing_s: float, name:
     assert spent < TIMES_MAX * parsing_s, f"{spent:.3f} s, parsing {parsing_s:.3f} s"
 
 
-# --- heads ------------------------------------------------------------------------------------------------------------
+# --- heads ----------------------------------------------------------------------------------------
 
 HEADS: dict[str, tuple[str, dict[str, str]]] = {
     "unknown parameters": ("/v1/runs?" + "&".join(f"a{n}" for n in range(1400)), {}),
@@ -157,7 +179,7 @@ def test_an_absurd_head_costs_little(client: TestClient, name: str) -> None:
     assert min(spent(*HEADS[name]) for _ in range(5)) < 8 * plain
 
 
-# --- what waits for whom ----------------------------------------------------------------------------------------------
+# --- what waits for whom --------------------------------------------------------------------------
 
 
 async def test_large_bodies_are_read_beside_the_loop_and_in_turns_of_their_projects() -> None:
@@ -187,9 +209,14 @@ async def test_large_bodies_are_read_beside_the_loop_and_in_turns_of_their_proje
 
 async def test_another_caller_is_answered_while_absurd_bodies_are_read(world: World) -> None:
     """Counted, not timed: while each large body is read, the loop answers others."""
-    async with served(world.app) as server, httpx.AsyncClient(base_url=server.url, timeout=120) as http:
+    async with (
+        served(world.app) as server,
+        httpx.AsyncClient(base_url=server.url, timeout=120) as http,
+    ):
         reading = [
-            asyncio.create_task(http.post("/v1/runs", content=ATTACKS["130,000 arguments"][2], headers=JSON))
+            asyncio.create_task(
+                http.post("/v1/runs", content=ATTACKS["130,000 arguments"][2], headers=JSON)
+            )
             for _ in range(10)
         ]
         answered = 0
@@ -200,22 +227,46 @@ async def test_another_caller_is_answered_while_absurd_bodies_are_read(world: Wo
     assert answered >= 10, answered
 
 
-# --- names that do not exist ------------------------------------------------------------------------------------------
+# --- names that do not exist ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("method", "path", "body", "field", "meant"),
     [
         ("POST", "/v1/runs", {"crawlr": "plain"}, "crawlr", "crawler"),
-        ("POST", "/v1/runs", {"crawler": "plain", "limits": {"runTimeoutS": 1}}, "limits.runTimeoutS", "run_timeout_s"),
+        (
+            "POST",
+            "/v1/runs",
+            {"crawler": "plain", "limits": {"runTimeoutS": 1}},
+            "limits.runTimeoutS",
+            "run_timeout_s",
+        ),
         ("POST", "/v1/runs", {"crawler": "plain", "tasks": [{"arg": {}}]}, "tasks[0].arg", "args"),
         ("POST", "/v1/runs/1/stop", {"requestedBy": "me"}, "requestedBy", "requested_by"),
         ("POST", "/v1/runs/1/resume", {"re_run": True}, "re_run", "rerun"),
         ("POST", "/v1/graphs", {"step": []}, "step", "steps"),
-        ("POST", "/v1/graphs", {"steps": [], "options": {"failFast": True}}, "options.failFast", "fail_fast"),
+        (
+            "POST",
+            "/v1/graphs",
+            {"steps": [], "options": {"failFast": True}},
+            "options.failFast",
+            "fail_fast",
+        ),
         ("POST", "/v1/managers", {"crawler": "plain", "flowID": "f"}, "flowID", "flow_id"),
-        ("POST", "/v1/managers/1/jobs", {"jobs": [{"spider-args": {}}]}, "jobs[0].spider-args", "spider_args"),
-        ("PUT", "/v1/schedules/s", {"run": {"crawler": "plain", "pol": "x"}, "cron": "1 * * * *"}, "run.pol", "pool"),
+        (
+            "POST",
+            "/v1/managers/1/jobs",
+            {"jobs": [{"spider-args": {}}]},
+            "jobs[0].spider-args",
+            "spider_args",
+        ),
+        (
+            "PUT",
+            "/v1/schedules/s",
+            {"run": {"crawler": "plain", "pol": "x"}, "cron": "1 * * * *"},
+            "run.pol",
+            "pool",
+        ),
         ("PUT", "/v1/webhooks/w", {"ur": "https://a"}, "ur", "url"),
     ],
 )
@@ -247,7 +298,9 @@ def test_what_is_like_nothing_gets_the_names_that_there_are() -> None:
 
 @pytest.mark.parametrize("name", ["run_id", "RunID", "runId", "run-id", "RUN_ID"])
 @pytest.mark.parametrize("value", [31, "31", 31.0])
-def test_a_start_with_the_number_of_a_run_names_its_resume(client: TestClient, name: str, value: object) -> None:
+def test_a_start_with_the_number_of_a_run_names_its_resume(
+    client: TestClient, name: str, value: object
+) -> None:
     answer = client.post("/v1/runs", json={"crawler": "plain", name: value})
     assert answer.status_code == 422
     if name in ("run_id", "RunID"):
@@ -257,17 +310,20 @@ def test_a_start_with_the_number_of_a_run_names_its_resume(client: TestClient, n
     assert client.post("/v1/runs", json={"crawler": "plain", "run_id": None}).status_code == 202
 
 
-# --- bounds -----------------------------------------------------------------------------------------------------------
+# --- bounds ---------------------------------------------------------------------------------------
 
 
 def _lists(schema: Any) -> Iterator[dict[str, Any]]:
-    for part in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+    for part in (
+        schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ()
+    ):
         if isinstance(part, dict) and part.get("type") == "list":
             yield part
         yield from _lists(part)
 
 
-#: Lists in ``retries``, which is a part of the domain and knows no pydantic. Errors are counted before they are built.
+#: Lists in ``retries``, which is a part of the domain and knows no pydantic. Errors are counted
+#: before they are built.
 RETRIED = ('{"type": "str"}', '{"type": "int"}')
 
 
@@ -295,7 +351,7 @@ def test_the_bounds_stand_in_the_docs() -> None:
     assert f"over {DEPTH_MAX} levels" in text
 
 
-# --- search -----------------------------------------------------------------------------------------------------------
+# --- search ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -310,14 +366,55 @@ PATHS = [
         ("POST", f"/v1/{path}")
         for path in ("runs", "graphs", "managers", "runs/1/stop", "runs/1/resume", "runs/1/tasks")
     ),
-    *(("POST", f"/v1/{path}") for path in ("managers/1/jobs", "managers/1/stop", "graphs/g/append", "graphs/g/cancel")),
+    *(
+        ("POST", f"/v1/{path}")
+        for path in ("managers/1/jobs", "managers/1/stop", "graphs/g/append", "graphs/g/cancel")
+    ),
     *(("PUT", f"/v1/{path}") for path in ("graphs/g/pages/0", "schedules/s", "webhooks/w")),
 ]
 FIELDS = [
-    *("crawler", "args", "settings", "tasks", "tags", "limits", "poll_minutes", "steps", "context", "options", "jobs"),
-    *("names", "reason", "run", "manager", "graph", "run_id", "request_id", "plan", "argv", "events", "url", "x"),
+    *(
+        "crawler",
+        "args",
+        "settings",
+        "tasks",
+        "tags",
+        "limits",
+        "poll_minutes",
+        "steps",
+        "context",
+        "options",
+        "jobs",
+    ),
+    *(
+        "names",
+        "reason",
+        "run",
+        "manager",
+        "graph",
+        "run_id",
+        "request_id",
+        "plan",
+        "argv",
+        "events",
+        "url",
+        "x",
+    ),
 ]
-SCALARS = ["1", '"1"', "true", "null", "-0.0", "1e308", '""', '"\\u00e9"', '"x,y"', "{}", "[]", "9" * 400]
+SCALARS = [
+    "1",
+    '"1"',
+    "true",
+    "null",
+    "-0.0",
+    "1e308",
+    '""',
+    '"\\u00e9"',
+    '"x,y"',
+    "{}",
+    "[]",
+    "9" * 400,
+]
 UNITS = [
     *SCALARS,
     '{"args":{"a":1}}',
@@ -329,7 +426,9 @@ UNITS = [
 
 @st.composite
 def absurd(draw: st.DrawFn) -> Absurd:
-    """A body of one to three fields, each repeated, named, nested or long up to what is received."""
+    """A body of one to three fields, each repeated, named, nested or long up to what is
+    received.
+    """
     method, path = draw(st.sampled_from(PATHS))
     most = ACCESS["startRun"].body_max if draw(st.booleans()) else BODY_MAX
     fields = draw(st.lists(st.sampled_from(FIELDS), min_size=1, max_size=3, unique=True))
@@ -347,7 +446,9 @@ def absurd(draw: st.DrawFn) -> Absurd:
                     "[" * min(count, 100_000) + "]" * min(count, 100_000),
                     '{"a":' * min(count, 20) + unit + "}" * min(count, 20),
                     '"' + "x" * max(0, size - 20) + '"',
-                    "[" + ",".join(["{" + f'"a":{unit},"args":{{"b":{unit}}}' + "}"] * (count // 2)) + "]",
+                    "["
+                    + ",".join(["{" + f'"a":{unit},"args":{{"b":{unit}}}' + "}"] * (count // 2))
+                    + "]",
                 ]
             )
         )
@@ -355,13 +456,18 @@ def absurd(draw: st.DrawFn) -> Absurd:
     return Absurd(method, path, ("{" + ",".join(parts) + "}").encode()[:most])
 
 
-@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=examples(40),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(body=absurd())
 def test_no_body_costs_much(client: TestClient, parsing_s: float, body: Absurd) -> None:
     gained, began = peak_mib(), time.process_time()
     answer = client.request(body.method, body.path, content=body.raw, headers=JSON)
     spent, more = time.process_time() - began, gained()
-    shown = f"{body.method} {body.path} {body.raw[:200]!r}: {answer.status_code} {answer.text[:300]}"
+    shown = (
+        f"{body.method} {body.path} {body.raw[:200]!r}: {answer.status_code} {answer.text[:300]}"
+    )
     assert answer.status_code < 500, shown
     assert spent < TIMES_MAX * parsing_s, f"{spent:.3f} s, parsing {parsing_s:.3f} s: {shown}"
     assert more < MIB_MAX, f"{more:.0f} MiB: {shown}"

@@ -6,13 +6,21 @@ from datetime import timedelta
 
 from fastapi.testclient import TestClient
 
-from crawler_lifecycle.domain.audits.audit import AuditFinding, AuditReport, FindingKind, ReportedFinding
+from crawler_lifecycle.domain.audits.audit import (
+    AuditFinding,
+    AuditReport,
+    FindingKind,
+    ReportedFinding,
+)
 from tests.gateway.gateway_world import World
 
 
 def report_of(world: World, audit_id: str = "audit-1") -> AuditReport:
     found = ReportedFinding(
-        FindingKind.ORPHAN, "task 0 of run 9 executes", 9, due_at=world.clock() + timedelta(minutes=5)
+        FindingKind.ORPHAN,
+        "task 0 of run 9 executes",
+        9,
+        due_at=world.clock() + timedelta(minutes=5),
     )
     return AuditReport(
         audit_id,
@@ -26,7 +34,9 @@ def report_of(world: World, audit_id: str = "audit-1") -> AuditReport:
     )
 
 
-def test_an_audit_that_ends_soon_is_answered_with_its_report(world: World, client: TestClient) -> None:
+def test_an_audit_that_ends_soon_is_answered_with_its_report(
+    world: World, client: TestClient
+) -> None:
     world.workflows.report = report_of(world)
     answer = client.post("/v1/audit", json={"repair": True})
     assert answer.status_code == 200

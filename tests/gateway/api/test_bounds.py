@@ -1,4 +1,6 @@
-"""Numbers that cannot be are refused at the gateway's and at Temporal's door, before anything is written."""
+"""Numbers that cannot be are refused at the gateway's and at Temporal's door, before anything is
+written.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,18 @@ def body_with(name: str, value: object) -> dict[str, Any]:
 
 #: Dates that are none of ours, at the edges of the calendar: some cannot even be told in UTC.
 EDGES = (
-    *("0001-01-01T00:00:00Z", "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59.999999-14:00", "9999-12-31T23:59:59Z"),
-    *("1969-12-31T23:59:59Z", "2101-01-01T00:00:00Z", "0000-01-01T00:00:00Z", "2026-01-01T00:00:00+24:00"),
+    *(
+        "0001-01-01T00:00:00Z",
+        "0001-01-01T00:00:00+14:00",
+        "9999-12-31T23:59:59.999999-14:00",
+        "9999-12-31T23:59:59Z",
+    ),
+    *(
+        "1969-12-31T23:59:59Z",
+        "2101-01-01T00:00:00Z",
+        "0000-01-01T00:00:00Z",
+        "2026-01-01T00:00:00+24:00",
+    ),
 )
 
 
@@ -48,7 +60,9 @@ def test_every_date_of_the_api_is_refused_at_the_edges_of_the_calendar(client: T
     assert {name for _, name in doors} == {"created_from", "created_until", "since", "until"}
     for value in EDGES:
         answers = [(name, client.get(path, params={name: value})) for path, name in doors]
-        answers.append(("due_at", client.post("/v1/runs", json={"crawler": "plain", "due_at": value})))
+        answers.append(
+            ("due_at", client.post("/v1/runs", json={"crawler": "plain", "due_at": value}))
+        )
         for name, answer in answers:
             assert answer.status_code == 422, (name, value, answer.text)
             [error] = answer.json()["errors"]
@@ -57,14 +71,18 @@ def test_every_date_of_the_api_is_refused_at_the_edges_of_the_calendar(client: T
             assert error["message"]
 
 
-def test_the_gateway_names_field_value_and_cure_and_writes_nothing(world: World, client: TestClient) -> None:
+def test_the_gateway_names_field_value_and_cure_and_writes_nothing(
+    world: World, client: TestClient
+) -> None:
     for name in [*FIELDS, "due_at"]:
         values: tuple[object, ...] = (
             ABSURD if name != "due_at" else (5, True, "2026-03-01T12:00:00", "9999-12-31T23:59:59Z")
         )
         for value in values:
             sent = json.dumps(body_with(name, value))
-            answer = client.post("/v1/runs", content=sent, headers={"content-type": "application/json"})
+            answer = client.post(
+                "/v1/runs", content=sent, headers={"content-type": "application/json"}
+            )
             if isinstance(value, float) and not math.isfinite(value):
                 assert (answer.status_code, answer.json()["code"]) == (400, "invalid_json"), name
                 continue
@@ -90,7 +108,12 @@ def test_a_start_through_temporal_is_refused_for_good() -> None:
 
 
 def test_so_are_added_tasks_and_an_export() -> None:
-    for odd in ({"tasks": [{"args": {"a": 1}}]}, {"tasks": 5}, {"tasks": [{}], "request_id": 7}, {"tasks": True}):
+    for odd in (
+        {"tasks": [{"args": {"a": 1}}]},
+        {"tasks": 5},
+        {"tasks": [{}], "request_id": 7},
+        {"tasks": True},
+    ):
         with pytest.raises(ApplicationError) as caught:
             read_update(AddTasks, odd)
         assert caught.value.type == "InvalidRequest"
@@ -101,7 +124,15 @@ def test_so_are_added_tasks_and_an_export() -> None:
 
 
 def test_an_id_that_no_run_has_is_refused_on_every_path(client: TestClient) -> None:
-    for run_id in ["99999999999999999999", str(ID_MAX + 1), "0", "-1", "1e3", "%F0%9F%95%B7", "1" * 5000]:
+    for run_id in [
+        "99999999999999999999",
+        str(ID_MAX + 1),
+        "0",
+        "-1",
+        "1e3",
+        "%F0%9F%95%B7",
+        "1" * 5000,
+    ]:
         for path in ("", "/tasks", "/timeline", "/corrections", "/stop", "/logs"):
             answer = client.get(f"/v1/runs/{run_id}{path}")
             assert answer.status_code in (404, 405, 414, 422), (path, answer.text)

@@ -1,4 +1,6 @@
-"""What the gateway says about the truth: what runs wait for, corrections by kind, and the ledger in one line."""
+"""What the gateway says about the truth: what runs wait for, corrections by kind, and the ledger in
+one line.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +31,12 @@ def claim(world: World, run_id: int) -> Fence:
 
 @pytest.fixture
 def fence(world: World) -> Fence:
-    """A run of three tasks, at most two at once, that executes and is to be looked at again in a minute."""
-    request = RunRequest(crawler="plain", tasks=[ChildTask({"page": str(n)}) for n in range(3)], max_parallel_tasks=2)
+    """A run of three tasks, at most two at once, that executes and is to be looked at again in a
+    minute.
+    """
+    request = RunRequest(
+        crawler="plain", tasks=[ChildTask({"page": str(n)}) for n in range(3)], max_parallel_tasks=2
+    )
     row, _ = world.store.initiation.reserve_run(request, "k")
     fence = claim(world, row.run_id)
     store, now = world.store, world.clock.now
@@ -47,7 +53,11 @@ def look(world: World, fence: Fence, phase: Phase) -> None:
     """A look that sees every task that was deployed in this phase."""
     store, now = world.store, world.clock.now
     state = store.looks.found_state(fence)
-    seen = [Observation(t.index, t.attempt, phase, now, uid=t.uid, changed_at=now) for t in state.tasks if t.uid]
+    seen = [
+        Observation(t.index, t.attempt, phase, now, uid=t.uid, changed_at=now)
+        for t in state.tasks
+        if t.uid
+    ]
     tasks = {task.index: task for task in state.tasks}
     changes = [(reconcile(tasks[o.index], o, state.stop, due_at=now), o) for o in seen]
     found = [TaskFinding(change, o) for change, o in changes if change is not None]
@@ -60,7 +70,9 @@ def shown(client: TestClient, fence: Fence) -> dict[str, Any]:
     return run
 
 
-def test_a_failed_look_moves_nothing_and_says_since_when(world: World, client: TestClient, fence: Fence) -> None:
+def test_a_failed_look_moves_nothing_and_says_since_when(
+    world: World, client: TestClient, fence: Fence
+) -> None:
     before = shown(client, fence)
     world.clock.forward(60)
     world.store.looks.record_look_error(fence, "503 from the API")
@@ -98,15 +110,26 @@ def test_places_and_stops_and_deliveries(world: World, client: TestClient, fence
     waiting = "1 task QUEUED: at most 2 at once (max_parallel_tasks)"
     assert shown(client, fence)["waiting"] == waiting
     assert client.get("/v1/runs").json()["runs"][0]["waiting"] == waiting
-    world.store.stops.record_stop(fence.run_id, StopIntent(world.clock.now, requested_by="ada"), "s1")
+    world.store.stops.record_stop(
+        fence.run_id, StopIntent(world.clock.now, requested_by="ada"), "s1"
+    )
     world.clock.forward(7)
-    assert shown(client, fence)["waiting"] == "stop requested by ada 7 s ago: no workflow has acted on it yet"
+    assert (
+        shown(client, fence)["waiting"]
+        == "stop requested by ada 7 s ago: no workflow has acted on it yet"
+    )
     world.store.stops.cancel_queued(fence, world.clock.now)
     world.store.stops.acted_on_stop(fence, world.clock.now)
-    assert shown(client, fence)["waiting"].endswith(": 2 tasks (index 0, 1) not yet proved to have ended")
+    assert shown(client, fence)["waiting"].endswith(
+        ": 2 tasks (index 0, 1) not yet proved to have ended"
+    )
     look(world, fence, Phase.GONE)
-    world.store.completion.end_run(fence, lambda groups, stop: Verdict(RunStatus.FAILED, "cancelled", "Stopped by ada"))
-    world.store.events.record_delivery(world.store.events.last_event(fence.run_id, "run.stopped").seq, "pusher", None)
+    world.store.completion.end_run(
+        fence, lambda groups, stop: Verdict(RunStatus.FAILED, "cancelled", "Stopped by ada")
+    )
+    world.store.events.record_delivery(
+        world.store.events.last_event(fence.run_id, "run.stopped").seq, "pusher", None
+    )
     seq = world.store.events.last_event(fence.run_id, "run.ended").seq
     world.store.events.record_delivery(seq, "bus", "refused")
     world.store.exports.record_export(fence, "failed", None, "the disk is full")
@@ -122,7 +145,10 @@ def test_a_run_without_a_workflow_says_so(world: World, client: TestClient) -> N
     row, _ = world.store.initiation.reserve_run(RunRequest(crawler="plain"), "k")
     world.clock.forward(90)
     run = client.get(f"/v1/runs/{row.run_id}").json()
-    assert run["waiting"] == "waiting for a worker for 1 min; crawlctl doctor says whether there is one"
+    assert (
+        run["waiting"]
+        == "waiting for a worker for 1 min; crawlctl doctor says whether there is one"
+    )
 
 
 def test_since_when_it_waits_survives_another_number(world: World, client: TestClient) -> None:
@@ -141,7 +167,9 @@ def test_since_when_it_waits_survives_another_number(world: World, client: TestC
 
 
 def wrong(world: World, fence: Fence, kind: CorrectionKind, truth: str) -> None:
-    world.store.corrections.record_corrections(fence.run_id, [Correction(kind, "PROCESSING", truth)])
+    world.store.corrections.record_corrections(
+        fence.run_id, [Correction(kind, "PROCESSING", truth)]
+    )
 
 
 def test_the_ledger_in_one_line(world: World, client: TestClient, fence: Fence) -> None:
@@ -156,7 +184,10 @@ def test_the_ledger_in_one_line(world: World, client: TestClient, fence: Fence) 
     look(world, fence, Phase.EXECUTING)
     summary = client.get("/v1/corrections/summary").json()
     assert (summary["count"], list(summary["kinds"])) == (1, ["late"])
-    assert summary["text"] == f"wrong for at most 691242 s this week: 1 correction (late 1); {NOT_COUNTED}"
+    assert (
+        summary["text"]
+        == f"wrong for at most 691242 s this week: 1 correction (late 1); {NOT_COUNTED}"
+    )
     whole = client.get("/v1/corrections/summary", params={"since": "2026-11-20T00:00:00Z"}).json()
     assert whole["kinds"]["killed"] == {
         "count": 1, "worst_s": 41.25, "meaning": CorrectionKind.KILLED.meaning,
@@ -174,7 +205,14 @@ def test_overdue_looks_are_told_everywhere(
 ) -> None:
     monkeypatch.setattr("crawler_lifecycle.gateway.metrics.FRESH_S", 0.0)
     world.clock.forward(90)
-    nothing = {"count": 0, "since": None, "run_id": None, "verified_at": None, **NOT_LOST, "text": None}
+    nothing = {
+        "count": 0,
+        "since": None,
+        "run_id": None,
+        "verified_at": None,
+        **NOT_LOST,
+        "text": None,
+    }
     assert client.get("/v1/runs", params={"status": "FAILED"}).json()["overdue"] == nothing
     assert client.get("/v1/corrections/summary").json()["overdue"] == nothing
     world.clock.forward(134)
@@ -201,7 +239,9 @@ def test_lists_by_kind(world: World, client: TestClient, fence: Fence) -> None:
         first = client.get(path, params={"kind": "late", "page_size": 1}).json()
         assert [row["truth"] for row in first["corrections"]] == ["COMPLETED"]
         again = {"kind": "late", "page_size": 1, "page_token": first["next_page_token"]}
-        assert [row["truth"] for row in client.get(path, params=again).json()["corrections"]] == ["FAILED"]
+        assert [row["truth"] for row in client.get(path, params=again).json()["corrections"]] == [
+            "FAILED"
+        ]
         assert client.get(path, params={"kind": "repair"}).json()["corrections"] == []
         refused = client.get(path, params={"kind": "mistaken"})
         assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, "kind")
@@ -210,13 +250,20 @@ def test_lists_by_kind(world: World, client: TestClient, fence: Fence) -> None:
 def figures(client: TestClient, name: str) -> dict[str, float]:
     families = text_string_to_metric_families(client.get("/metrics").text)
     return {
-        sample.labels["kind"]: sample.value for family in families for sample in family.samples if sample.name == name
+        sample.labels["kind"]: sample.value
+        for family in families
+        for sample in family.samples
+        if sample.name == name
     }
 
 
-def test_figures_of_the_ledger(world: World, client: TestClient, fence: Fence, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_figures_of_the_ledger(
+    world: World, client: TestClient, fence: Fence, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("crawler_lifecycle.gateway.metrics.FRESH_S", 0.0)
-    assert figures(client, "lifecycle_week_corrections") == {kind.value: 0 for kind in CorrectionKind}
+    assert figures(client, "lifecycle_week_corrections") == {
+        kind.value: 0 for kind in CorrectionKind
+    }
     world.clock.forward(12)
     wrong(world, fence, CorrectionKind.VANISHED, "LOST")
     assert figures(client, "lifecycle_week_corrections")["vanished"] == 1
@@ -227,7 +274,9 @@ def test_figures_of_the_ledger(world: World, client: TestClient, fence: Fence, m
             raise StoreUnavailable("gone")
 
         down.setattr(world.store.corrections, "correction_summary", unavailable)
-        assert all(math.isnan(value) for value in figures(client, "lifecycle_week_corrections").values())
+        assert all(
+            math.isnan(value) for value in figures(client, "lifecycle_week_corrections").values()
+        )
     assert figures(client, "lifecycle_week_corrections")["vanished"] == 1
 
 
@@ -237,7 +286,9 @@ def test_not_every_scrape_asks_the_database(
     asked = []
     summary = world.store.corrections.correction_summary
     monkeypatch.setattr(
-        world.store.corrections, "correction_summary", lambda since: asked.append(since) or summary(since)
+        world.store.corrections,
+        "correction_summary",
+        lambda since: asked.append(since) or summary(since),
     )
     for _ in range(5):
         client.get("/metrics")

@@ -1,4 +1,6 @@
-"""304: whatever a client was told and is still true needs not be told again, and nothing else is kept from it."""
+"""304: whatever a client was told and is still true needs not be told again, and nothing else is
+kept from it.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ class Run:
     def look(self, *findings: TaskFinding) -> None:
         now = self.world.clock()
         seen = [finding.observation for finding in findings]
-        self.store.looks.record_look(self.fence, Look(now, 0.1, seen), findings, now + timedelta(seconds=60), "look")
+        self.store.looks.record_look(
+            self.fence, Look(now, 0.1, seen), findings, now + timedelta(seconds=60), "look"
+        )
 
     def look_error(self) -> None:
         self.store.looks.record_look_error(self.fence, "the cluster does not answer")
@@ -43,13 +47,17 @@ class Run:
         self.store.stops.acted_on_stop(self.fence, self.world.clock())
 
     def details(self) -> None:
-        """Counters of a task come without a change of status, and after the look that found them."""
+        """Counters of a task come without a change of status, and after the look that found
+        them.
+        """
         self.store.looks.save_details(self.fence, [Details(self.first, "log", Counters(5, 6, 7))])
         self.store.looks.apply_details(self.fence)
 
     def task_lost(self) -> None:
         now = self.world.clock()
-        change = Change(self.first, TaskStatus.PENDING, TaskStatus.LOST, now, "lost", "It vanished", "vanished")
+        change = Change(
+            self.first, TaskStatus.PENDING, TaskStatus.LOST, now, "lost", "It vanished", "vanished"
+        )
         self.look(TaskFinding(change, Observation(0, 1, Phase.GONE, now)))
         self.store.looks.apply_details(self.fence)
         self.store.looks.apply_findings(self.fence, "look")
@@ -63,7 +71,9 @@ class Run:
         self.store.events.record_delivery(event.seq, "bus", "refused")
 
     def exported(self) -> None:
-        self.store.exports.record_export(self.fence, "exported", ExportResult("file:///x.zip", 10, 1, "0" * 64), None)
+        self.store.exports.record_export(
+            self.fence, "exported", ExportResult("file:///x.zip", 10, 1, "0" * 64), None
+        )
 
     def becomes_stale(self) -> None:
         self.look()
@@ -79,7 +89,9 @@ def run(world: World, client: TestClient) -> Run:
 PATHS = ["", "/tasks", "/timeline", "/corrections"]
 
 
-@pytest.mark.parametrize("path", ["/v1/runs", "/v1/corrections", "/v1/crawlers", *[f"RUN{path}" for path in PATHS]])
+@pytest.mark.parametrize(
+    "path", ["/v1/runs", "/v1/corrections", "/v1/crawlers", *[f"RUN{path}" for path in PATHS]]
+)
 def test_what_did_not_change_is_not_sent_again(client: TestClient, run: Run, path: str) -> None:
     path = path.replace("RUN", f"/v1/runs/{run.run_id}")
     run.task_lost()
@@ -95,7 +107,8 @@ def test_what_did_not_change_is_not_sent_again(client: TestClient, run: Run, pat
         assert client.get(path, headers={"If-None-Match": known}).status_code == 200
 
 
-#: What may happen, and which answers it changes. All of them must change with everything that they tell.
+#: What may happen, and which answers it changes. All of them must change with everything that they
+#: tell.
 CHANGES: list[tuple[Callable[[Run], None], set[str]]] = [
     (Run.look, {""}),
     (Run.look_error, {""}),
@@ -109,7 +122,9 @@ CHANGES: list[tuple[Callable[[Run], None], set[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("happens", "changed"), CHANGES, ids=[happens.__name__ for happens, _ in CHANGES])
+@pytest.mark.parametrize(
+    ("happens", "changed"), CHANGES, ids=[happens.__name__ for happens, _ in CHANGES]
+)
 def test_changes_change_the_validator(
     client: TestClient, run: Run, happens: Callable[[Run], None], changed: set[str]
 ) -> None:
@@ -137,7 +152,11 @@ def test_a_stop_that_is_acted_on_is_news(client: TestClient, run: Run) -> None:
 
 def test_one_validator_is_not_good_for_another_answer(client: TestClient, run: Run) -> None:
     paths = [f"/v1/runs/{run.run_id}{path}" for path in PATHS]
-    paths += [f"/v1/runs/{run.run_id}/tasks?page_size=1", "/v1/runs", "/v1/runs?page_size=1&crawler=strict"]
+    paths += [
+        f"/v1/runs/{run.run_id}/tasks?page_size=1",
+        "/v1/runs",
+        "/v1/runs?page_size=1&crawler=strict",
+    ]
     tags = [client.get(path).headers["etag"] for path in paths]
     assert len(set(tags)) == len(tags)
 

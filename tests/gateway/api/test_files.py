@@ -50,7 +50,10 @@ def test_files_of_all_tasks_are_listed_and_read(world: World, tmp_path: Path) ->
         assert script.headers["content-type"] == "application/octet-stream"
         assert script.headers["content-disposition"] == "attachment; filename*=UTF-8''a%22b.html"
         assert script.headers["x-content-type-options"] == "nosniff"
-        assert client.get(f"/v1/runs/{run_id}/file", params={"path": "empty", "task": second}).content == b""
+        assert (
+            client.get(f"/v1/runs/{run_id}/file", params={"path": "empty", "task": second}).content
+            == b""
+        )
 
 
 def test_what_cannot_be_read_here_is_said(world: World, tmp_path: Path) -> None:
@@ -61,7 +64,10 @@ def test_what_cannot_be_read_here_is_said(world: World, tmp_path: Path) -> None:
         for path in ("items.jsonl", "../log", "\ud800x".encode("utf-8", "replace").decode()):
             answer = client.get(f"/v1/runs/{run_id}/file", params={"path": path, "task": first})
             assert (answer.status_code, answer.json()["code"]) == (404, "file_not_found")
-        assert client.get(f"/v1/runs/{run_id}/file", params={"path": "x", "task": 9999}).status_code == 404
+        assert (
+            client.get(f"/v1/runs/{run_id}/file", params={"path": "x", "task": 9999}).status_code
+            == 404
+        )
         assert client.get("/v1/runs/9999/files").json()["code"] == "run_not_found"
         home.rename(tmp_path / "away")
         assert client.get(f"/v1/runs/{run_id}/files").json()["readable"] is False
@@ -69,7 +75,10 @@ def test_what_cannot_be_read_here_is_said(world: World, tmp_path: Path) -> None:
         answer = client.get(f"/v1/runs/{run_id}/files").json()
         assert answer["readable"] is False
         assert "they are in its archive" in answer["note"]
-        assert client.get(f"/v1/runs/{run_id}/file", params={"path": "x"}).json()["code"] == "file_not_found"
+        assert (
+            client.get(f"/v1/runs/{run_id}/file", params={"path": "x"}).json()["code"]
+            == "file_not_found"
+        )
 
 
 FILES = {"items.jsonl": b'{"a": 1}\n' * 100_000, "a.png": b"\x89PNG"}
@@ -86,7 +95,9 @@ def _stored(
     for name, content in files.items():
         (folder / name).write_bytes(content)
     fence = Fence(run_id, 1, "chain", row.run_uid)
-    result = archive.store("x.zip", [FileSource("task-0", folder)], {"run_uid": row.run_uid}, lambda *_: None)
+    result = archive.store(
+        "x.zip", [FileSource("task-0", folder)], {"run_uid": row.run_uid}, lambda *_: None
+    )
     if data is not None:
         archive.stored[result.url] = data
         result = replace(result, bytes=len(data))
@@ -110,7 +121,11 @@ def test_files_of_pods_come_one_by_one_out_of_the_archive(world: World, tmp_path
         whole = client.get(f"/v1/runs/{run_id}/file", params={"name": "task-0/items.jsonl"})
         assert whole.content == b'{"a": 1}\n' * 100_000
         table = client.get(f"/v1/runs/{run_id}/items", params={"name": "task-0/items.jsonl"}).json()
-        assert (table["columns"], table["next"], len(table["rows"])) == ([{"name": "a", "filled": 200}], 200, 200)
+        assert (table["columns"], table["next"], len(table["rows"])) == (
+            [{"name": "a", "filled": 200}],
+            200,
+            200,
+        )
         for name in ("task-1/x", "manifest.json", "../x"):
             answer = client.get(f"/v1/runs/{run_id}/items", params={"name": name})
             assert (answer.status_code, answer.json()["code"]) == (404, "file_not_found")
@@ -122,7 +137,9 @@ def test_files_of_pods_come_one_by_one_out_of_the_archive(world: World, tmp_path
         world.new_app(archive=archive, live_files=LocalFiles(tmp_path))
     ) as client:  # as long as they are there
         (home / "0" / "1" / "files" / "items.jsonl").write_bytes(b'{"b": 2}\n{"b"')
-        assert [row["task_id"] for row in client.get(f"/v1/runs/{run_id}/files").json()["files"]] == [first]
+        assert [
+            row["task_id"] for row in client.get(f"/v1/runs/{run_id}/files").json()["files"]
+        ] == [first]
         table = client.get(f"/v1/runs/{run_id}/items", params={"name": "task-0/items.jsonl"}).json()
         assert (table["rows"], table["total"]) == ([["2"]], 1)
         assert "being written" in table["notes"][0]
@@ -150,7 +167,9 @@ def _lying(data: bytes, at: int, value: int) -> bytes:
 @pytest.mark.parametrize("data", [
     bytes, lambda: b"no zip", lambda: _zip(a=b"b")[:-30], lambda: _lying(_zip(a=b"b"), 12, 2**31), _far_directory,
 ], ids=range(5))  # fmt: skip
-def test_an_archive_that_is_none_is_said_to_be_none(world: World, data: Callable[[], bytes], tmp_path: Path) -> None:
+def test_an_archive_that_is_none_is_said_to_be_none(
+    world: World, data: Callable[[], bytes], tmp_path: Path
+) -> None:
     run_id, _, _ = _run(world, tmp_path)
     archive = FakeArchive()
     _stored(world, tmp_path, run_id, archive, data())
@@ -159,7 +178,9 @@ def test_an_archive_that_is_none_is_said_to_be_none(world: World, data: Callable
         assert (answer.status_code, answer.json()["code"]) == (503, "archive_unavailable")
 
 
-def test_a_member_of_nothing_but_zeros_costs_no_more_than_is_shown(world: World, tmp_path: Path) -> None:
+def test_a_member_of_nothing_but_zeros_costs_no_more_than_is_shown(
+    world: World, tmp_path: Path
+) -> None:
     run_id, _, _ = _run(world, tmp_path)
     archive = FakeArchive()
     _stored(world, tmp_path, run_id, archive, _zip(**{"task-0/bomb.jsonl": bytes(2**26)}))
@@ -169,7 +190,9 @@ def test_a_member_of_nothing_but_zeros_costs_no_more_than_is_shown(world: World,
     with world.client(world.new_app(archive=archive)) as client:
         tracemalloc.start()
         table = client.get(f"/v1/runs/{run_id}/items", params={"name": "task-0/bomb.jsonl"}).json()
-        assert table["notes"] == ["1 lines were no JSON (task-0/bomb.jsonl: line 1: Expecting value)"]
+        assert table["notes"] == [
+            "1 lines were no JSON (task-0/bomb.jsonl: line 1: Expecting value)"
+        ]
         assert tracemalloc.get_traced_memory()[1] < 64 * 2**20
         tracemalloc.stop()
     assert sum(asked) < 2**20

@@ -1,4 +1,6 @@
-"""Nothing that a fuzzer sends breaks the API, passes its door, or is answered otherwise than its document says."""
+"""Nothing that a fuzzer sends breaks the API, passes its door, or is answered otherwise than its
+document says.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,10 @@ from tests.gateway.gateway_world import World
 
 GRAPH = "nightly"
 STEPS = [
-    *({"path": path, "kind": "function", "job": {"call": "shop.steps:work"}} for path in ("a", "b")),
+    *(
+        {"path": path, "kind": "function", "job": {"call": "shop.steps:work"}}
+        for path in ("a", "b")
+    ),
     {"path": "all", "kind": "graph"},
     {"path": "all/walk", "kind": "crawl", "job": {"crawler": "plain"}},
     {"path": "then", "kind": "function", "job": {"call": "shop.steps:work"}, "deps": ["all"]},
@@ -36,7 +41,9 @@ class Served:
     """A gateway that asks for tokens, without quotas and without its background tasks."""
 
     def __init__(self, world: World, folder: Path) -> None:
-        world.scheduler.catalogue.crawlers = {crawler.name: crawler for crawler in YamlCatalogue(CRAWLERS).all()}
+        world.scheduler.catalogue.crawlers = {
+            crawler.name: crawler for crawler in YamlCatalogue(CRAWLERS).all()
+        }
         self.token, lines = new_token("fuzzer", "admin", "*")
         (folder / "tokens.toml").write_text(lines)
         callers = TokenFile(folder / "tokens.toml", clock=lambda: 0.0)
@@ -47,28 +54,45 @@ class Served:
         self.document = self._app.openapi()
         # A run with tasks and a log line, for everything that is asked about run 1.
         with world.client() as client:
-            assert client.post("/v1/runs", json={"crawler": "plain", "tasks": [{"args": {}}]}).json()["run_id"] == 1
+            assert (
+                client.post("/v1/runs", json={"crawler": "plain", "tasks": [{"args": {}}]}).json()[
+                    "run_id"
+                ]
+                == 1
+            )
         world.claim(1)
         world.deploy(1)
         # A manager with jobs, for everything that is asked about manager 1.
         with world.client() as client:
-            assert client.post("/v1/managers", json={"crawler": "plain", "flow_id": "f"}).json()["manager_id"] == 1
+            assert (
+                client.post("/v1/managers", json={"crawler": "plain", "flow_id": "f"}).json()[
+                    "manager_id"
+                ]
+                == 1
+            )
             assert client.post("/v1/managers/1/jobs", json={"jobs": [{}]}).status_code == 202
         # Users' code that a worker has.
         code = [("shop.steps", PLAN_MODULE), ("shops.managers", PLAN_MODULE)]
         code.append(("shops.managers:ShopsManager", PLAN_MANAGER))
-        world.store.plans.register_plans("worker", [PlanRow(plan, kind, "shops", "", "") for plan, kind in code])
-        # A graph with a result, a failure and steps that wait, for everything that is asked about a graph.
+        world.store.plans.register_plans(
+            "worker", [PlanRow(plan, kind, "shops", "", "") for plan, kind in code]
+        )
+        # A graph with a result, a failure and steps that wait, for everything that is asked about a
+        # graph.
         graph = {"id": GRAPH, "context": {"day": "monday"}, "steps": STEPS}
         with world.client() as client:
             assert client.post("/v1/graphs", json=graph).json()["id"] == GRAPH
         for path in self.document["paths"]:
-            for operation in self.document["paths"][path].values() if "/graphs/{id}" in path else ():
+            for operation in (
+                self.document["paths"][path].values() if "/graphs/{id}" in path else ()
+            ):
                 for named in operation["parameters"]:
                     if named["name"] == "id":
                         named["schema"] = {"type": "string", "enum": [GRAPH]}
         graphed = Graphed.claimed(cast(Any, world), 1, Owner(f"graph/{GRAPH}", "chain"))
-        work = [one for batch in graphed.advance().batches for one in graphed.work(batch.number)][:2]
+        work = [one for batch in graphed.advance().batches for one in graphed.work(batch.number)][
+            :2
+        ]
         graphed.begin(*work)
         data = b"".join(packed([encode({"pages": 3})]))
         failed = graphed.end(work[1], StepState.DISCARDED, reason="ValueError: no")
@@ -127,25 +151,40 @@ def _check(found: Findings, document: Any) -> None:
 
 
 def _once(document: Any) -> Any:
-    """The document with a target of schedules that is not tried field by field: it has a route of its own."""
-    body = document["paths"]["/v1/schedules/{name}"]["put"]["requestBody"]["content"]["application/json"]
+    """The document with a target of schedules that is not tried field by field: it has a route of
+    its own.
+    """
+    body = document["paths"]["/v1/schedules/{name}"]["put"]["requestBody"]["content"][
+        "application/json"
+    ]
     fields = body["schema"]["properties"]
-    fields |= {"run": {"enum": [{"crawler": "plain"}]}, "manager": {"type": "null"}, "graph": {"type": "null"}}
+    fields |= {
+        "run": {"enum": [{"crawler": "plain"}]},
+        "manager": {"type": "null"},
+        "graph": {"type": "null"},
+    }
     return document
 
 
 @pytest.fixture(autouse=True)
 def many_wrong_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Guesses are slowed down elsewhere: the fuzzer sends thousands and asks what each is answered."""
+    """Guesses are slowed down elsewhere: the fuzzer sends thousands and asks what each is
+    answered.
+    """
     monkeypatch.setattr(tries, "WRONG_MAX", 1e9)
 
 
 @pytest.mark.troubles
 @pytest.mark.timeout(900)
 def test_the_api_does_what_its_document_says(world: World, tmp_path: Path) -> None:
-    """Four thousand requests: every bound of every field, from both sides. What is random is below."""
+    """Four thousand requests: every bound of every field, from both sides.
+
+    What is random is below.
+    """
     served = Served(world, tmp_path)
-    _check(fuzz(served, _once(served.document), served.token, "examples", "coverage"), served.document)
+    _check(
+        fuzz(served, _once(served.document), served.token, "examples", "coverage"), served.document
+    )
 
 
 @pytest.mark.slow

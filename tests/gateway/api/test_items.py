@@ -1,4 +1,6 @@
-"""Items and parts of files over HTTP: all that was written, whatever is asked for and whatever happens meanwhile."""
+"""Items and parts of files over HTTP: all that was written, whatever is asked for and whatever
+happens meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -53,9 +55,20 @@ def test_a_part_of_a_file(file: tuple[TestClient, str], asked: str, first: int, 
 
 def test_what_is_no_part_of_a_file(file: tuple[TestClient, str]) -> None:
     client, address = file
-    for odd in ("bytes=-5", "bytes=9-5", "bytes=0-1,3-4", "items=0-1", "bytes=\u0661-", "bytes=" + "9" * 30 + "-"):
+    for odd in (
+        "bytes=-5",
+        "bytes=9-5",
+        "bytes=0-1,3-4",
+        "items=0-1",
+        "bytes=\u0661-",
+        "bytes=" + "9" * 30 + "-",
+    ):
         answer = client.get(address, headers={"Range": odd.encode()})
-        assert (answer.status_code, answer.content, answer.headers["accept-ranges"]) == (200, FILE, "bytes"), odd
+        assert (answer.status_code, answer.content, answer.headers["accept-ranges"]) == (
+            200,
+            FILE,
+            "bytes",
+        ), odd
     kept = client.get(address, headers={"Range": "bytes=5-", "If-Range": '"x"'})
     assert (kept.status_code, kept.content) == (200, FILE)
     behind = client.get(address, headers={"Range": f"bytes={len(FILE)}-"})
@@ -74,7 +87,9 @@ def test_an_archive_is_read_on_and_not_anew(world: World, tmp_path: Path) -> Non
         read, of_first = b"", 0
         while len(read) < len(FILE):
             headers = {"Range": f"bytes={len(read)}-{len(read) + 9_999}"}
-            read += client.get(f"/v1/runs/{run_id}/file?name=task-0/items.jsonl", headers=headers).content
+            read += client.get(
+                f"/v1/runs/{run_id}/file?name=task-0/items.jsonl", headers=headers
+            ).content
             of_first = of_first or len(asked)
         assert read == FILE
         assert len(asked) <= of_first + 1
@@ -104,7 +119,9 @@ def lines(*items: object) -> str:
 
 @pytest.fixture
 def left(world: World, tmp_path: Path) -> Any:
-    """A client, the address of the items of a run with two tasks, and the folders of their files."""
+    """A client, the address of the items of a run with two tasks, and the folders of their
+    files.
+    """
     run_id, tasks, home = _run(world, tmp_path)
     folders = [home / str(index) / "1" / "files" for index in range(2)]
     with world.client(world.new_app(live_files=LocalFiles(tmp_path))) as client:
@@ -113,13 +130,22 @@ def left(world: World, tmp_path: Path) -> Any:
 
 def test_all_feeds_of_a_run_are_one(left: Any) -> None:
     client, address, folders, tasks = left
-    (folders[0] / "items.jsonl").write_text(lines(*({"n": n, "kind": "Tee"} for n in range(1_500))) + "no\n")
+    (folders[0] / "items.jsonl").write_text(
+        lines(*({"n": n, "kind": "Tee"} for n in range(1_500))) + "no\n"
+    )
     (folders[0] / "log.json").write_text("{}")
     (folders[1] / "items.csv").write_text("n,kind\n-1,=1+1\n")
     page = client.get(address, params={"offset": 1_400, "limit": 1_000}).json()
-    assert (len(page["rows"]), page["offset"], page["next"], page["total"]) == (101, 1_400, None, 1_501)
+    assert (len(page["rows"]), page["offset"], page["next"], page["total"]) == (
+        101,
+        1_400,
+        None,
+        1_501,
+    )
     assert page["notes"] == [NO_LINE]
-    few = client.get(address, params={"contains": "tee", "field": "kind", "offset": 10, "limit": 2}).json()
+    few = client.get(
+        address, params={"contains": "tee", "field": "kind", "offset": 10, "limit": 2}
+    ).json()
     assert (few["rows"], few["next"], few["total"]) == ([["10", "Tee"], ["11", "Tee"]], 12, 1_500)
     assert client.get(address, params={"task": tasks[1]}).json()["total"] == 1
     assert client.get(address, params={"name": "task-0/log.json"}).json()["total"] == 1
@@ -127,14 +153,24 @@ def test_all_feeds_of_a_run_are_one(left: Any) -> None:
     assert feed.text == lines(*({"n": n} for n in range(1_500) if "99" in str(n)))
     assert feed.headers["content-type"] == "application/jsonl"
     csv = client.get(f"{address}/feed", params={"format": "csv", "offset": 1_500})
-    assert (csv.text, csv.headers["content-type"]) == ("n,kind\n-1,'=1+1\n", "text/csv; charset=utf-8")
+    assert (csv.text, csv.headers["content-type"]) == (
+        "n,kind\n-1,'=1+1\n",
+        "text/csv; charset=utf-8",
+    )
     stats = client.get(f"{address}/stats").json()
     assert (stats["items"], stats["notes"]) == (1_501, [NO_LINE])
     assert [(one["name"], one["filled"], one["longest"]) for one in stats["fields"]] == [
         ("n", 1501, 4),
         ("kind", 1501, 4),
     ]
-    for odd in ("?limit=1001", "?limit=0", "?offset=-1", "?name=a&task=1", "/feed?format=xml", "/stats?limit=1"):
+    for odd in (
+        "?limit=1001",
+        "?limit=0",
+        "?offset=-1",
+        "?name=a&task=1",
+        "/feed?format=xml",
+        "/stats?limit=1",
+    ):
         assert client.get(address + odd).status_code == 422, odd
 
 
@@ -175,7 +211,10 @@ def test_reading_ends_in_time(left: Any, monkeypatch: pytest.MonkeyPatch) -> Non
     client, address, folders, _ = left
     (folders[0] / "items.jsonl").write_text(lines({"n": 1}) * 100_000)
     monkeypatch.setattr(places, "WORK_S", 0.0)
-    assert "reading ended after 0 s" in client.get(address, params={"contains": "x"}).json()["notes"][0]
+    assert (
+        "reading ended after 0 s"
+        in client.get(address, params={"contains": "x"}).json()["notes"][0]
+    )
     assert "reading ended" in client.get(f"{address}/stats").json()["notes"][0]
     for format in ("jsonl", "csv"):
         answer = client.get(f"{address}/feed", params={"format": format})

@@ -1,4 +1,6 @@
-"""``GET /v1/runs/{id}?wait=``: it answers when there is something to tell, and costs no more than a stream."""
+"""``GET /v1/runs/{id}?wait=``: it answers when there is something to tell, and costs no more than a
+stream.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +27,18 @@ pytestmark = pytest.mark.usefixtures("only_by_news")
 
 @pytest.fixture
 def only_by_news(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody reads the run again without having been told: then every answer below came by the news."""
+    """Nobody reads the run again without having been told: then every answer below came by the
+    news.
+    """
     monkeypatch.setattr(long_poll, "REREAD_S", 10_000.0)
 
 
 def _run(world: World, name: str) -> int:
     """A run whose end is one change: none of its tasks is left to be refused before it."""
     asked = RunRequest(crawler="plain")
-    run_id = world.store.initiation.create_run(asked, name, Owner(f"w/{name}", f"chain-{name}")).run_id
+    run_id = world.store.initiation.create_run(
+        asked, name, Owner(f"w/{name}", f"chain-{name}")
+    ).run_id
     world.store.deployment.refuse_queued(world.fence(run_id), "no such image")
     return run_id
 
@@ -47,7 +53,10 @@ def run_id(world: World) -> int:
 
 
 async def test_it_answers_when_the_run_changes(world: World, run_id: int) -> None:
-    async with served(world.app) as server, httpx.AsyncClient(base_url=server.url, timeout=90) as http:
+    async with (
+        served(world.app) as server,
+        httpx.AsyncClient(base_url=server.url, timeout=90) as http,
+    ):
         tag = (await http.get(f"/v1/runs/{run_id}")).headers["ETag"]
         for headers in ({}, {"If-None-Match": tag}):
             asked = asyncio.create_task(http.get(f"/v1/runs/{run_id}?wait=60", headers=headers))
@@ -89,13 +98,19 @@ async def test_a_change_before_the_wait_is_told_at_once(
         return row
 
     monkeypatch.setattr(world.store.runs, "get_run", and_then_it_ends)
-    async with served(world.app) as server, httpx.AsyncClient(base_url=server.url, timeout=90) as http:
+    async with (
+        served(world.app) as server,
+        httpx.AsyncClient(base_url=server.url, timeout=90) as http,
+    ):
         assert (await http.get(f"/v1/runs/{run_id}?wait=60")).json()["status"] == "FAILED"
 
 
 async def test_changes_of_other_runs_wake_nobody_up(world: World, run_id: int) -> None:
     other = _run(world, "other")
-    async with served(world.app) as server, httpx.AsyncClient(base_url=server.url, timeout=90) as http:
+    async with (
+        served(world.app) as server,
+        httpx.AsyncClient(base_url=server.url, timeout=90) as http,
+    ):
         asked = asyncio.create_task(http.get(f"/v1/runs/{run_id}?wait=2"))
         await until(lambda: metric(world.app, "readers", "waits") == 1)
         await asyncio.to_thread(_end, world, other)
@@ -108,7 +123,10 @@ async def test_what_changes_without_an_event_is_told(
 ) -> None:
     monkeypatch.setattr(long_poll, "REREAD_S", 0.2)
     monkeypatch.setattr(feed_module, "IDLE_S", 10_000.0)
-    async with served(world.app) as server, httpx.AsyncClient(base_url=server.url, timeout=90) as http:
+    async with (
+        served(world.app) as server,
+        httpx.AsyncClient(base_url=server.url, timeout=90) as http,
+    ):
         asked = asyncio.create_task(http.get(f"/v1/runs/{run_id}?wait=60"))
         await until(lambda: metric(world.app, "readers", "waits") == 1)
         await asyncio.sleep(0.5)
@@ -118,7 +136,10 @@ async def test_what_changes_without_an_event_is_told(
 
 
 async def test_it_ends_with_the_gateway(world: World, run_id: int) -> None:
-    async with served(world.app) as server, httpx.AsyncClient(base_url=server.url, timeout=90) as http:
+    async with (
+        served(world.app) as server,
+        httpx.AsyncClient(base_url=server.url, timeout=90) as http,
+    ):
         asked = asyncio.create_task(http.get(f"/v1/runs/{run_id}?wait=60"))
         await until(lambda: metric(world.app, "readers", "waits") == 1)
         await asyncio.sleep(0.3)
@@ -126,13 +147,17 @@ async def test_it_ends_with_the_gateway(world: World, run_id: int) -> None:
         assert (await asked).json()["run_id"] == run_id
 
 
-async def test_it_ends_with_its_token_and_takes_a_place_of_a_stream(world: World, run_id: int, tmp_path: Path) -> None:
+async def test_it_ends_with_its_token_and_takes_a_place_of_a_stream(
+    world: World, run_id: int, tmp_path: Path
+) -> None:
     token, lines = new_token("viewer", Role.READ)
     _, others = new_token("other", Role.READ)
     file = tmp_path / "tokens.toml"
     file.write_text(lines)
     callers = TokenFile(file)
-    world.app = world.new_app(entrance=Entrance(callers, None, Quota(streams_at_once=1), named_hosts(())))
+    world.app = world.new_app(
+        entrance=Entrance(callers, None, Quota(streams_at_once=1), named_hosts(()))
+    )
     headers = {"Authorization": f"Bearer {token}"}
     async with (
         served(world.app) as server,

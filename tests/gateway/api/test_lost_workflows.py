@@ -35,7 +35,12 @@ def begun(client: TestClient, world: World) -> dict[str, str]:
     manager = client.post("/v1/managers", json={"crawler": "plain", "flow_id": "f"})
     assert manager.status_code == 202, manager.text
     assert client.post("/v1/graphs", json={"id": "g", "steps": [STEP]}).status_code == 202
-    assert client.put("/v1/schedules/s", json={"run": {"crawler": "plain"}, "cron": "0 13 * * *"}).status_code == 200
+    assert (
+        client.put(
+            "/v1/schedules/s", json={"run": {"crawler": "plain"}, "cron": "0 13 * * *"}
+        ).status_code
+        == 200
+    )
     assert client.post("/v1/schedules/s/trigger").status_code == 202
     assert client.put("/v1/webhooks/w", json=HOOK).status_code == 200
     world.store.graphs.claim_graph(1, Owner(graph_workflow_id("g"), "chain"))
@@ -46,7 +51,9 @@ def begun(client: TestClient, world: World) -> dict[str, str]:
             "webhook": webhook_workflow_id("w")}  # fmt: skip
 
 
-def test_a_terminated_workflow_is_told_until_it_is_there_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminated_workflow_is_told_until_it_is_there_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("crawler_lifecycle.gateway.metrics.FRESH_S", 0.0)
     s, directory = world.store, FakeDirectory()
     audit = world.audit(directory)
@@ -77,7 +84,9 @@ def test_a_terminated_workflow_is_told_until_it_is_there_again(world: World, mon
         assert client.get("/v1/webhooks/w").json()["state"] == "failing"
         overdue = client.get("/v1/runs").json()["overdue"]
         assert (overdue["count"], overdue["lost"]) == (0, 4)
-        assert overdue["text"].endswith("but its workflow was terminated; and 3 more without a workflow")
+        assert overdue["text"].endswith(
+            "but its workflow was terminated; and 3 more without a workflow"
+        )
         assert "lifecycle_without_workflow 4.0" in client.get("/metrics").text
         started: list[Mapping[str, object]] = [
             *(directory.managers_begun, directory.graphs_begun),
@@ -89,7 +98,10 @@ def test_a_terminated_workflow_is_told_until_it_is_there_again(world: World, mon
         assert [list(one) for one in started] == [[one] for one in ids.values()]
         directory.open = {Owner(one, "chain") for one in ids.values()}
         assert [audit.search(what, repair=True) for what in audit.kinds] == [0, 0, 0, 0]
-        assert overdue_words(s.overdue.overdue_looks(overdue_before(world.clock.now)), world.clock.now) is None
+        assert (
+            overdue_words(s.overdue.overdue_looks(overdue_before(world.clock.now)), world.clock.now)
+            is None
+        )
         for place in places:
             fits(place, lambda text: "it has no workflow" not in (text or ""))
 

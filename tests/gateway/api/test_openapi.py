@@ -43,10 +43,14 @@ def document(text: str) -> Any:
 
 
 def _operations(document: Any) -> list[tuple[str, str, Any]]:
-    return [(path, method, operation) for path, item in document["paths"].items() for method, operation in item.items()]
+    return [
+        (path, method, operation)
+        for path, item in document["paths"].items()
+        for method, operation in item.items()
+    ]
 
 
-# --- what is committed ------------------------------------------------------------------------------------------------
+# --- what is committed ----------------------------------------------------------------------------
 
 
 def test_the_committed_document_is_the_one_that_is_served(client: TestClient, text: str) -> None:
@@ -54,7 +58,9 @@ def test_the_committed_document_is_the_one_that_is_served(client: TestClient, te
     assert client.get("/openapi.json").json() == json.loads(text)
 
 
-def test_the_command_writes_both_documents(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_writes_both_documents(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(openapi, "document", lambda: text)
     assert openapi.main(str(tmp_path)) == 0
     for name in ("openapi.json", "problems.md"):
@@ -62,7 +68,7 @@ def test_the_command_writes_both_documents(text: str, tmp_path: Path, monkeypatc
     assert openapi.main(str(tmp_path / "missing")) == 1
 
 
-# --- what it says -----------------------------------------------------------------------------------------------------
+# --- what it says ---------------------------------------------------------------------------------
 
 
 def test_every_operation_has_a_stable_name_words_and_its_problems(document: Any) -> None:
@@ -83,7 +89,11 @@ def test_every_operation_has_a_stable_name_words_and_its_problems(document: Any)
 
 
 def test_what_has_a_validator_takes_it_back(document: Any) -> None:
-    reads = [item["get"] for item in document["paths"].values() if "304" in item.get("get", {}).get("responses", {})]
+    reads = [
+        item["get"]
+        for item in document["paths"].values()
+        if "304" in item.get("get", {}).get("responses", {})
+    ]
     assert len(reads) == 25
     for operation in reads:
         assert "If-None-Match" in [parameter["name"] for parameter in operation["parameters"]]
@@ -127,7 +137,9 @@ def test_bodies_take_no_field_that_is_not_declared(document: Any) -> None:
     for _, _, operation in _operations(document):
         if "requestBody" in operation:
             schema = operation["requestBody"]["content"]["application/json"]["schema"]
-            schema = document["components"]["schemas"].get(schema.get("$ref", "").rpartition("/")[2], schema)
+            schema = document["components"]["schemas"].get(
+                schema.get("$ref", "").rpartition("/")[2], schema
+            )
             assert schema["additionalProperties"] is False, operation["operationId"]
 
 
@@ -153,36 +165,53 @@ def test_every_body_has_examples_and_they_fit(document: Any) -> None:
 def test_the_examples_start_runs_of_the_example_crawlers(world: World, client: TestClient) -> None:
     from crawler_lifecycle.adapters.catalogue import YamlCatalogue
 
-    world.scheduler.catalogue.crawlers = {c.name: c for c in YamlCatalogue(ROOT / "examples" / "crawlers.yaml").all()}
+    world.scheduler.catalogue.crawlers = {
+        c.name: c for c in YamlCatalogue(ROOT / "examples" / "crawlers.yaml").all()
+    }
     for example in parts()["examples"]["startRun"].values():
         answer = client.post("/v1/runs", json=example["value"])
         assert answer.status_code == 202, answer.text
 
 
-def test_answers_hold_what_is_declared_and_nothing_else(world: World, client: TestClient, document: Any) -> None:
+def test_answers_hold_what_is_declared_and_nothing_else(
+    world: World, client: TestClient, document: Any
+) -> None:
     run_id = client.post("/v1/runs", json={"crawler": "plain", "tags": ["t"]}).json()["run_id"]
     world.claim(run_id)
     world.deploy(run_id)
     client.post(f"/v1/runs/{run_id}/stop", json={"reason": "r"})
-    manager_id = client.post("/v1/managers", json={"crawler": "plain", "tags": ["t"]}).json()["manager_id"]
+    manager_id = client.post("/v1/managers", json={"crawler": "plain", "tags": ["t"]}).json()[
+        "manager_id"
+    ]
     client.post(f"/v1/managers/{manager_id}/jobs", json={"jobs": [{}]})
     client.post(f"/v1/managers/{manager_id}/stop", json={"reason": "r"})
     graph = {"path": "a", "kind": "crawl", "job": {"crawler": "plain"}}
-    client.post("/v1/graphs", json={"id": "g", "steps": [graph], "tags": ["t"], "context": {"k": 1}})
+    client.post(
+        "/v1/graphs", json={"id": "g", "steps": [graph], "tags": ["t"], "context": {"k": 1}}
+    )
     client.post("/v1/graphs/g/stop", json={"reason": "r"})
     client.put(
-        "/v1/schedules/s", json={"run": {"crawler": "plain"}, "cron": "30 2 * * *", "time_zone": "Europe/Berlin"}
+        "/v1/schedules/s",
+        json={"run": {"crawler": "plain"}, "cron": "30 2 * * *", "time_zone": "Europe/Berlin"},
     )
     client.post("/v1/schedules/s/trigger")
-    client.put("/v1/webhooks/s", json={"url": "https://hooks.example.com/", "secrets": ["env:CRAWL_HOOK"]})
+    client.put(
+        "/v1/webhooks/s", json={"url": "https://hooks.example.com/", "secrets": ["env:CRAWL_HOOK"]}
+    )
     client.post("/v1/webhooks/s/test")
-    world.store.plans.register_plans("w", [PlanRow("a:B", "manager", None, "", "f", [{"name": "--x"}])])
+    world.store.plans.register_plans(
+        "w", [PlanRow("a:B", "manager", None, "", "f", [{"name": "--x"}])]
+    )
     seen = 0
     for path, method, operation in _operations(document):
         content = operation["responses"].get("200", {}).get("content", {})
         if method != "get" or set(content) != {"application/json"}:
             continue
-        path = path.replace("{run_id}", str(run_id)).replace("{manager_id}", str(manager_id)).replace("{id}", "g")
+        path = (
+            path.replace("{run_id}", str(run_id))
+            .replace("{manager_id}", str(manager_id))
+            .replace("{id}", "g")
+        )
         path = path.replace("{name}", "s")
         answer = client.get(path, params={"path": "a"} if path.endswith("/step") else {})
         assert answer.status_code == 200, path
@@ -207,7 +236,7 @@ def _declared(document: Any, schema: Any, value: Any, where: str) -> None:
                 _declared(document, option["items"], item, f"{where}[]")
 
 
-# --- problem codes ----------------------------------------------------------------------------------------------------
+# --- problem codes --------------------------------------------------------------------------------
 
 
 @functools.cache
@@ -216,7 +245,9 @@ def _used() -> list[tuple[str, int | None, str]]:
 
 
 def _calls() -> Iterator[tuple[str, int | None, str]]:
-    """Every problem code that our code can answer with: where it stands, the status beside it, the code."""
+    """Every problem code that our code can answer with: where it stands, the status beside it, the
+    code.
+    """
     helpers = {"unavailable": 503, "unauthorised": 401, "too_many": 429, "_foreign": 403}
     named = re.compile(rf"\b({'|'.join(['Problem', 'existing', *helpers])})\(")
     for file in PACKAGE.rglob("*.py"):
@@ -259,7 +290,9 @@ def test_every_code_that_is_answered_is_in_the_table_with_its_status() -> None:
 def test_every_error_of_ours_has_its_code() -> None:
     for error in _errors():
         problem = of_error(error("text"))
-        assert problem.code in CODES, f"{error.__name__}: {problem.code} is not in problem_codes.toml"
+        assert problem.code in CODES, (
+            f"{error.__name__}: {problem.code} is not in problem_codes.toml"
+        )
         assert problem.status in CODES[problem.code].statuses, (error, problem.status)
 
 
@@ -267,7 +300,9 @@ def test_the_table_names_no_code_that_nobody_answers() -> None:
     from crawler_lifecycle.gateway.named import NamedCommands
     from crawler_lifecycle.web.problems import _CODES
 
-    answered = {code for _, _, code in _used()} | {snake(e.code) for e in _errors()} | set(_CODES.values())
+    answered = (
+        {code for _, _, code in _used()} | {snake(e.code) for e in _errors()} | set(_CODES.values())
+    )
     answered |= {f"{commands.noun}_not_found" for commands in NamedCommands.__subclasses__()}
     assert set(CODES) - answered <= {"http_error"}
 
@@ -282,13 +317,25 @@ def test_every_code_says_what_to_do() -> None:
 def test_no_answer_of_json_is_without_a_type(document: Any) -> None:
     """A client that is made from the document knows the fields of everything that comes back."""
     schemas = document["components"]["schemas"]
-    #: What crawlers, catalogues and the cluster say as they like; the text of a request is that of its start.
-    free = {"RunDetail.request", "CorrectionRow.evidence", "FindingRow.evidence", "TimelineEntry.evidence"}
+    #: What crawlers, catalogues and the cluster say as they like; the text of a request is that of
+    #: its start.
+    free = {
+        "RunDetail.request",
+        "CorrectionRow.evidence",
+        "FindingRow.evidence",
+        "TimelineEntry.evidence",
+    }
     free |= {"TimelineEntry.record"}
     #: What Kubernetes alone gives a type.
     free |= {"PodOptions.affinity", "PodOptions.topology_spread", "PodOptions.dns_config"}
     #: What classes of users say, and arguments of any kind.
-    free |= {"StartGraph.steps", "StartGraph.context", "ContextAnswer.context", "StepRow.job", "StepRow.errors"}
+    free |= {
+        "StartGraph.steps",
+        "StartGraph.context",
+        "ContextAnswer.context",
+        "StepRow.job",
+        "StepRow.errors",
+    }
     #: What is put, which has its own types there.
     free |= {"Schedule.definition", "ScheduleDetail.definition", "AcceptedSchedule.definition"}
     free |= {"Webhook.definition", "AcceptedWebhook.definition"}
@@ -311,17 +358,29 @@ def test_no_answer_of_json_is_without_a_type(document: Any) -> None:
     ]
     assert set(found) - free == set()
     detail = schemas["RunDetail"]["properties"]
-    for field, kind in {"exports": "Export", "deliveries": "Delivery", "cancellations": "Cancellation"}.items():
+    for field, kind in {
+        "exports": "Export",
+        "deliveries": "Delivery",
+        "cancellations": "Cancellation",
+    }.items():
         assert detail[field]["items"] == {"$ref": f"#/components/schemas/{kind}Entry"}
     crawlers = schemas["CrawlerList"]["properties"]["crawlers"]["items"]
     assert crawlers == {"$ref": "#/components/schemas/CrawlerDefinition"}
-    assert set(schemas["Argument"]["properties"]) == {"type", "description", "choices", "default", "required"}
+    assert set(schemas["Argument"]["properties"]) == {
+        "type",
+        "description",
+        "choices",
+        "default",
+        "required",
+    }
 
 
 def test_an_archive_is_bytes(document: Any) -> None:
     answers = document["paths"]["/v1/runs/{run_id}/archive"]["get"]["responses"]
     kinds = ("application/zip", "application/octet-stream")
-    assert answers["200"]["content"] == {kind: {"schema": {"type": "string", "format": "binary"}} for kind in kinds}
+    assert answers["200"]["content"] == {
+        kind: {"schema": {"type": "string", "format": "binary"}} for kind in kinds
+    }
 
 
 def test_each_field_and_parameter_says_what_it_means(document: Any) -> None:
@@ -331,7 +390,9 @@ def test_each_field_and_parameter_says_what_it_means(document: Any) -> None:
         known.setdefault(where, set()).add(name)
     tables = tomllib.loads((PACKAGE / "gateway/api/fields.toml").read_text())
     for name in tables.pop("any"):
-        assert any(name in of and name not in meanings().get(where, {}) for where, of in known.items()), f"any.{name}"
+        assert any(
+            name in of and name not in meanings().get(where, {}) for where, of in known.items()
+        ), f"any.{name}"
     for names, table in tables.items():
         missing = set(table) - set().union(*(known[name] for name in names.split()))
         assert not missing, f"[{names}] has meanings of fields that do not exist: {missing}"

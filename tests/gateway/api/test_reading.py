@@ -72,7 +72,9 @@ def test_runs_by_tag_and_by_time(world: World, client: TestClient) -> None:
 
 def test_a_span_that_holds_nothing_is_refused(client: TestClient) -> None:
     for until in ["2026-11-20T10:00:00Z", "2026-11-20T12:00:00+02:00"]:
-        answer = client.get("/v1/runs", params={"created_from": "2026-11-20T10:00:00Z", "created_until": until})
+        answer = client.get(
+            "/v1/runs", params={"created_from": "2026-11-20T10:00:00Z", "created_until": until}
+        )
         assert answer.status_code == 422, until
         assert answer.json()["errors"][0]["field"] == "created_until"
 
@@ -131,9 +133,13 @@ def test_tasks_and_their_logs(world: World, client: TestClient) -> None:
     assert "is PENDING" in waiting.json()["detail"]
 
     fence, now = world.fence(run_id), world.clock()
-    change = Change(first, TaskStatus.PENDING, TaskStatus.LOST, now, "lost", "It vanished", "vanished")
+    change = Change(
+        first, TaskStatus.PENDING, TaskStatus.LOST, now, "lost", "It vanished", "vanished"
+    )
     finding = TaskFinding(change, Observation(0, 1, Phase.GONE, now))
-    world.store.looks.record_look(fence, Look(now, 0.1, [finding.observation]), [finding], now, "look")
+    world.store.looks.record_look(
+        fence, Look(now, 0.1, [finding.observation]), [finding], now, "look"
+    )
     world.store.looks.save_details(fence, [Details(first, "<b>the end</b>\n")])
     world.store.looks.apply_details(fence)
     world.store.looks.apply_findings(fence, "look")
@@ -150,7 +156,9 @@ def test_tasks_and_their_logs(world: World, client: TestClient) -> None:
     [correction] = _pages(client, f"/v1/runs/{run_id}/corrections", "corrections")
     assert (correction["kind"], correction["truth"]) == ("vanished", "LOST")
     assert _pages(client, "/v1/corrections", "corrections") == [correction]
-    assert _pages(client, "/v1/corrections", "corrections", since=world.clock().isoformat()) == [correction]
+    assert _pages(client, "/v1/corrections", "corrections", since=world.clock().isoformat()) == [
+        correction
+    ]
     world.clock.forward(1)
     assert _pages(client, "/v1/corrections", "corrections", since=world.clock().isoformat()) == []
     assert client.get("/v1/corrections", params={"since": "yesterday"}).status_code == 422
@@ -169,7 +177,21 @@ def test_a_time_is_found_among_corrections_by_bisection() -> None:
     # Ids have gaps, as after deletions and failed inserts.
     ids = [n for n in range(1, 3000) if n % 7 and not 500 < n < 900]
     rows = [
-        CorrectionRow(n, 1, None, 1, "late", "RUNNING", None, "LOST", None, "look", 1, {}, base + timedelta(seconds=n))
+        CorrectionRow(
+            n,
+            1,
+            None,
+            1,
+            "late",
+            "RUNNING",
+            None,
+            "LOST",
+            None,
+            "look",
+            1,
+            {},
+            base + timedelta(seconds=n),
+        )
         for n in ids
     ]
 
@@ -189,7 +211,9 @@ def test_a_time_is_found_among_corrections_by_bisection() -> None:
         assert store.calls < 40
 
 
-def test_a_catalogue_that_is_not_read_is_told_where_people_look(world: World, client: TestClient) -> None:
+def test_a_catalogue_that_is_not_read_is_told_where_people_look(
+    world: World, client: TestClient
+) -> None:
     problem = "crawlers.yaml:26 is not read since 2026-03-01 10:02 UTC: again: unknown key; the list of … holds"
     world.scheduler.problem = problem
     assert client.get("/v1/crawlers").json()["note"] == problem

@@ -54,14 +54,18 @@ def run_id(world: World, client: TestClient) -> int:
     return run_id
 
 
-def _ask(world: World, client: TestClient, run_id: int, index: int = 0, attempt: int = 1, **more: Any) -> Any:
+def _ask(
+    world: World, client: TestClient, run_id: int, index: int = 0, attempt: int = 1, **more: Any
+) -> Any:
     row = world.store.runs.get_run(run_id)
     token = task_tokens.sign_files(KEY, run_ref(run_id) if row is None else row.ref, index, attempt)
     path = f"/v1/runs/{run_id}/tasks/{index}/attempts/{attempt}/files"
     return client.post(path, headers={"Authorization": f"Bearer {token}"}, json={**PART, **more})
 
 
-def test_a_task_gets_an_address_for_exactly_one_part(world: World, client: TestClient, run_id: int) -> None:
+def test_a_task_gets_an_address_for_exactly_one_part(
+    world: World, client: TestClient, run_id: int
+) -> None:
     answer = _ask(world, client, run_id, part=7)
     assert answer.status_code == 200, answer.text
     ticket = answer.json()
@@ -81,8 +85,12 @@ def test_a_task_gets_an_address_for_exactly_one_part(world: World, client: TestC
     )
 
 
-def test_the_token_of_another_run_of_the_number_opens_nothing(world: World, client: TestClient, run_id: int) -> None:
-    """The database was restored and gave the number out again: a pod of before goes on, with its old token."""
+def test_the_token_of_another_run_of_the_number_opens_nothing(
+    world: World, client: TestClient, run_id: int
+) -> None:
+    """The database was restored and gave the number out again: a pod of before goes on, with its
+    old token.
+    """
     before = RunRef(run_id, "f" * 32)
     path = f"/v1/runs/{run_id}/tasks/0/attempts/1/files"
     token = task_tokens.sign_files(KEY, before, 0, 1)
@@ -96,7 +104,9 @@ def test_the_token_of_another_run_of_the_number_opens_nothing(world: World, clie
     assert len(world.store.tasks.list_tasks(run_id)) == 1
 
 
-def test_an_address_is_of_the_region_that_containers_on_aws_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_is_of_the_region_that_containers_on_aws_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     use_aws(monkeypatch, "http://127.0.0.1:9")
     monkeypatch.delenv("AWS_DEFAULT_REGION")
     monkeypatch.setenv("AWS_REGION", "eu-central-1")
@@ -105,7 +115,9 @@ def test_an_address_is_of_the_region_that_containers_on_aws_are_told(monkeypatch
     assert "/eu-central-1/s3/" in credential
 
 
-def test_the_token_of_one_task_opens_nothing_else(world: World, client: TestClient, run_id: int) -> None:
+def test_the_token_of_one_task_opens_nothing_else(
+    world: World, client: TestClient, run_id: int
+) -> None:
     mine = {"Authorization": f"Bearer {task_tokens.sign_files(KEY, world.ref(run_id), 0, 1)}"}
     for method, path in [
         ("POST", f"/v1/runs/{run_id}/tasks/1/attempts/1/files"),
@@ -115,14 +127,20 @@ def test_the_token_of_one_task_opens_nothing_else(world: World, client: TestClie
         ("POST", f"/v1/runs/{run_id}/stop"),
         ("GET", f"/v1/runs/{run_id}"),
     ]:
-        refused = client.request(method, path, headers=mine, json=PART if method == "POST" else None)
+        refused = client.request(
+            method, path, headers=mine, json=PART if method == "POST" else None
+        )
         assert (refused.status_code, refused.json()["code"]) == (403, "forbidden"), path
     run_token = {"Authorization": f"Bearer {task_tokens.sign(KEY, world.ref(run_id))}"}
-    answer = client.post(f"/v1/runs/{run_id}/tasks/0/attempts/1/files", headers=run_token, json=PART)
+    answer = client.post(
+        f"/v1/runs/{run_id}/tasks/0/attempts/1/files", headers=run_token, json=PART
+    )
     assert answer.status_code == 403
 
 
-def test_a_part_that_can_never_be_taken_is_refused_by_name(world: World, client: TestClient, run_id: int) -> None:
+def test_a_part_that_can_never_be_taken_is_refused_by_name(
+    world: World, client: TestClient, run_id: int
+) -> None:
     for field, value in [
         ("part", -1),
         ("part", 6400),
@@ -156,7 +174,9 @@ def test_without_object_storage_the_answer_names_the_setting(world: World) -> No
     assert "LIFECYCLE_CLUSTER__FILES_URL" in answer.json()["detail"]
 
 
-def test_without_credentials(world: World, client: TestClient, run_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_credentials(
+    world: World, client: TestClient, run_id: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     answer = _ask(world, client, run_id)
@@ -171,22 +191,32 @@ async def test_from_a_crawlers_folder_to_the_archive(
     with rclone_s3() as server, world.client() as client:
         use_aws(monkeypatch, server.url)
         bundles = open_bundles(f"s3://{server.bucket().name}/files")
-        run_id = int(client.post("/v1/runs", json={"crawler": "plain", "tasks": [{}, {}]}).json()["run_id"])
+        run_id = int(
+            client.post("/v1/runs", json={"crawler": "plain", "tasks": [{}, {}]}).json()["run_id"]
+        )
         world.claim(run_id)
         world.deploy(run_id)
-        async with served(world.new_app(entrance=Entrance(task_key=KEY), bundles=bundles)) as gateway:
+        async with served(
+            world.new_app(entrance=Entrance(task_key=KEY), bundles=bundles)
+        ) as gateway:
             path = f"{gateway.url}/v1/runs/{run_id}/tasks/1/attempts/1/files"
-            mine, foreign = (task_tokens.sign_files(KEY, world.ref(run_id), index, 1) for index in (1, 0))
+            mine, foreign = (
+                task_tokens.sign_files(KEY, world.ref(run_id), index, 1) for index in (1, 0)
+            )
             told = [await _left(tmp_path, path, token) for token in (foreign, mine)]
         assert told[0]["uploaded"] is False
         assert "may only upload files of that task" in told[0]["why"]
         assert told[1] == {"uploaded": True, "files": 1, "bytes": 4}
         tasks = [
-            TaskRef(row.task_id, row.task_index, 1, row.cluster_uid) for row in world.store.tasks.list_tasks(run_id)
+            TaskRef(row.task_id, row.task_index, 1, row.cluster_uid)
+            for row in world.store.tasks.list_tasks(run_id)
         ]
         archive = open_archive((tmp_path / "archive").as_uri())
         result = archive.store(
-            "7/1/x.zip", task_files(None, None, bundles).files(world.ref(run_id), tasks), {}, lambda *_: None
+            "7/1/x.zip",
+            task_files(None, None, bundles).files(world.ref(run_id), tasks),
+            {},
+            lambda *_: None,
         )
     zipped = zipfile.ZipFile(io.BytesIO(b"".join(archive.open(result.url))))
     assert zipped.read("task-1/note") == b"left"
@@ -208,6 +238,8 @@ async def _left(folder: Path, url: str, token: str) -> Any:
         "CRAWL_UPLOAD_TOKEN": token,
     }
     argv = [sys.executable, "-I", "-S", str(runner), "command", "--", sys.executable, "-c", write]
-    done = await asyncio.to_thread(subprocess.run, argv, env=environment, capture_output=True, timeout=60)
+    done = await asyncio.to_thread(
+        subprocess.run, argv, env=environment, capture_output=True, timeout=60
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(summary.read_text())["files"]

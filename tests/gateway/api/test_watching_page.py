@@ -35,7 +35,9 @@ def test_every_command_of_the_page_is_answered(world: World) -> None:
                 assert client.get(path).status_code == expected, path
 
 
-def test_the_page_names_every_filter_and_kind_and_the_numbers_in_the_code(client: TestClient) -> None:
+def test_the_page_names_every_filter_and_kind_and_the_numbers_in_the_code(
+    client: TestClient,
+) -> None:
     both = (DOCS / "gateway.md").read_text() + PAGE
     for name in (*RunFilters.model_fields, *LogChoice.model_fields):
         assert re.search(rf"`{name}[`=]", both), name

@@ -57,7 +57,9 @@ def claimed(world: World, key: str) -> Graphed:
     return Graphed.claimed(cast(Any, world), row.graph_id, owner)
 
 
-def sent(world: World, client: TestClient, steps: list[StepSpec], key: str = "g", **more: Any) -> Graphed:
+def sent(
+    world: World, client: TestClient, steps: list[StepSpec], key: str = "g", **more: Any
+) -> Graphed:
     """A graph that was sent in pages, and whose workflow owns it."""
     spec = GraphSpec(steps, context=more.pop("context", {}))
     pages = encode_pages(spec)
@@ -84,36 +86,62 @@ def complete(graphed: Graphed, **results: Any) -> None:
         batches = graphed.advance(*(batch.number for batch in batches)).batches
 
 
-# --- start ------------------------------------------------------------------------------------------------------------
+# --- start ----------------------------------------------------------------------------------------
 
 
-def test_a_small_graph_travels_in_one_body_and_is_one_graph_for_its_id(world: World, client: TestClient) -> None:
-    answer = start(client, id="nightly 1", name="Nightly", steps=STEPS, context={"k": 1}, tags=["b", "a"])
+def test_a_small_graph_travels_in_one_body_and_is_one_graph_for_its_id(
+    world: World, client: TestClient
+) -> None:
+    answer = start(
+        client, id="nightly 1", name="Nightly", steps=STEPS, context={"k": 1}, tags=["b", "a"]
+    )
     found = answer.json()
     assert (answer.status_code, answer.headers["Location"]) == (202, "/v1/graphs/nightly%201")
-    assert (found["id"], found["state"], found["total"], found["tags"]) == ("nightly 1", "executing", 2, ["a", "b"])
+    assert (found["id"], found["state"], found["total"], found["tags"]) == (
+        "nightly 1",
+        "executing",
+        2,
+        ["a", "b"],
+    )
     assert "No plans worker has registered" in found["note"]
     assert world.workflows.graphs == [("graph/nightly 1", found["graph_id"])]
     again = start(client, id="nightly 1", steps=STEPS, context={"k": 1})
-    assert (again.headers["Idempotency-Replayed"], again.json()["graph_id"]) == ("true", found["graph_id"])
+    assert (again.headers["Idempotency-Replayed"], again.json()["graph_id"]) == (
+        "true",
+        found["graph_id"],
+    )
     other = start(client, id="nightly 1", steps=STEPS, context={"k": 2})
     assert (other.status_code, other.json()["code"]) == (422, "idempotency_mismatch")
     assert start(client, "key-1", steps=STEPS).json()["id"] == "key-1"
     assert client.get("/v1/graphs/nightly 1").json()["counts"] == {"available": 1, "suspended": 1}
 
 
-def test_what_cannot_be_a_graph_is_refused_with_step_and_cure(world: World, client: TestClient) -> None:
+def test_what_cannot_be_a_graph_is_refused_with_step_and_cure(
+    world: World, client: TestClient
+) -> None:
     for body, code, detail in [
         ({"id": "a/b", "steps": STEPS}, "invalid_request", "id: 'a/b' is not allowed"),
-        ({"id": "a ", "steps": STEPS}, "invalid_request", "id: 'a ' is not allowed; remove the white space"),
+        (
+            {"id": "a ", "steps": STEPS},
+            "invalid_request",
+            "id: 'a ' is not allowed; remove the white space",
+        ),
         ({"id": "..", "steps": STEPS}, "invalid_request", "id: '..' is not allowed"),
-        ({"steps": STEPS, "pages": 1}, "invalid_request", "steps: give either steps, or the number of pages"),
+        (
+            {"steps": STEPS, "pages": 1},
+            "invalid_request",
+            "steps: give either steps, or the number of pages",
+        ),
         ({"pages": 1}, "invalid_request", "fingerprint: needs pages"),
         ({"steps": STEPS, "options": {"speed": 1}}, "invalid_request", "options.speed: "),
         ({"steps": STEPS, "options": {"fail_fast": 1}}, "invalid_request", "options.fail_fast: "),
         ({"steps": [STEPS[0], STEPS[0]]}, "invalid_request", 'step "fetch"'),
         ({"steps": [STEPS[1]]}, "invalid_request", 'step "parse"'),
-        ({"steps": [{"path": "x", "kind": "crawl", "job": {"crawler": "no"}}]}, "unknown_crawler", 'step "x": '),
+        (
+            {"steps": [{"path": "x", "kind": "crawl", "job": {"crawler": "no"}}]},
+            "unknown_crawler",
+            'step "x": ',
+        ),
         (
             {"steps": [{"path": "x", "kind": "crawl", "job": {"crawler": "strict"}}]},
             "invalid_request",
@@ -138,11 +166,16 @@ def test_a_function_of_no_registered_module_is_refused(world: World, client: Tes
     unknown = start(client, steps=system)
     assert (unknown.status_code, unknown.json()["code"]) == (422, "unknown_plan")
     assert "known are shop.old, shop.steps" in unknown.json()["detail"]
-    broken = start(client, steps=[{"path": "x", "kind": "function", "job": {"call": "shop.old:run"}}])
+    broken = start(
+        client, steps=[{"path": "x", "kind": "function", "job": {"call": "shop.old:run"}}]
+    )
     assert broken.json()["code"] == "plan_unusable"
     assert "no module named lxml" in broken.json()["detail"]
     start(client, id="draft", pages=1, fingerprint="0" * 64)
-    assert client.put("/v1/graphs/draft/pages/0", json={"steps": system}).json()["code"] == "unknown_plan"
+    assert (
+        client.put("/v1/graphs/draft/pages/0", json={"steps": system}).json()["code"]
+        == "unknown_plan"
+    )
 
 
 def test_a_step_is_judged_by_the_pool_that_would_call_it(world: World, client: TestClient) -> None:
@@ -158,18 +191,24 @@ def test_a_step_is_judged_by_the_pool_that_would_call_it(world: World, client: T
 
     assert [code("shop.old:run", queue) for queue in (None, "gpu")] == ["plan_unusable", "202"]
     assert [code("shop.steps:run", queue) for queue in (None, "gpu")] == ["202", "unknown_plan"]
-    assert [code("shop.old:run", "empty"), code("os:system", "empty")] == ["202", "unknown_plan"], "nobody is there yet"
+    assert [code("shop.old:run", "empty"), code("os:system", "empty")] == ["202", "unknown_plan"], (
+        "nobody is there yet"
+    )
     plans.register_plans("worker-3", [PlanRow("shop.new", "reading", None, "", "")])
     assert code("shop.new:run", None) == "plans_unknown"
 
 
-def test_workers_that_have_no_module_of_users_are_there_too(world: World, client: TestClient) -> None:
+def test_workers_that_have_no_module_of_users_are_there_too(
+    world: World, client: TestClient
+) -> None:
     world.store.plans.register_plans("worker-1", [PlanRow(BUILT_IN, "manager", "each", "", "")])
     steps = [{"path": "x", "kind": "function", "job": {"call": "shops.steps:run"}}]
     refused = start(client, steps=steps).json()
     assert refused["code"] == "unknown_plan"
     assert "known are none; name its module in LIFECYCLE_PLANS__MODULES" in refused["detail"]
-    assert start(client, steps=[steps[0] | {"queue": "gpu"}]).status_code == 202, "of that pool nobody knows"
+    assert start(client, steps=[steps[0] | {"queue": "gpu"}]).status_code == 202, (
+        "of that pool nobody knows"
+    )
 
 
 def test_a_draft_is_a_graph_wholly_or_not_at_all(world: World, client: TestClient) -> None:
@@ -177,11 +216,17 @@ def test_a_draft_is_a_graph_wholly_or_not_at_all(world: World, client: TestClien
     [page] = encode_pages(spec)
     halves = [json.dumps({"steps": [one]}).encode() for one in json.loads(page)["steps"]]
     announced = start(client, id="d", pages=2, fingerprint=fingerprint(spec)).json()
-    assert (announced["state"], announced["waiting"]) == ("draft", "waiting for its 2 pages, and then for its start")
+    assert (announced["state"], announced["waiting"]) == (
+        "draft",
+        "waiting for its 2 pages, and then for its start",
+    )
     assert client.put("/v1/graphs/d/pages/1", content=halves[1]).status_code == 202
     missing = client.post("/v1/graphs/d/start")
     assert (missing.status_code, "page 0" in missing.json()["detail"]) == (422, True)
-    assert client.put("/v1/graphs/d/pages/1", content=halves[0]).json()["code"] == "idempotency_mismatch"
+    assert (
+        client.put("/v1/graphs/d/pages/1", content=halves[0]).json()["code"]
+        == "idempotency_mismatch"
+    )
     assert client.put("/v1/graphs/d/pages/0", content=b"[]").status_code == 422
     assert client.put("/v1/graphs/d/pages/0", content=halves[0]).status_code == 202
     for verb in ("cancel", "retry"):
@@ -213,7 +258,9 @@ def test_what_temporal_did_not_hear_is_told_by_the_sweep(world: World, client: T
     assert (world.workflows.woken, graphed.row.stop is not None) == (["graph/g"], True)
 
 
-def test_a_graph_whose_workflow_somebody_ended_gets_another_one(world: World, client: TestClient) -> None:
+def test_a_graph_whose_workflow_somebody_ended_gets_another_one(
+    world: World, client: TestClient
+) -> None:
     sent(world, client, [step("a")])
     del world.workflows.open["graph/g"]
     world.clock.forward(GRACE.total_seconds() + 1)
@@ -224,10 +271,12 @@ def test_a_graph_whose_workflow_somebody_ended_gets_another_one(world: World, cl
     assert claimed(world, "g").fence.attempt == 2
 
 
-# --- what it is -------------------------------------------------------------------------------------------------------
+# --- what it is -----------------------------------------------------------------------------------
 
 
-def test_functions_that_no_worker_takes_are_waited_for_in_sight(world: World, client: TestClient) -> None:
+def test_functions_that_no_worker_takes_are_waited_for_in_sight(
+    world: World, client: TestClient
+) -> None:
     graphed = sent(world, client, [step("a", queue="nobodys"), step("b", "a")])
     graphed.advance()
     assert "no worker has begun" in client.get("/v1/graphs/g").json()["waiting"]
@@ -254,13 +303,22 @@ def test_steps_are_listed_in_pages_with_what_is_in_them(world: World, client: Te
     first = client.get("/v1/graphs/g/steps?page_size=2").json()
     assert [one["path"] for one in first["steps"]] == ["g", "g/a"]
     rest = client.get("/v1/graphs/g/steps", params={"page_token": first["next_page_token"]}).json()
-    assert [(one["path"], one["deps"]) for one in rest["steps"]] == [("g/b", ["a"]), ("z", ["g"]), ("c", [])]
+    assert [(one["path"], one["deps"]) for one in rest["steps"]] == [
+        ("g/b", ["a"]),
+        ("z", ["g"]),
+        ("c", []),
+    ]
     assert rest["next_page_token"] is None
     inside = client.get("/v1/graphs/g/steps?path=g&page_size=2").json()
     assert [one["path"] for one in inside["steps"]] == ["g", "g/a"]
-    inside = client.get("/v1/graphs/g/steps", params={"path": "g", "page_token": inside["next_page_token"]}).json()
+    inside = client.get(
+        "/v1/graphs/g/steps", params={"path": "g", "page_token": inside["next_page_token"]}
+    ).json()
     assert [one["path"] for one in inside["steps"]] == ["g/b"]
-    assert [one["path"] for one in client.get("/v1/graphs/g/steps?state=suspended&path=g").json()["steps"]] == ["g/b"]
+    assert [
+        one["path"]
+        for one in client.get("/v1/graphs/g/steps?state=suspended&path=g").json()["steps"]
+    ] == ["g/b"]
     one = client.get("/v1/graphs/g/step?path=z").json()
     assert (one["state"], one["job"]["call"]) == ("suspended", "shop.steps:work")
     assert "g" in one["reason"]
@@ -273,8 +331,12 @@ def test_steps_are_listed_in_pages_with_what_is_in_them(world: World, client: Te
     assert client.get("/v1/graphs/no/steps").json()["code"] == "graph_not_found"
 
 
-def test_results_come_back_as_recorded(world: World, client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    graphed = sent(world, client, [group("g"), step("g/a"), step("g/b"), step("z", "g"), step("quiet")])
+def test_results_come_back_as_recorded(
+    world: World, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graphed = sent(
+        world, client, [group("g"), step("g/a"), step("g/b"), step("z", "g"), step("quiet")]
+    )
     values = {"g/a": {"day": date(2026, 11, 22)}, "g/b": ["ü", 1], "z": 3}
     complete(graphed, **values)
     assert client.get("/v1/graphs/g/result?path=g/a").json() == {"day": {"$date": "2026-11-22"}}
@@ -282,7 +344,13 @@ def test_results_come_back_as_recorded(world: World, client: TestClient, monkeyp
     assert (nothing.status_code, nothing.json()["code"]) == (404, "result_not_found")
     found = client.get("/v1/graphs/g/results").json()
     assert found == {
-        "results": {"g": {}, "g/a": {"day": {"$date": "2026-11-22"}}, "g/b": ["ü", 1], "z": 3, "quiet": None},
+        "results": {
+            "g": {},
+            "g/a": {"day": {"$date": "2026-11-22"}},
+            "g/b": ["ü", 1],
+            "z": 3,
+            "quiet": None,
+        },
         "next_page_token": None,
     }
     assert list(found["results"]) == ["g", "g/a", "g/b", "z", "quiet"]
@@ -290,7 +358,9 @@ def test_results_come_back_as_recorded(world: World, client: TestClient, monkeyp
     monkeypatch.setattr(routes, "RESULTS_BYTES", 5)
     pages, token = [], None
     while True:
-        page = client.get("/v1/graphs/g/results", params={"page_token": token} if token else {}).json()
+        page = client.get(
+            "/v1/graphs/g/results", params={"page_token": token} if token else {}
+        ).json()
         pages.append(list(page["results"]))
         if (token := page["next_page_token"]) is None:
             break
@@ -317,31 +387,43 @@ def test_a_picture_folds_what_is_wide(world: World, client: TestClient) -> None:
     assert client.get("/v1/graphs/g/picture?format=dot").text.startswith("digraph")
 
 
-def test_a_step_of_a_kind_of_another_version_is_listed_and_drawn(world: World, client: TestClient) -> None:
+def test_a_step_of_a_kind_of_another_version_is_listed_and_drawn(
+    world: World, client: TestClient
+) -> None:
     """After a rollback, rows of the newer version stay."""
     sent(world, client, [step("a"), step("b", "a")])
     with world.store.database.writing() as conn:
         conn.execute(text("UPDATE graph_step SET kind = 'survey' WHERE path = 'b'"))
-    assert [one["kind"] for one in client.get("/v1/graphs/g/steps").json()["steps"]] == ["function", "survey"]
+    assert [one["kind"] for one in client.get("/v1/graphs/g/steps").json()["steps"]] == [
+        "function",
+        "survey",
+    ]
     nodes = client.get("/v1/graphs/g/picture").json()["nodes"]
     assert [(one["kind"], one["label"]) for one in nodes] == [("function", "work"), ("survey", "")]
     assert client.get("/graphs/g").status_code == 200
 
 
-# --- commands ---------------------------------------------------------------------------------------------------------
+# --- commands -------------------------------------------------------------------------------------
 
 
-def test_commands_count_once_for_each_key_and_wake_the_workflow(world: World, client: TestClient) -> None:
+def test_commands_count_once_for_each_key_and_wake_the_workflow(
+    world: World, client: TestClient
+) -> None:
     graphed = sent(world, client, [step("a"), step("b", "a"), step("z")])
     body = {"names": ["a"], "reason": "wrong day", "requested_by": "ada"}
     for _ in range(2):
-        answer = client.post("/v1/graphs/g/cancel", json=body, headers={"Idempotency-Key": "k"}).json()
+        answer = client.post(
+            "/v1/graphs/g/cancel", json=body, headers={"Idempotency-Key": "k"}
+        ).json()
         assert (answer["count"], answer["state"]) == (1, "executing")
     assert graphed.states() == {"a": "cancelled", "b": "cancelled", "z": "available"}
     assert graphed.step("a").reason == "cancelled by ada: wrong day"
     # The same key under another verb is another command.
     assert client.post("/v1/graphs/g/retry", headers={"Idempotency-Key": "k"}).json()["count"] == 2
-    more = {"context": {}, "steps": [{"path": "n", "kind": "function", "job": {"call": "a:b"}, "deps": ["z"]}]}
+    more = {
+        "context": {},
+        "steps": [{"path": "n", "kind": "function", "job": {"call": "a:b"}, "deps": ["z"]}],
+    }
     assert client.post("/v1/graphs/g/append", json=more).json()["count"] == 1
     assert client.post("/v1/graphs/g/append", json=more).status_code == 422
     unknown = client.post("/v1/graphs/g/cancel", json={"names": ["a", "none"]})
@@ -362,11 +444,21 @@ def test_an_approval_is_decided_once(world: World, client: TestClient) -> None:
         ({}, 422, "step"),
         ({"step": "g 1", "approved": "perhaps"}, 422, "approved"),
         ({"step": "none"}, 422, 'step "none": there is no such step in this graph'),
-        ({"step": "a"}, 422, "step: 'a' is not allowed; its kind is function; name a step of the kind approval"),
-        ({"step": "late"}, 409, 'it is suspended (it waits for "a" (suspended)); decide when it waits'),
+        (
+            {"step": "a"},
+            422,
+            "step: 'a' is not allowed; its kind is function; name a step of the kind approval",
+        ),
+        (
+            {"step": "late"},
+            409,
+            'it is suspended (it waits for "a" (suspended)); decide when it waits',
+        ),
     ):
         refused = decide(**body)
-        assert (refused.status_code, told in refused.text.replace("\\", "")) == (status, True), refused.text
+        assert (refused.status_code, told in refused.text.replace("\\", "")) == (status, True), (
+            refused.text
+        )
     assert [decide(step="g 1", note="go").json()["count"] for _ in range(2)] == [1, 0]
     other = decide(step="g 1", approved=False)
     assert (other.status_code, "approved by ada: go" in other.json()["detail"]) == (409, True)
@@ -384,7 +476,12 @@ def test_a_graph_that_has_ended_goes_on_after_a_retry(world: World, client: Test
     over = client.get("/v1/graphs/g").json()
     assert (over["state"], over["counts"]) == ("discarded", {"cancelled": 1, "discarded": 1})
     assert client.post("/v1/graphs/g/stop").status_code == 200
-    assert client.post("/v1/graphs/g/cancel").json() == {"id": "g", "count": 0, "state": "discarded", "note": None}
+    assert client.post("/v1/graphs/g/cancel").json() == {
+        "id": "g",
+        "count": 0,
+        "state": "discarded",
+        "note": None,
+    }
     assert client.post("/v1/graphs/g/retry", json={"cascade": True}).json()["count"] == 2
     assert [one for one, _ in world.workflows.graphs] == ["graph/g", "graph/g"]
     again = claimed(world, "g")
@@ -402,10 +499,15 @@ def test_a_stop_that_a_spoilt_step_holds_up_names_it(world: World, client: TestC
         conn.execute(text("UPDATE graph_step SET shape = NULL WHERE path = 'b'"))
     graphed.advance()
     assert graphed.states() == {"a": "cancelled", "b": "cancelled"}
-    assert client.get("/v1/graphs/g").json()["waiting"] == "it is being stopped: waiting until its steps end"
+    assert (
+        client.get("/v1/graphs/g").json()["waiting"]
+        == "it is being stopped: waiting until its steps end"
+    )
 
 
-def test_a_stop_is_on_record_and_reaches_the_workflow_past_a_spoilt_row(world: World, client: TestClient) -> None:
+def test_a_stop_is_on_record_and_reaches_the_workflow_past_a_spoilt_row(
+    world: World, client: TestClient
+) -> None:
     graphed = sent(world, client, [step("a")])
     assert client.post("/v1/graphs/g/stop", json={"reason": "enough"}).status_code == 202
     assert client.post("/v1/graphs/g/stop", json={"reason": "enough"}).status_code == 200
@@ -420,15 +522,23 @@ def test_a_stop_is_on_record_and_reaches_the_workflow_past_a_spoilt_row(world: W
     assert "fail_fast of the options" in listed["unreadable"]
 
 
-# --- waiting ----------------------------------------------------------------------------------------------------------
+# --- waiting --------------------------------------------------------------------------------------
 
 
-async def test_a_wait_for_the_end_ends_with_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_wait_for_the_end_ends_with_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(long_poll, "REREAD_S", 10_000.0)
     with TestClient(world.new_app(), base_url="http://127.0.0.1:8500") as client:
         graphed = sent(world, client, [step("a"), step("b", "a")])
-    async with served(world.app) as server, httpx.AsyncClient(base_url=server.url, timeout=90) as http:
-        waits = [asyncio.create_task(http.get(f"/v1/graphs/g{what}?wait=60")) for what in ("/status", "/status", "")]
+    async with (
+        served(world.app) as server,
+        httpx.AsyncClient(base_url=server.url, timeout=90) as http,
+    ):
+        waits = [
+            asyncio.create_task(http.get(f"/v1/graphs/g{what}?wait=60"))
+            for what in ("/status", "/status", "")
+        ]
         await asyncio.sleep(0.5)
         await asyncio.to_thread(complete, graphed)
         changed = await waits[2]

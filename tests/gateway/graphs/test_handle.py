@@ -31,8 +31,12 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def built(**more: Any) -> Workflow:
-    workflow = Workflow("Nightly", id="nightly ü 1", tags=["x"], **more).add_context({"since": VALUE["day"]})
-    workflow.add("first", Step.new({"n": 1})).add_cascade("many", (list(range(5)), given_item), "first")
+    workflow = Workflow("Nightly", id="nightly ü 1", tags=["x"], **more).add_context(
+        {"since": VALUE["day"]}
+    )
+    workflow.add("first", Step.new({"n": 1})).add_cascade(
+        "many", (list(range(5)), given_item), "first"
+    )
     return workflow.add_cascade("last", given, "many", max_attempts=2)
 
 
@@ -48,21 +52,34 @@ async def test_a_handle_speaks_to_the_gateway(world: World, client: TestClient) 
         with pytest.raises(TimeoutError):
             await workflow.wait(timeout=0.1)
         graphed = claimed(world, workflow.id)
-        assert await workflow.append(Workflow(check_deps=False).add("more", Step.new({}), "last")) == 1
+        assert (
+            await workflow.append(Workflow(check_deps=False).add("more", Step.new({}), "last")) == 1
+        )
         assert await workflow.cancel_jobs(names="more", reason="enough") == 1
         with pytest.raises(InvalidRequest, match='"nobody"'):
             await workflow.cancel_jobs(names="nobody")
         complete(graphed, first=VALUE, **{f"many/{n}": n for n in range(5)})
         status = await workflow.status()
-        assert (status.name, status.total, status.subs["many"].counts) == ("Nightly", 8, {"completed": 5})
+        assert (status.name, status.total, status.subs["many"].counts) == (
+            "Nightly",
+            8,
+            {"completed": 5},
+        )
         many = {str(n): n for n in range(5)}
         assert (await workflow.all_recorded()) == {"first": VALUE, "many": many, "last": None}
         assert await workflow.get_recorded("many/3") == 3
         assert await workflow.get_context() == {"since": VALUE["day"]}
         assert await workflow.sub("many").get_context() == {"since": VALUE["day"]}
-        assert [job.path for job in await workflow.all_jobs(deps_of="last")] == [f"many/{n}" for n in range(5)]
+        assert [job.path for job in await workflow.all_jobs(deps_of="last")] == [
+            f"many/{n}" for n in range(5)
+        ]
         job = await workflow.get_job("first")
-        assert (job.args, job.state, job.attempt, job.meta["workflow_id"]) == ({"n": 1}, "completed", 1, workflow.id)
+        assert (job.args, job.state, job.attempt, job.meta["workflow_id"]) == (
+            {"n": 1},
+            "completed",
+            1,
+            workflow.id,
+        )
         assert (await workflow.get_job("more")).reason.endswith(": enough")
         assert await workflow.get_job("nobody") is None
         world.store.graphs.end_graph(graphed.fence, None)
@@ -89,7 +106,9 @@ async def test_chancy_speaks_to_the_gateway(world: World, client: TestClient) ->
         graphed = claimed(world, one.id)
         complete(graphed)
         world.store.graphs.end_graph(graphed.fence, None)
-        assert (await plugin.wait_for_workflow(app, one.id)).state is chancy.Workflow.State.COMPLETED
+        assert (
+            await plugin.wait_for_workflow(app, one.id)
+        ).state is chancy.Workflow.State.COMPLETED
         found = await plugin.fetch_workflows(app, states=["pending"])
         assert [workflow.id for workflow in found] == [other.id]
         assert [name for name, _ in await plugin.fetch_workflow(app, one.id)] == ["only", "more"]
@@ -97,7 +116,9 @@ async def test_chancy_speaks_to_the_gateway(world: World, client: TestClient) ->
 
 
 @pytest.mark.usefixtures("small_pages")
-async def test_a_refused_graph_is_started_when_it_is_corrected(world: World, client: TestClient) -> None:
+async def test_a_refused_graph_is_started_when_it_is_corrected(
+    world: World, client: TestClient
+) -> None:
     async with served(world.app) as server:
         asking.use(Gateway(server.url))
         for _ in range(2):

@@ -1,4 +1,6 @@
-"""A start is one decision: a refusal leaves nothing behind, and a repeat is answered like the first at any moment."""
+"""A start is one decision: a refusal leaves nothing behind, and a repeat is answered like the first
+at any moment.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +29,23 @@ def crawling(crawler: str) -> GraphSpec:
 
 
 def whole(client: TestClient, key: str, spec: GraphSpec) -> list[Any]:
-    steps = [{"path": one.path, "kind": one.kind, "job": one.job, "deps": list(one.deps)} for one in spec.steps]
+    steps = [
+        {"path": one.path, "kind": one.kind, "job": one.job, "deps": list(one.deps)}
+        for one in spec.steps
+    ]
     return [client.post("/v1/graphs", json={"id": key, "steps": steps})]
 
 
 def paged(client: TestClient, key: str, spec: GraphSpec) -> list[Any]:
-    """What the clients send, until an answer is no success. A sender whose draft is gone begins again."""
+    """What the clients send, until an answer is no success.
+
+    A sender whose draft is gone begins again.
+    """
     pages, whose = encode_pages(spec), fingerprint(spec)
     for _ in range(10):
-        answers = [client.post("/v1/graphs", json={"id": key, "pages": len(pages), "fingerprint": whose})]
+        answers = [
+            client.post("/v1/graphs", json={"id": key, "pages": len(pages), "fingerprint": whose})
+        ]
         if answers[-1].json().get("state") != "draft":
             return answers
         calls = [("PUT", f"pages/{number}", page) for number, page in enumerate(pages)]
@@ -82,7 +92,11 @@ def test_a_draft_that_a_client_left_is_continued_replaced_or_stopped(
         assert send(client, key, spec)[-1].status_code == 202
         assert send(client, key, spec)[-1].status_code in (200, 202)
         assert send(client, key, other)[-1].json()["code"] == "idempotency_mismatch"
-    assert sorted(rows(world)) == [("other", "executing"), ("same", "executing"), ("stopped", "executing")]
+    assert sorted(rows(world)) == [
+        ("other", "executing"),
+        ("same", "executing"),
+        ("stopped", "executing"),
+    ]
 
 
 def test_a_late_page_of_a_replaced_draft_reaches_no_other_graph(client: TestClient) -> None:
@@ -91,7 +105,9 @@ def test_a_late_page_of_a_replaced_draft_reaches_no_other_graph(client: TestClie
     client.post("/v1/graphs", json={"id": "g", "pages": 1, "fingerprint": whose})
     client.post("/v1/graphs", json={"id": "g", "pages": 1, "fingerprint": fingerprint(other)})
     for method, what in (("PUT", "pages/0"), ("POST", "start")):
-        late = client.request(method, f"/v1/graphs/g/{what}?fingerprint={whose}", content=encode_pages(spec)[0])
+        late = client.request(
+            method, f"/v1/graphs/g/{what}?fingerprint={whose}", content=encode_pages(spec)[0]
+        )
         assert (late.status_code, late.json()["code"]) == (422, "idempotency_mismatch")
     assert paged(client, "g", other)[-1].status_code == 202
 
@@ -108,7 +124,9 @@ def test_drafts_are_never_open_and_leave_by_themselves(world: World, client: Tes
     assert graphs.newest(states=[GraphState.DRAFT]) == []
 
 
-def test_a_repeat_is_answered_though_what_it_needs_is_gone(world: World, client: TestClient) -> None:
+def test_a_repeat_is_answered_though_what_it_needs_is_gone(
+    world: World, client: TestClient
+) -> None:
     spec = GraphSpec(chain(2))
     world.store.plans.register_plans("worker", [PlanRow("shop.steps", "module", None, "", "f")])
     first = whole(client, "g", spec)[0]
@@ -133,27 +151,40 @@ def test_equal_starts_at_one_moment_are_all_answered_alike(
         with ThreadPoolExecutor(many) as pool:
             key = f"g{round}"
             chosen = [random.Random(f"{round}/{n}").choice(ways) for n in range(many)]
-            answers = [one for each in pool.map(lambda way, key=key: way(client, key, spec), chosen) for one in each]
+            answers = [
+                one
+                for each in pool.map(lambda way, key=key: way(client, key, spec), chosen)
+                for one in each
+            ]
         assert [one.text for one in answers if not one.is_success and one.status_code != 404] == []
     assert sorted(rows(world)) == [("g0", "executing"), ("g1", "executing"), ("g2", "executing")]
 
 
 @pytest.mark.parametrize("many", [2, 10])
-def test_different_starts_at_one_moment_are_one_graph_and_refusals(world: World, client: TestClient, many: int) -> None:
+def test_different_starts_at_one_moment_are_one_graph_and_refusals(
+    world: World, client: TestClient, many: int
+) -> None:
     for round in range(3):
         with ThreadPoolExecutor(many) as pool:
             key = f"g{round}"
             specs = [GraphSpec(chain(n + 1)) for n in range(many)]
-            last = [each[-1] for each in pool.map(lambda spec, key=key: paged(client, key, spec), specs)]
+            last = [
+                each[-1] for each in pool.map(lambda spec, key=key: paged(client, key, spec), specs)
+            ]
         assert sum(one.is_success for one in last) == 1
-        assert {one.json()["code"] for one in last if not one.is_success} == {"idempotency_mismatch"}
+        assert {one.json()["code"] for one in last if not one.is_success} == {
+            "idempotency_mismatch"
+        }
         [won] = [n for n, one in enumerate(last) if one.is_success]
         assert client.get(f"/v1/graphs/{key}").json()["total"] == won + 1
 
 
 def test_refused_starts_at_one_moment_are_all_told_why(world: World, client: TestClient) -> None:
     with ThreadPoolExecutor(10) as pool:
-        last = [each[-1] for each in pool.map(lambda _: paged(client, "g", crawling("plian")), range(10))]
+        last = [
+            each[-1]
+            for each in pool.map(lambda _: paged(client, "g", crawling("plian")), range(10))
+        ]
     assert {one.json()["code"] for one in last} == {"unknown_crawler"}
     assert rows(world) == []
 
@@ -180,7 +211,8 @@ def test_pages_of_steps_are_appended_all_or_none(
     twin = append("k", [*more, step("a")])
     assert (twin.status_code, client.get("/v1/graphs/g").json()["total"]) == (422, 1)
     added = append("k", more)
-    again = client.post("/v1/graphs/g/append?draft=draft", headers={"Idempotency-Key": "k"})  # its draft is gone
+    # Its draft is gone.
+    again = client.post("/v1/graphs/g/append?draft=draft", headers={"Idempotency-Key": "k"})
     for answer in (added, again):
         assert (answer.status_code, answer.json()["count"]) == (200, 20)
     assert rows(world) == [("g", "executing")]

@@ -13,7 +13,13 @@ from fastapi.testclient import TestClient
 
 from crawler_lifecycle.domain.errors import StoreUnavailable, TemporalUnavailable
 from crawler_lifecycle.domain.run import RunRequest, RunStatus
-from crawler_lifecycle.features.managers.domain.manager import BUILT_IN, PAGE_ITEMS, Decision, JobState, ManagerOrder
+from crawler_lifecycle.features.managers.domain.manager import (
+    BUILT_IN,
+    PAGE_ITEMS,
+    Decision,
+    JobState,
+    ManagerOrder,
+)
 from crawler_lifecycle.features.managers.ports import (
     HEARD_S,
     PLAN_READING,
@@ -29,10 +35,21 @@ from tests.gateway.gateway_world import World
 
 OPTIONS = [{"name": name} for name in ("--flow-id", "--spider-args", "--units", "--priority")]
 OPTIONS.append({"name": "-c", "aliases": ["--category"]})
-SHOPS = PlanRow("shops.managers:Shops", "manager", "shops", "Every shop once a night", "f1", OPTIONS)
+SHOPS = PlanRow(
+    "shops.managers:Shops", "manager", "shops", "Every shop once a night", "f1", OPTIONS
+)
 MODULE = PlanRow("shops.managers", "module", None, "", "f1")
-GONE = PlanRow("shops.gone", "module", None, "", "", error="ModuleNotFoundError: No module named 'shops.gone'")
-BROKEN = PlanRow("shops.managers:Old", "manager", None, "", "f1", error="ImportError: no module named scrapinghub")
+GONE = PlanRow(
+    "shops.gone", "module", None, "", "", error="ModuleNotFoundError: No module named 'shops.gone'"
+)
+BROKEN = PlanRow(
+    "shops.managers:Old",
+    "manager",
+    None,
+    "",
+    "f1",
+    error="ImportError: no module named scrapinghub",
+)
 ITEMS = {"crawler": "plain", "flow_id": "f-1"}
 
 
@@ -55,7 +72,9 @@ def claim(world: World, manager_id: int) -> ManagerFence:
     """The open workflow of the manager claims it, and a process holds its class."""
     row = row_of(world, manager_id)
     workflow_id = f"manager/{row.name}/{row.flow_id}"
-    row = world.store.managers.claim_manager(manager_id, Owner(workflow_id, world.workflows.open[workflow_id]))
+    row = world.store.managers.claim_manager(
+        manager_id, Owner(workflow_id, world.workflows.open[workflow_id])
+    )
     assert row.owner_run_id is not None
     fence = ManagerFence(manager_id, row.attempt, row.owner_run_id)
     world.store.managers.new_generation(fence, "f1", None)
@@ -64,7 +83,9 @@ def claim(world: World, manager_id: int) -> ManagerFence:
 
 def end(world: World, manager_id: int, fence: ManagerFence) -> None:
     """It ends, and its workflow closes."""
-    row = world.store.managers.end_manager(fence, RunStatus.COMPLETED, "finished", "No jobs are left")
+    row = world.store.managers.end_manager(
+        fence, RunStatus.COMPLETED, "finished", "No jobs are left"
+    )
     world.workflows.open.pop(f"manager/{row.name}/{row.flow_id}")
 
 
@@ -78,19 +99,28 @@ def started(client: TestClient, **body: Any) -> int:
     return int(answer.json()["manager_id"])
 
 
-# --- start ------------------------------------------------------------------------------------------------------------
+# --- start ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("registered")
 def test_a_class_is_started_with_its_options(world: World, client: TestClient) -> None:
-    answer = start(client, plan=SHOPS.plan, argv=["--flow-id", "nightly", "--category=books"], tags=["b", "a"])
+    answer = start(
+        client, plan=SHOPS.plan, argv=["--flow-id", "nightly", "--category=books"], tags=["b", "a"]
+    )
     found = answer.json()
     assert answer.status_code == 202
     assert answer.headers["Location"] == f"/v1/managers/{found['manager_id']}"
-    assert (found["name"], found["flow_id"], found["status"]) == ("shops", "nightly", "INITIALIZING")
+    assert (found["name"], found["flow_id"], found["status"]) == (
+        "shops",
+        "nightly",
+        "INITIALIZING",
+    )
     assert world.workflows.managers == [("manager/shops/nightly", found["manager_id"])]
     row = row_of(world, found["manager_id"])
-    assert (row.plan, row.options["argv"]) == (SHOPS.plan, ["--flow-id", "nightly", "--category=books"])
+    assert (row.plan, row.options["argv"]) == (
+        SHOPS.plan,
+        ["--flow-id", "nightly", "--category=books"],
+    )
     assert row.tags == ["a", "b"]
 
 
@@ -125,7 +155,9 @@ def test_a_class_without_a_name_gets_one_by_either_door(
     )
 
 
-def test_a_crawler_is_started_with_options_of_the_built_in_manager(world: World, client: TestClient) -> None:
+def test_a_crawler_is_started_with_options_of_the_built_in_manager(
+    world: World, client: TestClient
+) -> None:
     options = {
         "args": {"site": "http://a"},
         "settings": {},
@@ -134,7 +166,12 @@ def test_a_crawler_is_started_with_options_of_the_built_in_manager(world: World,
         "retries": 3,
     }
     found = start(client, crawler="plain", options=options).json()
-    assert (found["plan"], found["crawler"], found["name"], found["sealed"]) == (BUILT_IN, "plain", "plain", False)
+    assert (found["plan"], found["crawler"], found["name"], found["sealed"]) == (
+        BUILT_IN,
+        "plain",
+        "plain",
+        False,
+    )
     words = ["plain", "--max-running-jobs", "20", "--retries", "3", "--max-per-key", "page=2"]
     assert found["argv"] == [*words, "--spider-args", '{"site": "http://a"}']
 
@@ -143,7 +180,10 @@ def test_a_crawler_is_started_with_options_of_the_built_in_manager(world: World,
 def test_only_what_a_worker_registered_can_be_started(client: TestClient) -> None:
     unknown = start(client, plan="os:system")
     assert (unknown.status_code, unknown.json()["code"]) == (422, "unknown_plan")
-    assert "known are shops.managers:Old, shops.managers:Shops; name its module in" in unknown.json()["detail"]
+    assert (
+        "known are shops.managers:Old, shops.managers:Shops; name its module in"
+        in unknown.json()["detail"]
+    )
     module = start(client, plan=MODULE.plan)
     assert (module.status_code, module.json()["code"]) == (422, "unknown_plan")
     gone = start(client, plan="shops.gone:Any")
@@ -154,7 +194,9 @@ def test_only_what_a_worker_registered_can_be_started(client: TestClient) -> Non
     assert "no module named scrapinghub" in unusable.json()["detail"]
     for word in ("--categroy=books", "--flow"):
         refused = start(client, plan=SHOPS.plan, argv=["--cat", "-x", word, "--", "--that"])
-        assert refused.json()["detail"].startswith(f"argv[2]: {word.partition('=')[0]!r} is not allowed"), refused.text
+        assert refused.json()["detail"].startswith(
+            f"argv[2]: {word.partition('=')[0]!r} is not allowed"
+        ), refused.text
 
 
 def test_before_any_worker_a_class_is_taken_on_trust_and_told_so(client: TestClient) -> None:
@@ -164,10 +206,15 @@ def test_before_any_worker_a_class_is_taken_on_trust_and_told_so(client: TestCli
     assert nameless.json()["detail"].startswith("name: missing, and no plans worker has registered")
     short = start(client, plan="Shops", name="shops")
     assert (short.status_code, "give module:Class" in short.json()["detail"]) == (503, True)
-    assert "No plans worker has registered" in start(client, plan=SHOPS.plan, name="shops").json()["note"]
+    assert (
+        "No plans worker has registered"
+        in start(client, plan=SHOPS.plan, name="shops").json()["note"]
+    )
 
 
-def test_in_the_first_seconds_of_a_worker_no_class_is_called_unknown(world: World, client: TestClient) -> None:
+def test_in_the_first_seconds_of_a_worker_no_class_is_called_unknown(
+    world: World, client: TestClient
+) -> None:
     """Also beside a worker that never had it, and where others were before."""
     plans = world.store.plans
     plans.register_plans("gone", [replace(SHOPS, plan="shops.managers:Former")])
@@ -176,7 +223,11 @@ def test_in_the_first_seconds_of_a_worker_no_class_is_called_unknown(world: Worl
     plans.register_plans("other", [replace(SHOPS, plan="books:Books")])
     assert start(client, plan=SHOPS.plan, name="shops").json()["code"] == "unknown_plan"
     plans.register_plans("worker-1", [replace(MODULE, kind=PLAN_READING)])
-    for body in ({"plan": SHOPS.plan}, {"plan": SHOPS.plan, "name": "shops"}, {"plan": "Shops", "name": "shops"}):
+    for body in (
+        {"plan": SHOPS.plan},
+        {"plan": SHOPS.plan, "name": "shops"},
+        {"plan": "Shops", "name": "shops"},
+    ):
         early = start(client, **body)
         assert (early.status_code, early.json()["code"]) == (503, "plans_unknown"), early.text
         assert int(early.headers["retry-after"]) >= 1
@@ -185,8 +236,12 @@ def test_in_the_first_seconds_of_a_worker_no_class_is_called_unknown(world: Worl
     assert start(client, plan=SHOPS.plan).status_code == 202
 
 
-def test_of_two_codes_of_a_class_either_may_take_its_options(world: World, client: TestClient) -> None:
-    """Two builds serve one queue for a while: whichever is asked may be the one that has the option."""
+def test_of_two_codes_of_a_class_either_may_take_its_options(
+    world: World, client: TestClient
+) -> None:
+    """Two builds serve one queue for a while: whichever is asked may be the one that has the
+    option.
+    """
     plans = world.store.plans
     plans.register_plans("old", [SHOPS])
     world.clock.now += timedelta(seconds=1)
@@ -199,7 +254,9 @@ def test_of_two_codes_of_a_class_either_may_take_its_options(world: World, clien
     assert (refused.status_code, "argv[0]" in refused.json()["detail"]) == (422, True)
 
 
-def test_a_flow_id_in_a_named_command_line_is_that_of_the_manager(world: World, client: TestClient) -> None:
+def test_a_flow_id_in_a_named_command_line_is_that_of_the_manager(
+    world: World, client: TestClient
+) -> None:
     program = {"name": "-g", "aliases": ["--program"], "flow_ids": {"nightly": "n1"}}
     world.store.plans.register_plans("worker-1", [replace(SHOPS, options=[*OPTIONS, program])])
     first = start(client, plan=SHOPS.plan, argv=["--program", "nightly"]).json()
@@ -210,7 +267,10 @@ def test_a_flow_id_in_a_named_command_line_is_that_of_the_manager(world: World, 
     own = start(client, plan=SHOPS.plan, argv=["-g", "nightly", "--flow-id", "n2"]).json()
     assert own["flow_id"] == "n2", "what the request says itself goes before"
     both = start(client, plan=SHOPS.plan, argv=["-g", "nightly"], flow_id="n3")
-    assert (both.status_code, "'n3' and --flow-id 'n1' differ" in both.json()["detail"]) == (422, True)
+    assert (both.status_code, "'n3' and --flow-id 'n1' differ" in both.json()["detail"]) == (
+        422,
+        True,
+    )
 
 
 def test_the_same_key_is_one_manager_also_after_its_end(world: World, client: TestClient) -> None:
@@ -221,14 +281,19 @@ def test_the_same_key_is_one_manager_also_after_its_end(world: World, client: Te
     assert again.json()["manager_id"] == first.json()["manager_id"]
     end(world, first.json()["manager_id"], claim(world, first.json()["manager_id"]))
     late = start(client, "k", **body)
-    assert (late.json()["manager_id"], late.json()["status"]) == (first.json()["manager_id"], "COMPLETED")
+    assert (late.json()["manager_id"], late.json()["status"]) == (
+        first.json()["manager_id"],
+        "COMPLETED",
+    )
     assert len(world.workflows.managers) == 1
     other = start(client, "k", crawler="plain", options={"retries": 2})
     assert (other.status_code, other.json()["code"]) == (422, "idempotency_mismatch")
     assert start(client, "j", **body).json()["manager_id"] != first.json()["manager_id"]
 
 
-def test_the_same_flow_is_found_while_it_lives_and_resumed_after_its_end(world: World, client: TestClient) -> None:
+def test_the_same_flow_is_found_while_it_lives_and_resumed_after_its_end(
+    world: World, client: TestClient
+) -> None:
     one = started(client, **ITEMS)
     assert start(client, **ITEMS).headers["Idempotency-Replayed"] == "true"
     other = start(client, **ITEMS, options={"retries": 9})
@@ -243,7 +308,9 @@ def test_the_same_flow_is_found_while_it_lives_and_resumed_after_its_end(world: 
     assert (fence.attempt, row_of(world, one).options["argv"][-1]) == (2, "9")
 
 
-def test_a_class_whose_name_no_manager_can_have_needs_another_one(world: World, client: TestClient) -> None:
+def test_a_class_whose_name_no_manager_can_have_needs_another_one(
+    world: World, client: TestClient
+) -> None:
     """In a workflow id its slash would make another manager of it."""
     world.store.plans.register_plans("worker-1", [replace(SHOPS, name="läden/nachts")])
     refused = start(client, plan=SHOPS.plan)
@@ -253,10 +320,12 @@ def test_a_class_whose_name_no_manager_can_have_needs_another_one(world: World, 
     assert found["name"] == "shops"
 
 
-# --- Temporal is away, a gateway dies ---------------------------------------------------------------------------------
+# --- Temporal is away, a gateway dies -------------------------------------------------------------
 
 
-async def test_what_was_accepted_while_temporal_was_away_begins_by_itself(world: World, client: TestClient) -> None:
+async def test_what_was_accepted_while_temporal_was_away_begins_by_itself(
+    world: World, client: TestClient
+) -> None:
     world.workflows.down = True
     answer = start(client, **ITEMS)
     assert answer.status_code == 202
@@ -273,7 +342,9 @@ async def test_what_was_accepted_while_temporal_was_away_begins_by_itself(world:
     assert await elsewhere.once() == 0
 
 
-async def test_a_stop_that_nobody_was_told_of_is_told_by_the_sweep(world: World, client: TestClient) -> None:
+async def test_a_stop_that_nobody_was_told_of_is_told_by_the_sweep(
+    world: World, client: TestClient
+) -> None:
     one = started(client, **ITEMS)
     claim(world, one)
     world.workflows.down = True
@@ -291,12 +362,19 @@ async def test_a_stop_that_nobody_was_told_of_is_told_by_the_sweep(world: World,
     assert await elsewhere.once() == 1
 
 
-def test_what_no_row_would_remember_is_refused_while_temporal_is_away(world: World, client: TestClient) -> None:
-    """A command is a row, which the next cycle reads; the resume of an end is none, and so is not accepted."""
+def test_what_no_row_would_remember_is_refused_while_temporal_is_away(
+    world: World, client: TestClient
+) -> None:
+    """A command is a row, which the next cycle reads; the resume of an end is none, and so is not
+    accepted.
+    """
     one = started(client, **ITEMS)
     fence = claim(world, one)
     world.workflows.down = True
-    assert "within five minutes" in client.post(f"/v1/managers/{one}/cap", json={"cap": 5}).json()["note"]
+    assert (
+        "within five minutes"
+        in client.post(f"/v1/managers/{one}/cap", json={"cap": 5}).json()["note"]
+    )
     world.workflows.down = False
     end(world, one, fence)
     world.workflows.down = True
@@ -323,8 +401,12 @@ def test_a_resume_waits_for_the_workflow_that_closes(
 def test_a_resume_is_answered_when_the_next_attempt_is_on_record(
     world: World, client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who asks right after it (`crawlctl manager resume 2; crawlctl manager wait 2`) is not told the former end."""
-    monkeypatch.setattr("crawler_lifecycle.features.managers.gateway.commands.RECORDED_S", (0.0, 0.0, 0.0))
+    """Who asks right after it (`crawlctl manager resume 2; crawlctl manager wait 2`) is not told
+    the former end.
+    """
+    monkeypatch.setattr(
+        "crawler_lifecycle.features.managers.gateway.commands.RECORDED_S", (0.0, 0.0, 0.0)
+    )
     one = started(client, **ITEMS)
     end(world, one, claim(world, one))
     begin = world.workflows.start_for
@@ -339,7 +421,7 @@ def test_a_resume_is_answered_when_the_next_attempt_is_on_record(
     assert (resumed["attempt"], resumed["status"], resumed["ended_at"]) == (2, "INITIALIZING", None)
 
 
-# --- steering ---------------------------------------------------------------------------------------------------------
+# --- steering -------------------------------------------------------------------------------------
 
 
 def test_stop_is_on_record_before_it_is_told_and_once(world: World, client: TestClient) -> None:
@@ -355,14 +437,21 @@ def test_stop_is_on_record_before_it_is_told_and_once(world: World, client: Test
     assert client.post(f"/v1/managers/{one}/jobs", json={"seal": True}).status_code == 409
     world.store.managers.end_manager(fence, RunStatus.FAILED, "cancelled", "Stopped by eve")
     ended = client.post(f"/v1/managers/{one}/stop")
-    assert (ended.status_code, ended.json()["note"]) == (200, "The manager had already ended; nothing was stopped.")
+    assert (ended.status_code, ended.json()["note"]) == (
+        200,
+        "The manager had already ended; nothing was stopped.",
+    )
 
 
-def test_after_its_end_what_lives_are_the_runs_that_it_left(world: World, client: TestClient) -> None:
+def test_after_its_end_what_lives_are_the_runs_that_it_left(
+    world: World, client: TestClient
+) -> None:
     """Their ends are seen by no cycle, so its own counts say nothing about them any more."""
     one = started(client, **ITEMS)
     fence = claim(world, one)
-    client.post(f"/v1/managers/{one}/jobs", json={"jobs": [{"spider_args": {"page": n}} for n in range(2)]})
+    client.post(
+        f"/v1/managers/{one}/jobs", json={"jobs": [{"spider_args": {"page": n}} for n in range(2)]}
+    )
     Managed(cast(Any, world), fence).pick(2, JobState.QUEUED)
     runs = []
     for n in (1, 2):
@@ -374,16 +463,26 @@ def test_after_its_end_what_lives_are_the_runs_that_it_left(world: World, client
     client.post(f"/v1/managers/{one}/stop", json={"leave": True})
     world.store.managers.end_manager(fence, RunStatus.FAILED, "cancelled", "Stopped")
     for left in (2, 1, 0):
-        answer, [listed] = client.get(f"/v1/managers/{one}").json(), client.get("/v1/managers").json()["managers"]
+        answer, [listed] = (
+            client.get(f"/v1/managers/{one}").json(),
+            client.get("/v1/managers").json()["managers"],
+        )
         assert (answer["live"], listed["live"]) == (left, left)
         if left:
             world.end(runs.pop(), close=False)
 
 
-def test_pause_resume_and_cap_are_rows_that_a_signal_tells_of(world: World, client: TestClient) -> None:
+def test_pause_resume_and_cap_are_rows_that_a_signal_tells_of(
+    world: World, client: TestClient
+) -> None:
     one = started(client, **ITEMS)
     fence = claim(world, one)
-    steps = [("pause", None, 202), ("pause", None, 200), ("resume", None, 202), ("resume", None, 200)]
+    steps = [
+        ("pause", None, 202),
+        ("pause", None, 200),
+        ("resume", None, 202),
+        ("resume", None, 200),
+    ]
     steps += [("cap", {"cap": 5}, 202), ("cap", {"cap": 5}, 200), ("cap", {"cap": 0}, 202)]
     for action, body, status in steps:
         assert client.post(f"/v1/managers/{one}/{action}", json=body).status_code == status, action
@@ -397,35 +496,73 @@ def test_pause_resume_and_cap_are_rows_that_a_signal_tells_of(world: World, clie
     assert len(world.workflows.managers) == 2
 
 
-# --- jobs -------------------------------------------------------------------------------------------------------------
+# --- jobs -----------------------------------------------------------------------------------------
 
 
-def test_a_page_of_jobs_is_added_once_over_what_the_manager_was_started_with(world: World, client: TestClient) -> None:
+def test_a_page_of_jobs_is_added_once_over_what_the_manager_was_started_with(
+    world: World, client: TestClient
+) -> None:
     one = started(client, **ITEMS, options={"args": {"site": "http://a", "page": "0"}})
-    body = {"jobs": [{"spider_args": {"page": 1}}, {"spider_args": {"page": "1"}}, {"spider_args": {"page": None}}]}
+    body = {
+        "jobs": [
+            {"spider_args": {"page": 1}},
+            {"spider_args": {"page": "1"}},
+            {"spider_args": {"page": None}},
+        ]
+    }
     for _ in range(2):
-        answer = client.post(f"/v1/managers/{one}/jobs", json=body, headers={"Idempotency-Key": "p/1"})
+        answer = client.post(
+            f"/v1/managers/{one}/jobs", json=body, headers={"Idempotency-Key": "p/1"}
+        )
         assert answer.status_code == 202, answer.text
-        assert (answer.json()["jobs"], answer.json()["new"], answer.json()["sealed"]) == (3, 2, False)
+        assert (answer.json()["jobs"], answer.json()["new"], answer.json()["sealed"]) == (
+            3,
+            2,
+            False,
+        )
     rows = world.store.managers.list_jobs(one)
-    assert [row.job.spider_args for row in rows if row.job] == [{"site": "http://a", "page": "1"}, {"site": "http://a"}]
+    assert [row.job.spider_args for row in rows if row.job] == [
+        {"site": "http://a", "page": "1"},
+        {"site": "http://a"},
+    ]
     assert {row.state for row in rows} == {JobState.QUEUED}
-    other = client.post(f"/v1/managers/{one}/jobs", json={"jobs": [{}]}, headers={"Idempotency-Key": "p/1"})
+    other = client.post(
+        f"/v1/managers/{one}/jobs", json={"jobs": [{}]}, headers={"Idempotency-Key": "p/1"}
+    )
     assert (other.status_code, other.json()["code"]) == (422, "idempotency_mismatch")
     assert client.post(f"/v1/managers/{one}/jobs", json={"seal": True}).json()["sealed"] is True
     assert row_of(world, one).sealed
 
 
 @pytest.mark.usefixtures("registered")
-def test_a_job_of_a_class_names_its_spider_and_has_its_options(world: World, client: TestClient) -> None:
-    argv = ["--spider-args", '{"page": 1, "deep": [1, 2]}', "--units=2", "--priority=4", "--flow-id", "f"]
+def test_a_job_of_a_class_names_its_spider_and_has_its_options(
+    world: World, client: TestClient
+) -> None:
+    argv = [
+        "--spider-args",
+        '{"page": 1, "deep": [1, 2]}',
+        "--units=2",
+        "--priority=4",
+        "--flow-id",
+        "f",
+    ]
     one = started(client, plan=SHOPS.plan, argv=argv)
-    assert "jobs[0].spider: missing" in client.post(f"/v1/managers/{one}/jobs", json={"jobs": [{}]}).text
-    answer = client.post(f"/v1/managers/{one}/jobs", json={"jobs": [{"spider": "books", "spider_args": {"page": 2.5}}]})
+    assert (
+        "jobs[0].spider: missing"
+        in client.post(f"/v1/managers/{one}/jobs", json={"jobs": [{}]}).text
+    )
+    answer = client.post(
+        f"/v1/managers/{one}/jobs",
+        json={"jobs": [{"spider": "books", "spider_args": {"page": 2.5}}]},
+    )
     assert answer.status_code == 202, answer.text
     [row] = world.store.managers.list_jobs(one)
     assert row.job is not None
-    assert (row.job.spider, row.job.spider_args, row.job.units) == ("books", {"page": "2.5", "deep": "[1, 2]"}, 2)
+    assert (row.job.spider, row.job.spider_args, row.job.units) == (
+        "books",
+        {"page": "2.5", "deep": "[1, 2]"},
+        2,
+    )
     assert row.job.priority == 4
 
 
@@ -451,7 +588,7 @@ def test_jobs_that_cannot_be_are_refused_by_their_place(world: World, client: Te
         assert len(world.store.managers.list_jobs(one)) == (0 if said else 1)
 
 
-# --- hostile starts ---------------------------------------------------------------------------------------------------
+# --- hostile starts -------------------------------------------------------------------------------
 
 
 def test_a_start_that_cannot_work_is_refused_by_its_field(world: World, client: TestClient) -> None:
@@ -496,19 +633,24 @@ def test_what_does_not_exist_is_told_so(client: TestClient) -> None:
         assert (answer.status_code, answer.json()["code"]) == (404, "manager_not_found"), action
 
 
-# --- reading ----------------------------------------------------------------------------------------------------------
+# --- reading --------------------------------------------------------------------------------------
 
 
 def test_managers_are_listed_newest_first_page_by_page(world: World, client: TestClient) -> None:
     ids = [started(client, crawler="plain", name=f"n{n % 2}", flow_id=f"f-{n}") for n in range(5)]
     claim(world, ids[0])
     page = client.get("/v1/managers", params={"page_size": 3}).json()
-    rest = client.get("/v1/managers", params={"page_size": 3, "page_token": page["next_page_token"]}).json()
+    rest = client.get(
+        "/v1/managers", params={"page_size": 3, "page_token": page["next_page_token"]}
+    ).json()
     assert [row["manager_id"] for row in page["managers"] + rest["managers"]] == ids[::-1]
     assert rest["next_page_token"] is None
 
     def listed(**params: str) -> list[int]:
-        return [row["manager_id"] for row in client.get("/v1/managers", params=params).json()["managers"]]
+        return [
+            row["manager_id"]
+            for row in client.get("/v1/managers", params=params).json()["managers"]
+        ]
 
     assert listed(name="n1") == [ids[3], ids[1]]
     assert listed(status="PROCESSING") == [ids[0]]
@@ -528,8 +670,13 @@ def test_the_page_of_managers_is_searched_and_put_in_order(client: TestClient) -
 
     def found(query: str) -> tuple[list[int], str, list[str]]:
         page = client.get(f"/managers?{query}", headers={"Accept": "text/html"}).text
-        shown = [int(one) for one in re.findall(r'<th scope="row"[^>]*><a href="/managers/(\d+)"', page)]
-        [total], chips = re.findall(r'id="total">([^<]*)<', page), re.findall(r'class="chip" href="([^"]*)"', page)
+        shown = [
+            int(one) for one in re.findall(r'<th scope="row"[^>]*><a href="/managers/(\d+)"', page)
+        ]
+        [total], chips = (
+            re.findall(r'id="total">([^<]*)<', page),
+            re.findall(r'class="chip" href="([^"]*)"', page),
+        )
         return shown, total, [html.unescape(one) for one in chips]
 
     assert found("") == (ids[::-1], "3 managers", [])
@@ -550,9 +697,14 @@ def test_the_page_of_managers_is_searched_and_put_in_order(client: TestClient) -
 
 def test_a_manager_and_its_jobs_say_how_they_are(world: World, client: TestClient) -> None:
     one = started(client, **ITEMS)
-    assert "waiting for a worker; crawlctl doctor says" in client.get(f"/v1/managers/{one}").json()["waiting"]
+    assert (
+        "waiting for a worker; crawlctl doctor says"
+        in client.get(f"/v1/managers/{one}").json()["waiting"]
+    )
     fence = claim(world, one)
-    client.post(f"/v1/managers/{one}/jobs", json={"jobs": [{"spider_args": {"page": n}} for n in range(3)]})
+    client.post(
+        f"/v1/managers/{one}/jobs", json={"jobs": [{"spider_args": {"page": n}} for n in range(3)]}
+    )
     world.store.managers.commit_decision(
         ManagerFence(one, fence.attempt, fence.owner_run_id, 1),
         Decision(stats={"scheduled": 0.0}, state={"page": 1}, waiting="1 of 1 runs are live"),
@@ -562,7 +714,9 @@ def test_a_manager_and_its_jobs_say_how_they_are(world: World, client: TestClien
     assert found["waiting"] == "1 of 1 runs are live"
     client.post(f"/v1/managers/{one}/pause")
     assert client.get(f"/v1/managers/{one}").json()["waiting"] == "it is paused"
-    jobs = client.get(f"/v1/managers/{one}/jobs", params={"state": ["queued", "skipped"], "page_size": 2}).json()
+    jobs = client.get(
+        f"/v1/managers/{one}/jobs", params={"state": ["queued", "skipped"], "page_size": 2}
+    ).json()
     assert [job["job"]["spider_args"] for job in jobs["jobs"]] == [{"page": "0"}, {"page": "1"}]
     assert jobs["next_page_token"] is not None
     assert client.get(f"/v1/managers/{one}/jobs", params={"state": "skipped"}).json()["jobs"] == []
@@ -583,7 +737,9 @@ def test_plans_are_listed_with_who_serves_them(world: World, client: TestClient)
     assert client.get("/v1/plans").json()["plans"][1]["served"] is False
 
 
-def test_figures_count_what_has_not_ended(world: World, client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_figures_count_what_has_not_ended(
+    world: World, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("crawler_lifecycle.gateway.metrics.FRESH_S", 0.0)
     ids = [started(client, crawler="plain", flow_id=f"f-{n}") for n in range(4)]
     fences = [claim(world, one) for one in ids[:3]]
@@ -612,12 +768,17 @@ def unreachable() -> LiveManagers:
     raise StoreUnavailable("it does not answer")
 
 
-def test_a_resume_takes_up_a_manager_that_no_workflow_carries(world: World, client: TestClient) -> None:
+def test_a_resume_takes_up_a_manager_that_no_workflow_carries(
+    world: World, client: TestClient
+) -> None:
     one = started(client, **ITEMS)
     claim(world, one)
     answer = client.post(f"/v1/managers/{one}/resume")
     assert (answer.status_code, answer.json()["note"]) == (200, "The manager was not paused.")
-    for again in (lambda: client.post(f"/v1/managers/{one}/resume"), lambda: start(client, **ITEMS)):
+    for again in (
+        lambda: client.post(f"/v1/managers/{one}/resume"),
+        lambda: start(client, **ITEMS),
+    ):
         world.workflows.open.clear()  # terminated
         begun = len(world.workflows.managers)
         answer = again()

@@ -12,7 +12,11 @@ from fastapi.testclient import TestClient
 from tests.gateway.gateway_world import BASE, World
 from tests.gateway.keys import Keys
 
-BROWSER = {"Accept": "text/html,application/xhtml+xml", "Sec-Fetch-Site": "same-origin", "Origin": BASE}
+BROWSER = {
+    "Accept": "text/html,application/xhtml+xml",
+    "Sec-Fetch-Site": "same-origin",
+    "Origin": BASE,
+}
 
 
 def as_browser(client: TestClient) -> TestClient:
@@ -20,7 +24,8 @@ def as_browser(client: TestClient) -> TestClient:
 
     def named(request: Any) -> None:
         if request.method == "GET":
-            request.headers.pop("Origin", None)  # browsers name themselves where they change something
+            # Browsers name themselves where they change something.
+            request.headers.pop("Origin", None)
 
     client.headers.update(BROWSER)
     client.follow_redirects = False

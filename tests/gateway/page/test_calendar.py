@@ -1,4 +1,6 @@
-"""The calendar of a schedule: what came and what comes, each on its own day, and nothing that is not so."""
+"""The calendar of a schedule: what came and what comes, each on its own day, and nothing that is
+not so.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def test_what_was_due_leads_to_what_it_began(world: World, browser: TestClient) 
     world.end(run_id)
     world.clock.now = datetime(2026, 11, 20, 12, tzinfo=UTC)
     found = days(browser)
-    assert (next(iter(found)), list(found)[-1]) == ("2026-11-17", "2026-12-04"), "from its first day on"
+    assert (next(iter(found)), list(found)[-1]) == ("2026-11-17", "2026-12-04"), (
+        "from its first day on"
+    )
     assert "◌ 02:30 not on record yet" in found["2026-11-20"]
     world.store.schedules.note_due(world.schedule().schedule_id, world.clock())
     found, page = days(browser), browser.get(AT)
@@ -54,14 +58,20 @@ def test_what_was_due_leads_to_what_it_began(world: World, browser: TestClient) 
     assert "▲ 02:30 failed" in found["2026-11-19"]
     assert "today" in found["2026-11-20"]
     assert "○ 02:30 due" in found["2026-11-21"]
-    assert "Begins run plain With args: page: 7 Due 30 2 * * * UTC If one still executes skip the new one" in words(
-        page
+    assert (
+        "Begins run plain With args: page: 7 Due 30 2 * * * UTC If one still executes skip the new one"
+        in words(page)
     )
     assert '<a href="/crawlers/plain">run plain</a>' in page.text
-    assert "missed: Temporal did not fire at this time" in words(page).partition("Last failure")[2][:90]
+    assert (
+        "missed: Temporal did not fire at this time"
+        in words(page).partition("Last failure")[2][:90]
+    )
 
 
-def test_nothing_comes_while_it_is_paused_or_when_it_is_over(world: World, browser: TestClient) -> None:
+def test_nothing_comes_while_it_is_paused_or_when_it_is_over(
+    world: World, browser: TestClient
+) -> None:
     put(browser, cron="30 2 * * *", end_at="2026-11-22T12:00:00Z")
     assert list(days(browser)) == ["2026-11-20", "2026-11-21", "2026-11-22"]
     press(browser, AT, "pause", reason="why")
@@ -75,7 +85,9 @@ def test_nothing_comes_while_it_is_paused_or_when_it_is_over(world: World, brows
     assert "There are no more due times" in words(browser.get(AT))
 
 
-def test_a_day_on_which_the_clock_is_set_has_the_due_times_that_it_has(world: World, browser: TestClient) -> None:
+def test_a_day_on_which_the_clock_is_set_has_the_due_times_that_it_has(
+    world: World, browser: TestClient
+) -> None:
     world.clock.now = datetime(2026, 10, 20, 12, tzinfo=UTC)
     put(browser, cron="30 2 * * *", time_zone="Europe/Berlin", excluded=["2026-10-24"])
     found = days(browser)
@@ -100,17 +112,26 @@ def test_many_due_times_of_a_day_are_counted(world: World, browser: TestClient) 
     assert re.search("1 440 due.*○ 1 429 due.*✕ 11 missed", found["2026-11-22"])
     assert re.search("^[^:]* 1 440 due.*○ 1 440 due", found["2026-11-23"])
     page = browser.get(AT).text
-    [address] = re.findall(r'<a href="([^"]+)">719\s+due', " ".join(page.split()).replace("\u202f", " "))
+    [address] = re.findall(
+        r'<a href="([^"]+)">719\s+due', " ".join(page.split()).replace("\u202f", " ")
+    )
     listed = browser.get(address.replace("&amp;", "&").partition("#")[0])
     assert "2026-11-20 23:59:00" in listed.text.partition('id="last"')[2]
     put(browser, every_s=10)
     assert "more than 1 440 due" in days(browser)["2026-11-23"]
 
 
-def test_a_definition_that_somebody_broke_is_told_and_breaks_nothing_else(world: World, browser: TestClient) -> None:
+def test_a_definition_that_somebody_broke_is_told_and_breaks_nothing_else(
+    world: World, browser: TestClient
+) -> None:
     put(
         browser,
-        {"graph": {"name": "all", "steps": [{"path": "a", "kind": "crawl", "job": {"crawler": "plain"}}]}},
+        {
+            "graph": {
+                "name": "all",
+                "steps": [{"path": "a", "kind": "crawl", "job": {"crawler": "plain"}}],
+            }
+        },
         every_s=60,
     )
     assert "Begins graph all With 1 step: a Due every 60 s" in words(browser.get(AT))
@@ -124,7 +145,9 @@ def test_a_definition_that_somebody_broke_is_told_and_breaks_nothing_else(world:
     ):
         with world.store.database.writing() as conn:
             broken = {"odd": f'{{"run": {{"crawler": "plain"}}, {odd}}}'}
-            conn.execute(text("UPDATE schedule SET definition = :odd WHERE name = 'nightly'"), broken)
+            conn.execute(
+                text("UPDATE schedule SET definition = :odd WHERE name = 'nightly'"), broken
+            )
         page = words(browser.get(AT))
         assert "its definition cannot be read, so it begins nothing" in page, odd
         assert "Nothing can come" in page

@@ -1,4 +1,6 @@
-"""The page of a crawler and the overview of the runs: what they say is true, and each number is that of its list."""
+"""The page of a crawler and the overview of the runs: what they say is true, and each number is
+that of its list.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ def start(browser: TestClient, world: World, status: RunStatus | None = None, **
     return run_id
 
 
-def test_each_number_of_a_crawler_is_that_of_its_list(world: World, browser: TestClient, tmp_path: Path) -> None:
+def test_each_number_of_a_crawler_is_that_of_its_list(
+    world: World, browser: TestClient, tmp_path: Path
+) -> None:
     first = world.clock.now
     ends = [(-29, "FAILED"), (-20, "COMPLETED"), (-3, "COMPLETED"), (-2, "FAILED")]
     for n, (days, status) in enumerate(sorted(ends * 2)):
@@ -55,8 +59,12 @@ def test_each_number_of_a_crawler_is_that_of_its_list(world: World, browser: Tes
         start(browser, world, RunStatus(status), args={"page": str(n)})
     start(browser, world)
     with sqlite_files.connect(tmp_path / "runs.db") as database:
-        database.execute("UPDATE run_history SET outcome = 'cancelled', ended_by = 'person' WHERE run_id = 8")
-        database.execute("UPDATE run_history SET outcome = 'oom', cause = 'Out of <memory>' WHERE run_id IN (1, 7)")
+        database.execute(
+            "UPDATE run_history SET outcome = 'cancelled', ended_by = 'person' WHERE run_id = 8"
+        )
+        database.execute(
+            "UPDATE run_history SET outcome = 'oom', cause = 'Out of <memory>' WHERE run_id IN (1, 7)"
+        )
     world.clock.now = first
     page = browser.get("/crawlers/plain")
     said = words(page)
@@ -84,30 +92,59 @@ def test_a_crawler_that_left_the_catalogue_has_a_page_and_one_that_never_was_has
         assert "The catalogue has no crawler with this name any more" in words(left)
         assert "Start" not in words(left).partition("All runs")[0]
         assert "page – 7 not in the catalogue" in words(left)
-        for name, cure in (("strickt", "is strict meant?"), ("x" * 63, "see the list"), ("%00%E2%80%AE", "see the")):
+        for name, cure in (
+            ("strickt", "is strict meant?"),
+            ("x" * 63, "see the list"),
+            ("%00%E2%80%AE", "see the"),
+        ):
             gone = later.get(f"/crawlers/{name}")
             assert (gone.status_code, cure in gone.text) == (404, True)
         assert later.get(f"/crawlers/{'x' * 201}").status_code == 422
 
 
-def test_a_token_of_one_project_sees_its_own_runs_of_a_crawler(world: World, tmp_path: Path) -> None:
+def test_a_token_of_one_project_sees_its_own_runs_of_a_crawler(
+    world: World, tmp_path: Path
+) -> None:
     keys = Keys(tmp_path, "a", "b")
     with world.client(world.new_app(entrance=keys.entrance(quota=None))) as client:
         asked = {"crawler": "plain", "args": {"page": "zebra"}, "tags": ["zebra"]}
-        assert client.post("/v1/runs", json=asked, headers=keys.headers("a-operate")).status_code == 202
-        client.put("/v1/schedules/zebra", json={"run": asked, "every_s": 60}, headers=keys.headers("a-operate"))
-        pages = {who: client.get("/crawlers/plain", headers={**ANN, **keys.headers(f"{who}-read")}) for who in "ab"}
+        assert (
+            client.post("/v1/runs", json=asked, headers=keys.headers("a-operate")).status_code
+            == 202
+        )
+        client.put(
+            "/v1/schedules/zebra",
+            json={"run": asked, "every_s": 60},
+            headers=keys.headers("a-operate"),
+        )
+        pages = {
+            who: client.get("/crawlers/plain", headers={**ANN, **keys.headers(f"{who}-read")})
+            for who in "ab"
+        }
         assert ["zebra" in pages[who].text for who in "ab"] == [True, False]
         assert "This crawler has no run yet." in words(pages["b"])
         del world.scheduler.catalogue.crawlers["plain"]
     with world.client(world.new_app(entrance=keys.entrance(quota=None))) as client:
-        found = [client.get("/crawlers/plain", headers={**ANN, **keys.headers(f"{who}-read")}) for who in "ab"]
+        found = [
+            client.get("/crawlers/plain", headers={**ANN, **keys.headers(f"{who}-read")})
+            for who in "ab"
+        ]
         assert [one.status_code for one in found] == [200, 404]
 
 
 def run(number: int, items: int, price: float | None = None) -> BriefRun:
     now = Clock().now
-    about = (f"{number}", "COMPLETED", "finished", now, now, now + timedelta(seconds=items), 3 * items, items, 0)
+    about = (
+        f"{number}",
+        "COMPLETED",
+        "finished",
+        now,
+        now,
+        now + timedelta(seconds=items),
+        3 * items,
+        items,
+        0,
+    )
     shares = None if price is None else Coverage(items, {"price": price, "title": 1.0})
     return BriefRun(number, *about, fields=shares)  # type: ignore[arg-type]
 
@@ -120,8 +157,12 @@ def test_what_is_usual_is_told_with_its_change() -> None:
 
 
 def test_a_field_that_lacks_is_seen_beside_what_is_usual() -> None:
-    crawler = CrawlerDefinition("x", CrawlerKind.COMMAND, command=["true"], expect={"price": 0.5, "gone": 1.0})
-    price, gone, title = fields([run(9, 5, 0.25), *(run(8 - n, 5, 0.75) for n in range(4)), run(1, 5)], crawler)
+    crawler = CrawlerDefinition(
+        "x", CrawlerKind.COMMAND, command=["true"], expect={"price": 0.5, "gone": 1.0}
+    )
+    price, gone, title = fields(
+        [run(9, 5, 0.25), *(run(8 - n, 5, 0.75) for n in range(4)), run(1, 5)], crawler
+    )
     points = price.pop("points")
     assert price == {"name": "price", "share": 0.25, "usual": 0.75, "least": 0.375}
     assert (gone["share"], gone["usual"], title["name"]) == (0.0, 0.0, "title")
@@ -133,31 +174,48 @@ def test_each_number_of_the_overview_is_that_of_its_list(
 ) -> None:
     monkeypatch.setattr(commands, "HEALTH_WAIT_S", 60.0)
     said = words(browser.get("/"))
-    for calm in ("Nothing runs now.", "Nothing waits.", "waits for a person.", "Every schedule did what was due."):
+    for calm in (
+        "Nothing runs now.",
+        "Nothing waits.",
+        "waits for a person.",
+        "Every schedule did what was due.",
+    ):
         assert calm in said
     for status in (RunStatus.FAILED, RunStatus.FAILED, RunStatus.COMPLETED, None, None, None, None):
         start(browser, world, status, args={"page": f"{status}"}, pool="default")
     for name in ("nightly", "weekly", "quiet"):
         browser.put(f"/v1/schedules/{name}", json={"run": {"crawler": "plain"}, "every_s": 3600})
     for name in ("nightly", "weekly"):
-        world.store.schedules.note_due(world.schedule(name).schedule_id, world.clock.now + timedelta(hours=2))
+        world.store.schedules.note_due(
+            world.schedule(name).schedule_id, world.clock.now + timedelta(hours=2)
+        )
     world.claim(4)
     wrong = Correction(CorrectionKind.REPAIR, "INITIALIZING", "PROCESSING")
     world.store.corrections.record_corrections(4, [wrong])
     with sqlite_files.connect(tmp_path / "runs.db") as database:
-        begun, now = (f"{world.clock.now - timedelta(minutes=n):%Y-%m-%d %H:%M:%S}.000000" for n in (3, 0))
-        running = "status = 'PROCESSING', pages = 90, items = 30, started_at = ?, last_progress_at = ?"
+        begun, now = (
+            f"{world.clock.now - timedelta(minutes=n):%Y-%m-%d %H:%M:%S}.000000" for n in (3, 0)
+        )
+        running = (
+            "status = 'PROCESSING', pages = 90, items = 30, started_at = ?, last_progress_at = ?"
+        )
         database.execute(f"UPDATE run_history SET {running} WHERE run_id = 4", (begun, now))
         refused = "waiting_for = 'scheduler service: 503', owner_run_id = 'x'"
         database.execute(f"UPDATE run_history SET {refused} WHERE run_id = 5")
         columns = "run_id, pool, priority, since, waits_since, wanted"
-        database.execute(f"INSERT INTO pool_ticket ({columns}) VALUES (6, 'default', 3, ?, ?, 1)", (begun, begun))
+        database.execute(
+            f"INSERT INTO pool_ticket ({columns}) VALUES (6, 'default', 3, ?, ?, 1)", (begun, begun)
+        )
     with world.client(world.new_app()) as other:
         page = as_browser(other).get("/", headers=ANN)
-        said, above = words(page), page.text.partition('class="overview"')[2].partition('id="day"')[0]
+        said, above = (
+            words(page),
+            page.text.partition('class="overview"')[2].partition('id="day"')[0],
+        )
         assert "30 pages and 10 items a minute" in said
         assert (
-            "for the scheduler service ; the oldest is run 5 : the scheduler service has accepted no deployment" in said
+            "for the scheduler service ; the oldest is run 5 : the scheduler service has accepted no deployment"
+            in said
         )
         assert "2 finished plain: It is over" in said
         assert ["weekly" in above, "quiet" in above] == [True, False]

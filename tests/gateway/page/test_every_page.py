@@ -1,4 +1,6 @@
-"""What holds on each page, whichever it is: who may, how much, which headers, and that no text is ever code."""
+"""What holds on each page, whichever it is: who may, how much, which headers, and that no text is
+ever code.
+"""
 
 from __future__ import annotations
 
@@ -96,9 +98,20 @@ FORMS: dict[str, dict[str, Any]] = {
     "pressManagers": {"key": KEY, "do": "pause", "manager": "1.1"},
     "pressGraph": {"key": KEY, "do": "cancel", "attempt": "1", "step": "walk"},
     "pressGraphs": {"key": KEY, "do": "stop", "graph": "nightly.1"},
-    "pressPutSchedule": {"name": "nightly", "revision": "1", "kind": "run", "crawler": "plain", "every_s": "3600"},
+    "pressPutSchedule": {
+        "name": "nightly",
+        "revision": "1",
+        "kind": "run",
+        "crawler": "plain",
+        "every_s": "3600",
+    },
     "pressSchedule": {"key": KEY, "do": "pause", "reason": "why"},
-    "pressPutWebhook": {"name": "portal", "revision": "1", "url": WEBHOOK["url"], "secret": "env:CRAWL_HOOK"},
+    "pressPutWebhook": {
+        "name": "portal",
+        "revision": "1",
+        "url": WEBHOOK["url"],
+        "secret": "env:CRAWL_HOOK",
+    },
     "pressWebhook": {"key": KEY, "do": "pause", "reason": "why"},
     "logIn": {"token": "crawl_wrong"},
     "pressStart": {"key": KEY, "crawler": "plain"},
@@ -120,17 +133,32 @@ def ask(client: TestClient, name: str, **headers: str) -> Any:
 
 
 def things(client: TestClient, text: str = "") -> None:
-    """One of each: a manager, a graph, a schedule, a webhook; the text is wherever a stranger may write one."""
-    manager = {"crawler": "plain", "flow_id": "f", "tags": [f"x{text}"], "requested_by": f"x{text}"[:60]}
+    """One of each: a manager, a graph, a schedule, a webhook; the text is wherever a stranger may
+    write one.
+    """
+    manager = {
+        "crawler": "plain",
+        "flow_id": "f",
+        "tags": [f"x{text}"],
+        "requested_by": f"x{text}"[:60],
+    }
     client.post("/v1/managers", json=manager)
     client.post("/v1/managers/1/jobs", json={"jobs": [{"spider_args": {"page": f"x{text}"}}]})
     client.post("/v1/managers/1/stop", json={"reason": f"x{text}"})
-    client.post("/v1/graphs", json={**GRAPH, "name": f"x{text}"[:60], "requested_by": f"x{text}"[:60]})
-    schedule = {"run": {"crawler": "plain", "args": {"page": f"x{text}"}, "tags": [f"x{text}"]}, "every_s": 3600}
+    client.post(
+        "/v1/graphs", json={**GRAPH, "name": f"x{text}"[:60], "requested_by": f"x{text}"[:60]}
+    )
+    schedule = {
+        "run": {"crawler": "plain", "args": {"page": f"x{text}"}, "tags": [f"x{text}"]},
+        "every_s": 3600,
+    }
     client.put("/v1/schedules/nightly", json=schedule)
     client.post("/v1/schedules/nightly/pause", json={"reason": f"x{text}"})
     client.post("/v1/schedules/nightly/trigger", json={"requested_by": f"x{text}"[:60]})
-    client.put("/v1/webhooks/portal", json={**WEBHOOK, "crawlers": [f"x{text}"[:60].replace("\r\n", " ").strip()]})
+    client.put(
+        "/v1/webhooks/portal",
+        json={**WEBHOOK, "crawlers": [f"x{text}"[:60].replace("\r\n", " ").strip()]},
+    )
     client.post("/v1/webhooks/portal/pause", json={"reason": f"x{text}"})
 
 
@@ -154,7 +182,11 @@ def started(world: World, keys: Keys, logs: FakeLogs) -> Iterator[TestClient]:
 
 def test_every_page_operation_has_an_address_here(world: World) -> None:
     assert set(PATHS) | SIGN_IN == {name for name, access in ACCESS.items() if access.page}
-    known = {name for name in PATHS if Operations(world.app).of("GET", PATHS[name].partition("?")[0])[0] == name}
+    known = {
+        name
+        for name in PATHS
+        if Operations(world.app).of("GET", PATHS[name].partition("?")[0])[0] == name
+    }
     known |= {name for name in PATHS if Operations(world.app).of("POST", PATHS[name])[0] == name}
     assert known == set(PATHS)
 
@@ -176,7 +208,11 @@ def test_who_may(started: TestClient, keys: Keys) -> None:
         assert refused.status_code == 401 if name.startswith("press") else led, name
         programme = ask(started, name, Accept="*/*")
         assert (programme.status_code, programme.json()["code"]) == (401, "unauthenticated"), name
-        assert ask(started, name, Authorization="Bearer crawl_wrong").status_code in (303, 401, 429), name
+        assert ask(started, name, Authorization="Bearer crawl_wrong").status_code in (
+            303,
+            401,
+            429,
+        ), name
         for role in Role:
             started.cookies.clear()
             started.cookies.update(logins[role])
@@ -225,7 +261,7 @@ def test_every_answer_has_the_policy(started: TestClient, keys: Keys) -> None:
             assert found["x-content-type-options"] == "nosniff", path
 
 
-# --- files ------------------------------------------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------------------
 
 
 def test_assets_are_a_fixed_list_and_kept_for_ever(browser: TestClient) -> None:
@@ -256,7 +292,7 @@ def test_a_first_visit_and_a_list_of_50_runs_are_small(world: World, browser: Te
     assert of_list + of_files <= 60 * 1024
 
 
-# --- texts ------------------------------------------------------------------------------------------------------------
+# --- texts ----------------------------------------------------------------------------------------
 
 TEXTS = [
     *(text for text in HOSTILE if set("<{\u202e\r") & set(text)),
@@ -268,11 +304,24 @@ TEXTS = [
 ]
 #: Columns that hold what a stranger wrote, and whose type does not say so; ``Words`` does.
 COLUMNS = (
-    *(("run_history", "flow_id"), ("run_history", "parent"), ("manager", "parent"), ("graph", "parent")),
-    *(("manager", "plan"), ("manager", "flow_id"), ("graph_step", "path"), ("audit_finding", "workflow_id")),
+    *(
+        ("run_history", "flow_id"),
+        ("run_history", "parent"),
+        ("manager", "parent"),
+        ("graph", "parent"),
+    ),
+    *(
+        ("manager", "plan"),
+        ("manager", "flow_id"),
+        ("graph_step", "path"),
+        ("audit_finding", "workflow_id"),
+    ),
     *(("outbox_delivery", "sink"), ("task_log", "log_tail"), ("manager_log", "log_tail")),
 )
-WRITTEN = [*COLUMNS, *((t.name, c.name) for t in metadata.tables.values() for c in t.c if isinstance(c.type, Words))]
+WRITTEN = [
+    *COLUMNS,
+    *((t.name, c.name) for t in metadata.tables.values() for c in t.c if isinstance(c.type, Words)),
+]
 DOCUMENTS = (
     *(("correction", "evidence"), ("audit_finding", "evidence")),
     *(("task_stats", "stats"), ("task_history", "args")),
@@ -281,12 +330,27 @@ AT = "2026-11-20 12:00:00.000000"
 
 
 def write_everywhere(file: Path, run_id: int, text: str) -> None:
-    """Have this text wherever a crawler, a user or another system may have written one, in a row of each kind."""
+    """Have this text wherever a crawler, a user or another system may have written one, in a row of
+    each kind.
+    """
     rows: list[dict[str, Any]] = [
-        {"": "correction", "run_id": run_id, "task_id": 1, "attempt": 1, "kind": "killed", "believed": "RUNNING"}
+        {
+            "": "correction",
+            "run_id": run_id,
+            "task_id": 1,
+            "attempt": 1,
+            "kind": "killed",
+            "believed": "RUNNING",
+        }
         | {"truth": "FAILED", "found_by": "look", "evidence": "{}", "created_at": AT},
         {"": "export_record", "run_id": run_id, "attempt": 1, "status": "exported", "at": AT},
-        {"": "audit_finding", "subject": f"run/{run_id}", "kind": "stale", "status": "open", "run_id": run_id}
+        {
+            "": "audit_finding",
+            "subject": f"run/{run_id}",
+            "kind": "stale",
+            "status": "open",
+            "run_id": run_id,
+        }
         | {"detail": "x", "evidence": "{}", "first_seen": AT, "last_seen": AT},
         {"": "task_log", "task_id": 1, "log_tail": "x"},
         {"": "task_stats", "task_id": 1, "stats": "{}"},
@@ -297,19 +361,25 @@ def write_everywhere(file: Path, run_id: int, text: str) -> None:
             table = row.pop("")
             names = ", ".join(row)
             marks = ", ".join("?" * len(row))
-            database.execute(f"INSERT OR IGNORE INTO {table} ({names}) VALUES ({marks})", list(row.values()))
+            database.execute(
+                f"INSERT OR IGNORE INTO {table} ({names}) VALUES ({marks})", list(row.values())
+            )
         for seq, webhook in database.execute(
             "SELECT e.seq, w.webhook_id FROM outbox_event e, webhook w LIMIT 3"
         ).fetchall():
             told = (seq, f"webhook/{webhook}", "failed", 1)
             database.execute(
-                "INSERT OR IGNORE INTO outbox_delivery (seq, sink, status, tries) VALUES (?, ?, ?, ?)", told
+                "INSERT OR IGNORE INTO outbox_delivery (seq, sink, status, tries) VALUES (?, ?, ?, ?)",
+                told,
             )
-        database.execute("UPDATE task_log SET compressed = NULL")  # it goes before the text of an older build
+        # It goes before the text of an older build.
+        database.execute("UPDATE task_log SET compressed = NULL")
         for table, column in WRITTEN:
             database.execute(f"UPDATE OR IGNORE {table} SET {column} = ?", (f"x{text}",))
         for table, column in DOCUMENTS:
-            database.execute(f"UPDATE {table} SET {column} = ?", (json.dumps({"page": f"x{text}"}),))
+            database.execute(
+                f"UPDATE {table} SET {column} = ?", (json.dumps({"page": f"x{text}"}),)
+            )
         database.execute("UPDATE graph_step SET errors = ?", (json.dumps([{"error": f"x{text}"}]),))
         database.execute("UPDATE webhook SET failing_since = ?, paused_at = NULL", (AT,))
 
@@ -324,7 +394,9 @@ def test_no_template_takes_a_text_for_safe() -> None:
 
 
 class Skeleton(HTMLParser):
-    """The tags of a page and the names of their attributes, without any text; and where its links lead."""
+    """The tags of a page and the names of their attributes, without any text; and where its links
+    lead.
+    """
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -334,14 +406,22 @@ class Skeleton(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append((tag, tuple(name for name, _ in attrs)))
-        self.links += [value or "" for name, value in attrs if name in ("href", "src", "action", "formaction")]
+        self.links += [
+            value or "" for name, value in attrs if name in ("href", "src", "action", "formaction")
+        ]
 
 
-def _skeletons(world: World, file: Path, client: TestClient, logs: FakeLogs, text: str) -> dict[str, Skeleton]:
+def _skeletons(
+    world: World, file: Path, client: TestClient, logs: FakeLogs, text: str
+) -> dict[str, Skeleton]:
     """Each page when every text that a stranger may write is this one."""
     logs.write(text.encode() + b"\n", 1)
     line = text.replace("\r\n", " ")  # what has two is edited in a larger field
-    body = {"crawler": "plain", "args": {"page": f"x{line}", "site": line}, "tasks": [{"args": {}}] * 2}
+    body = {
+        "crawler": "plain",
+        "args": {"page": f"x{line}", "site": line},
+        "tasks": [{"args": {}}] * 2,
+    }
     fits = "".join(c for c in text if travels(c))  # what else it has is refused at the door
     body["tags"] = [f"x{fits}"]
     run_id = client.post("/v1/runs", json=body | {"requested_by": f"x{fits}"[:60]}).json()["run_id"]
@@ -351,20 +431,35 @@ def _skeletons(world: World, file: Path, client: TestClient, logs: FakeLogs, tex
     client.post(f"/v1/runs/{run_id}/stop", json={"reason": f"x{text}"})
     things(client, text)
     write_everywhere(file, run_id, text)
-    shown = [PATHS[name] for name in PATHS if name.startswith("show") and PATHS[name] not in ("/", "/login")]
+    shown = [
+        PATHS[name]
+        for name in PATHS
+        if name.startswith("show") and PATHS[name] not in ("/", "/login")
+    ]
     paths = {path: OF_RUN_1.sub(rf"\g<1>{run_id}", path) for path in (*shown, "/?page_size=1")}
     found = {where: Skeleton(client.get(path).text) for where, path in paths.items()}
     for name in ("crawler", "outcome", "flow_id", "tag", "status", "page_token", "nonsense"):
         found[f"/?{name}"] = Skeleton(client.get("/", params={name: f"x{text}"}).text)
-    form = {"key": uuid.uuid4().hex, "crawler": "plain", "tags": text, "settings": text.replace("=", "")}
+    form = {
+        "key": uuid.uuid4().hex,
+        "crawler": "plain",
+        "tags": text,
+        "settings": text.replace("=", ""),
+    }
     form["arg.nonsense"] = f"x{text}"
     found["start"] = Skeleton(client.post("/runs/new", data=form).text)
-    found["press"] = Skeleton(client.post("/runs", data={"key": KEY, "do": f"x{text}", "run": "1.1"}).text)
+    found["press"] = Skeleton(
+        client.post("/runs", data={"key": KEY, "do": f"x{text}", "run": "1.1"}).text
+    )
     return found
 
 
-def test_no_text_is_ever_code(world: World, logs: FakeLogs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With each text every page has the same tags, attributes and kinds of links as with a harmless one."""
+def test_no_text_is_ever_code(
+    world: World, logs: FakeLogs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With each text every page has the same tags, attributes and kinds of links as with a harmless
+    one.
+    """
     monkeypatch.setattr(runs, "HEALTH_WAIT_S", 60.0)  # a slow machine has no other page
     file = tmp_path / "runs.db"
     with world.client(world.new_app(logs=logs)) as client:
@@ -375,7 +470,8 @@ def test_no_text_is_ever_code(world: World, logs: FakeLogs, tmp_path: Path, monk
         for text in TEXTS:
             for where, page in _skeletons(world, file, client, logs, text).items():
                 lists = where in PATHS.values() and not OF_RUN_1.search(where)
-                if lists or where.startswith("/?"):  # a list that has grown since: nothing new of its kind
+                # A list that has grown since: nothing new of its kind.
+                if lists or where.startswith("/?"):
                     assert set(page.tags) <= set(harmless[where].tags), (text, where)
                 else:
                     assert page.tags == harmless[where].tags, (text, where)
@@ -389,12 +485,15 @@ FIELDS = (
 GARBAGE = ("", "\u202e<b>'\"", "9" * 30, "-1", "2026-11-20T00:00:00Z")
 
 
-@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["a fifth", "whole"])
+@pytest.mark.parametrize(
+    "whole", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["a fifth", "whole"]
+)
 def test_garbage_never_breaks_a_page(world: World, keys: Keys, whole: bool) -> None:
-    """Whatever stands in an address or a form: a page, or a sentence with the cure, and never a bug of ours.
+    """Whatever stands in an address or a form: a page, or a sentence with the cure, and never a bug
+    of ours.
 
-    What a text does is decided by how its field is read. So each page meets each field and each text, and the texts
-    take turns in the fields.
+    What a text does is decided by how its field is read. So each page meets each field and each
+    text, and the texts take turns in the fields.
     """
     with world.client(world.new_app(entrance=keys.entrance(quota=None))) as client:
         client.post("/v1/runs", json={"crawler": "plain"}, headers=keys.headers("admin"))
@@ -406,10 +505,19 @@ def test_garbage_never_breaks_a_page(world: World, keys: Keys, whole: bool) -> N
             before = dict(pair.split("=") for pair in asked.split("&") if pair)
             fields = (*form, "colour") if ask_by_form(name) else FIELDS
             for place, (field, text) in enumerate(product(fields, GARBAGE)):
-                if not whole and not ask_by_form(name) and (place // len(GARBAGE) + turn - place) % len(GARBAGE):
+                if (
+                    not whole
+                    and not ask_by_form(name)
+                    and (place // len(GARBAGE) + turn - place) % len(GARBAGE)
+                ):
                     continue
                 if ask_by_form(name):
                     answer = client.post(path, data={**form, field: text})
                 else:
                     answer = client.get(path, params={**before, field: text})
-                assert answer.status_code < 500 or answer.status_code == 503, (name, field, text, answer.text)
+                assert answer.status_code < 500 or answer.status_code == 503, (
+                    name,
+                    field,
+                    text,
+                    answer.text,
+                )

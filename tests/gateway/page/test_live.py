@@ -32,7 +32,9 @@ from tests.gateway.served import Sse, events, served
 
 
 @asynccontextmanager
-async def watching(url: str, path: str, query: str = "", seen: str = "", **headers: str) -> AsyncIterator[Any]:
+async def watching(
+    url: str, path: str, query: str = "", seen: str = "", **headers: str
+) -> AsyncIterator[Any]:
     """The stream of one screen."""
     asked = urlencode({"path": path, "query": query, "seen": seen})
     async with (
@@ -53,7 +55,11 @@ async def until(screen: AsyncIterator[Sse], fits: Callable[[Sse], bool]) -> Sse:
 
 def targets(event: Sse) -> list[str]:
     """What an event changes; how everything stands is there now and then, too."""
-    found = re.findall(r'<hx-partial hx-target="([^"]+)"', event.data) if event.event == "message" else []
+    found = (
+        re.findall(r'<hx-partial hx-target="([^"]+)"', event.data)
+        if event.event == "message"
+        else []
+    )
     return [one for one in found if one not in ("#strip", "#day")]
 
 
@@ -67,7 +73,9 @@ def start(world: World, **more: Any) -> int:
 
 
 def stop(world: World, run_id: int) -> None:
-    world.store.stops.record_stop(run_id, StopIntent(world.clock(), False, "ann", "why"), f"s{run_id}")
+    world.store.stops.record_stop(
+        run_id, StopIntent(world.clock(), False, "ann", "why"), f"s{run_id}"
+    )
 
 
 async def page_of(url: str, path: str) -> tuple[str, dict[str, str]]:
@@ -82,7 +90,10 @@ async def test_a_quiet_look_gets_to_the_screen(world: World, tmp_path: Path) -> 
     """It writes no event: the row alone says that the run was verified."""
     run_id = start(world)
     # With a filter, so that the overview does not move beside the row.
-    async with served(world.new_app()) as server, watching(server.url, "/", "crawler=plain") as screen:
+    async with (
+        served(world.new_app()) as server,
+        watching(server.url, "/", "crawler=plain") as screen,
+    ):
         hello = await until(screen, lambda event: event.event == "hello")
         assert json.loads(hello.data)["now"] == "2026-11-20T12:00:00Z"
         first = await until(screen, moved)
@@ -90,11 +101,17 @@ async def test_a_quiet_look_gets_to_the_screen(world: World, tmp_path: Path) -> 
         assert "not checked yet" in first.data
         world.clock.forward(10)
         with sqlite_files.connect(tmp_path / "runs.db") as database:
-            database.execute("UPDATE run_history SET verified_at = ?", (str(world.clock().replace(tzinfo=None)),))
-        assert targets(await until(screen, lambda event: "checked</span> <time" in event.data)) == [f"#run-{run_id}"]
+            database.execute(
+                "UPDATE run_history SET verified_at = ?", (str(world.clock().replace(tzinfo=None)),)
+            )
+        assert targets(await until(screen, lambda event: "checked</span> <time" in event.data)) == [
+            f"#run-{run_id}"
+        ]
 
 
-async def test_an_age_that_grows_is_not_sent(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_age_that_grows_is_not_sent(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of why a run waits, too: only its age is another one at each reading."""
     monkeypatch.setattr(live, "EVERY_S", 0.05)
     monkeypatch.setattr(live, "REST", 0.0)
@@ -122,7 +139,9 @@ async def test_an_age_that_grows_is_not_sent(world: World, tmp_path: Path, monke
         for screen in (listed, page):
             event = await until(screen, moved)
             # Row and timeline are read one after the other: either may come first.
-            assert re.search("stop asked|ann", event.data), "nothing came while only the age changed"
+            assert re.search("stop asked|ann", event.data), (
+                "nothing came while only the age changed"
+            )
 
 
 async def test_how_everything_stands_gets_to_lists(world: World) -> None:
@@ -143,7 +162,9 @@ async def test_a_change_gets_to_list_and_page_with_its_event(world: World) -> No
         for screen in (listed, page):
             await until(screen, moved)
         stop(world, run_id)
-        assert targets(await until(listed, lambda event: "STOPPING" in event.data)) == [f"#run-{run_id}"]
+        assert targets(await until(listed, lambda event: "STOPPING" in event.data)) == [
+            f"#run-{run_id}"
+        ]
         changed = targets(await until(page, lambda event: "STOPPING" in event.data))
         assert "#run-now" in changed
         assert not {"#main", "#run-tasks", "#squares-0"} & set(changed)
@@ -163,7 +184,9 @@ async def test_what_a_page_was_rendered_with_is_not_sent_again(world: World, pat
             assert not {"#run-2", "#run-tasks"} & set(changed)
 
 
-async def test_new_runs_come_on_top_of_the_lists_that_they_fit_and_of_no_selection(world: World) -> None:
+async def test_new_runs_come_on_top_of_the_lists_that_they_fit_and_of_no_selection(
+    world: World,
+) -> None:
     old = start(world)
     async with (
         served(world.new_app()) as server,
@@ -198,7 +221,9 @@ async def test_a_page_that_connects_again_gets_what_changed_back(world: World) -
         assert "Everything works" in text
         async with watching(server.url, **asked) as screen:
             world.workflows.down = True
-            bad = await until(screen, lambda event: "Temporal does not answer" in event.data and bool(event.id))
+            bad = await until(
+                screen, lambda event: "Temporal does not answer" in event.data and bool(event.id)
+            )
         world.workflows.down = False
         await works()
         async with watching(server.url, **asked, **{"Last-Event-ID": bad.id}) as screen:
@@ -206,11 +231,16 @@ async def test_a_page_that_connects_again_gets_what_changed_back(world: World) -
             assert 'hx-target="#main"' not in event.data, "only what changed is sent again"
 
 
-async def test_a_message_names_what_does_not_answer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_message_names_what_does_not_answer(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also on a page that shows nothing of it, and while its rendering hangs."""
     run_id = start(world)
     health, hangs = type(world.store.health), threading.Event()
-    async with served(world.new_app()) as server, watching(server.url, f"/runs/{run_id}/log") as screen:
+    async with (
+        served(world.new_app()) as server,
+        watching(server.url, f"/runs/{run_id}/log") as screen,
+    ):
         first = json.loads((await until(screen, lambda event: event.event == "tick")).data)
         assert (first["away"], first["as_of"]) == ("", "2026-11-20T12:00:00Z")
         world.workflows.down = True
@@ -223,7 +253,9 @@ async def test_a_message_names_what_does_not_answer(world: World, monkeypatch: p
             monkeypatch.setattr(type(world.store.runs), read, lambda *_: hangs.wait())
         monkeypatch.setattr(health, "ping", away)
         world.clock.forward(60)
-        both = await until(screen, lambda event: "the database does not answer and Temporal" in event.data)
+        both = await until(
+            screen, lambda event: "the database does not answer and Temporal" in event.data
+        )
         assert json.loads(both.data)["as_of"] == "2026-11-20T12:00:00Z"
         hangs.set()
 
@@ -260,12 +292,19 @@ async def test_many_readers_share_one_rendering_and_have_keys_of_their_own(
     assert len(keys) == 20
 
 
-async def test_a_page_of_a_run_is_rendered_only_for_news(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its row is the news that no event tells of. Without news, the page is as new as the question for the row."""
+async def test_a_page_of_a_run_is_rendered_only_for_news(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its row is the news that no event tells of.
+
+    Without news, the page is as new as the question for the row.
+    """
     run_id = start(world)
     shown: list[str] = []
     real = rendering.html
-    monkeypatch.setattr(rendering, "html", lambda name, **values: shown.append(name) or real(name, **values))
+    monkeypatch.setattr(
+        rendering, "html", lambda name, **values: shown.append(name) or real(name, **values)
+    )
     for name, value in {"EVERY_S": 0.05, "REST": 0.0, "MARKS_S": 0.0, "TICK_S": 0.1}.items():
         monkeypatch.setattr(live, name, value)
     async with served(world.new_app()) as server, watching(server.url, f"/runs/{run_id}") as screen:
@@ -322,7 +361,9 @@ async def test_a_gateway_that_leaves_ends_its_streams_at_once(world: World) -> N
             pass
 
 
-async def test_what_is_shown_is_as_old_as_its_rendering_began(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_shown_is_as_old_as_its_rendering_began(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     start(world)
     keep = live.Screen._keep
 
@@ -339,10 +380,14 @@ async def test_what_is_shown_is_as_old_as_its_rendering_began(world: World, monk
     ):
         await until(first, moved)
         told = json.loads((await until(second, lambda event: event.event == "tick")).data)
-    assert (datetime.fromisoformat(told["now"]) - datetime.fromisoformat(told["as_of"])).total_seconds() >= 7
+    assert (
+        datetime.fromisoformat(told["now"]) - datetime.fromisoformat(told["as_of"])
+    ).total_seconds() >= 7
 
 
-async def test_a_page_of_something_else_moves_with_its_events(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_page_of_something_else_moves_with_its_events(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(live, "OTHERS_S", 3600.0)
     async with served(world.new_app()) as server:
         with world.client() as client:
@@ -364,7 +409,9 @@ async def test_a_page_of_something_else_moves_with_its_events(world: World, monk
             assert (await until(graphs, lambda event: True)).event == "tick"
 
 
-async def test_what_no_event_tells_of_is_read_again_now_and_then(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_no_event_tells_of_is_read_again_now_and_then(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(live, "OTHERS_S", 0.1)
     hook = {"url": "https://hooks.example.com/x", "secrets": ["env:CRAWL_HOOK"]}
     async with served(world.new_app()) as server, watching(server.url, "/webhooks") as webhooks:
@@ -379,7 +426,9 @@ async def test_what_no_event_tells_of_is_read_again_now_and_then(world: World, m
             await until(portal, lambda event: event.event == "gone")
 
 
-async def test_a_screen_outlives_a_database_that_does_not_answer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_screen_outlives_a_database_that_does_not_answer(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(live, "EVERY_S", 0.05)
     run_id = start(world)
     runs = type(world.store.runs)

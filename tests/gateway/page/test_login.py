@@ -26,12 +26,19 @@ def log_in(door: TestClient, keys: Keys, role: str = "read", **more: str) -> str
     return str(done.cookies[COOKIE])
 
 
-def test_a_browser_is_led_to_the_login_and_back_and_a_programme_is_told_401(door: TestClient, keys: Keys) -> None:
+def test_a_browser_is_led_to_the_login_and_back_and_a_programme_is_told_401(
+    door: TestClient, keys: Keys
+) -> None:
     led = door.get("/runs/7?x=1&y=2")
-    assert (led.status_code, led.headers["location"]) == (303, "/login?next=/runs/7%3Fx%3D1%26y%3D2")
+    assert (led.status_code, led.headers["location"]) == (
+        303,
+        "/login?next=/runs/7%3Fx%3D1%26y%3D2",
+    )
     shown = door.get(led.headers["location"])
     assert 'name="next" value="/runs/7?x=1&amp;y=2"' in shown.text
-    done = door.post("/login", data={"token": f" {keys.tokens['read']} ", "next": "/runs/7?x=1&y=2"})
+    done = door.post(
+        "/login", data={"token": f" {keys.tokens['read']} ", "next": "/runs/7?x=1&y=2"}
+    )
     assert (done.status_code, done.headers["location"]) == (303, "/runs/7?x=1&y=2")
     answer = door.get("/", headers={"Accept": "*/*", "Cookie": ""})
     assert (answer.status_code, answer.json()["code"]) == (401, "unauthenticated")
@@ -59,16 +66,30 @@ def test_the_cookie_is_a_signed_reference_and_nothing_else(door: TestClient, key
         "Cookie": f"{COOKIE}={value}",
     }  # as a neighbour below example.com may set it
     assert door.get("/", headers=tossed).status_code == 303
-    assert door.get("/", headers=tossed | {"Cookie": f"__Host-{COOKIE}={value}; {COOKIE}=x"}).status_code == 200
+    assert (
+        door.get(
+            "/", headers=tossed | {"Cookie": f"__Host-{COOKIE}={value}; {COOKIE}=x"}
+        ).status_code
+        == 200
+    )
 
 
 def test_a_login_leads_nowhere_else(door: TestClient, keys: Keys) -> None:
-    for address in ["https://evil.example", "//evil.example", "/\\evil.example", "evil", "/a\r\nX: 1", ""]:
+    for address in [
+        "https://evil.example",
+        "//evil.example",
+        "/\\evil.example",
+        "evil",
+        "/a\r\nX: 1",
+        "",
+    ]:
         done = door.post("/login", data={"token": keys.tokens["read"], "next": address})
         assert done.headers["location"] == "/", address
 
 
-def test_a_token_that_is_taken_back_or_renamed_ends_its_logins(door: TestClient, keys: Keys) -> None:
+def test_a_token_that_is_taken_back_or_renamed_ends_its_logins(
+    door: TestClient, keys: Keys
+) -> None:
     log_in(door, keys)
     assert door.get("/").status_code == 200
     keys.file.write_text(keys.file.read_text().replace("the-read", "another"))
@@ -76,7 +97,9 @@ def test_a_token_that_is_taken_back_or_renamed_ends_its_logins(door: TestClient,
     assert door.get("/").status_code == 303
 
 
-def test_a_login_ends_after_twelve_hours_and_by_logging_out(world: World, door: TestClient, keys: Keys) -> None:
+def test_a_login_ends_after_twelve_hours_and_by_logging_out(
+    world: World, door: TestClient, keys: Keys
+) -> None:
     cookie = log_in(door, keys)
     out = door.post("/logout")
     assert (out.status_code, out.headers["location"]) == (303, "/login")
@@ -93,10 +116,24 @@ def test_a_forged_cookie_is_nobody(world: World, door: TestClient, keys: Keys) -
     cookie = log_in(door, keys)
     door.cookies.clear()
     body, _, signature = cookie.partition(".")
-    _, foreign = Logins(keys.callers, b"x" * 32).begin(keys.tokens["admin"], world.clock()) or (None, "")
-    wrong = [foreign, body, f"{body}.", f".{signature}", f"{body}A.{signature}", f"{body}.{signature[:-2]}", "x" * 4000]
+    _, foreign = Logins(keys.callers, b"x" * 32).begin(keys.tokens["admin"], world.clock()) or (
+        None,
+        "",
+    )
+    wrong = [
+        foreign,
+        body,
+        f"{body}.",
+        f".{signature}",
+        f"{body}A.{signature}",
+        f"{body}.{signature[:-2]}",
+        "x" * 4000,
+    ]
     for text in (*wrong, "a.b.c", "%00", '""', "é".encode().decode("latin-1")):
-        assert door.get("/", headers={"Cookie": f"{COOKIE}={text}".encode("latin-1")}).status_code == 303, text
+        assert (
+            door.get("/", headers={"Cookie": f"{COOKIE}={text}".encode("latin-1")}).status_code
+            == 303
+        ), text
 
 
 def test_gateways_with_one_key_share_logins(world: World, keys: Keys) -> None:
@@ -112,7 +149,9 @@ def test_a_login_that_ends_at_one_gateway_ends_at_all(world: World, keys: Keys) 
     """And at one that starts later."""
     gateways = [world.gateway(entrance=keys.entrance(login_key=b"k" * 32)) for _ in range(3)]
     with ExitStack() as stack:
-        one, other = (as_browser(stack.enter_context(world.client(create_app(each)))) for each in gateways[:2])
+        one, other = (
+            as_browser(stack.enter_context(world.client(create_app(each)))) for each in gateways[:2]
+        )
         cookie, kept = log_in(one, keys, "operate"), log_in(one, keys, "operate")
 
         def status(door: TestClient, cookie: str) -> int:
@@ -174,7 +213,9 @@ def test_a_cookie_counts_for_our_pages_alone(door: TestClient, keys: Keys) -> No
     ]:
         log_in(door, keys, "operate")
         path = "/v1/runs" if method == "GET" else "/v1/runs/1/stop"
-        assert door.request(method, path, headers={"Accept": "*/*", **headers}).status_code == status, method
+        assert (
+            door.request(method, path, headers={"Accept": "*/*", **headers}).status_code == status
+        ), method
 
 
 def test_a_write_needs_an_origin_unless_a_token_comes_with_it(door: TestClient, keys: Keys) -> None:
@@ -187,7 +228,9 @@ def test_a_write_needs_an_origin_unless_a_token_comes_with_it(door: TestClient, 
     assert "Origin: missing" in refused.text
 
 
-def test_a_form_that_comes_after_the_end_of_the_login_is_told_how_to_go_on(door: TestClient, keys: Keys) -> None:
+def test_a_form_that_comes_after_the_end_of_the_login_is_told_how_to_go_on(
+    door: TestClient, keys: Keys
+) -> None:
     answer = door.post("/schedules/new", data={"name": "typed"})
     assert (answer.status_code, "You can send it again" in answer.text) == (401, True)
     assert "Bearer" not in answer.text
@@ -209,15 +252,20 @@ def test_wrong_tokens_are_limited_by_address(door: TestClient, keys: Keys) -> No
     assert "crawl_wrong" not in answers[0].text
     refused = next(answer for answer in answers if answer.status_code == 429)
     assert int(refused.headers["retry-after"]) >= 1
-    log_in(door, keys)  # all people behind one proxy have one address: a stranger's guesses keep nobody out
+    # All people behind one proxy have one address: a stranger's guesses keep nobody out.
+    log_in(door, keys)
 
 
-def test_a_role_is_held_to_what_it_may_and_a_new_role_counts_at_once(door: TestClient, keys: Keys) -> None:
+def test_a_role_is_held_to_what_it_may_and_a_new_role_counts_at_once(
+    door: TestClient, keys: Keys
+) -> None:
     log_in(door, keys, "read")
     assert door.post("/v1/runs/1/stop", headers={"Accept": "*/*"}).status_code == 403
     draft = keys.file.with_suffix(".draft")
     draft.write_text(
-        keys.file.read_text().replace('name = "the-read"\nrole = "read"', 'name = "the-read"\nrole = "operate"')
+        keys.file.read_text().replace(
+            'name = "the-read"\nrole = "read"', 'name = "the-read"\nrole = "operate"'
+        )
     )
     os.replace(draft, keys.file)
     keys.now += FRESH_S
@@ -227,4 +275,7 @@ def test_a_role_is_held_to_what_it_may_and_a_new_role_counts_at_once(door: TestC
 def test_an_open_gateway_asks_nobody(browser: TestClient) -> None:
     assert browser.get("/").status_code == 200
     assert "needs no token" in browser.get("/login").text
-    assert browser.post("/login", data={"token": "x", "next": "/runs/1"}).headers["location"] == "/runs/1"
+    assert (
+        browser.post("/login", data={"token": "x", "next": "/runs/1"}).headers["location"]
+        == "/runs/1"
+    )

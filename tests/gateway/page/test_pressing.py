@@ -24,7 +24,9 @@ def press(browser: TestClient, do: str, *runs: str, key: str | None = None, **mo
 
 def told(answer: Any) -> dict[int, tuple[str, str]]:
     """What became of each run: whether it was carried out, and the words."""
-    rows = re.findall(r'<a href="/runs/(\d+)">run \1</a></th><td>(yes|no)</td><td>(.*?)</td>', answer.text)
+    rows = re.findall(
+        r'<a href="/runs/(\d+)">run \1</a></th><td>(yes|no)</td><td>(.*?)</td>', answer.text
+    )
     return {int(run_id): (done, html.unescape(text)) for run_id, done, text in rows}
 
 
@@ -36,13 +38,17 @@ def key_of(page: Any) -> str:
     return str(re.findall(r'name="key" value="(\w{32})"', page.text)[-1])
 
 
-# --- one run, and many ------------------------------------------------------------------------------------------------
+# --- one run, and many ----------------------------------------------------------------------------
 
 
-def test_a_stop_is_recorded_once_however_often_it_is_pressed(world: World, browser: TestClient) -> None:
+def test_a_stop_is_recorded_once_however_often_it_is_pressed(
+    world: World, browser: TestClient
+) -> None:
     start(browser)
     key = uuid.uuid4().hex
-    first, again = (told(press(browser, "stop", "1.1", key=key, reason="wrong <site>")) for _ in range(2))
+    first, again = (
+        told(press(browser, "stop", "1.1", key=key, reason="wrong <site>")) for _ in range(2)
+    )
     assert first == {1: ("yes", "The stop is recorded.")}
     assert again == {1: ("yes", "This stop was recorded before.")}
     [row] = world.store.runs.cancellations(1)
@@ -90,7 +96,9 @@ def test_force_needs_a_stop_before_it_or_the_number(world: World, browser: TestC
     assert told(press(browser, "force", "1.1", "2.1"))[2] == ("yes", "The forced stop is recorded.")
 
 
-def test_a_deletion_needs_the_role_admin_and_the_number(world: World, door: TestClient, keys: Keys) -> None:
+def test_a_deletion_needs_the_role_admin_and_the_number(
+    world: World, door: TestClient, keys: Keys
+) -> None:
     door.headers.update(keys.headers("admin"))
     for _ in range(2):
         start(door)
@@ -106,10 +114,15 @@ def test_a_deletion_needs_the_role_admin_and_the_number(world: World, door: Test
     assert world.workflows.deletions == []
     assert "stop it first" in told(press(door, "delete", "2.1", typed="2"))[2][1]
     assert told(press(door, "delete", "1.1", typed="1"))[1] == ("yes", "Its deletion is recorded.")
-    assert told(press(door, "delete", "1.1", typed="1"))[1] == ("yes", "Its deletion was recorded before.")
+    assert told(press(door, "delete", "1.1", typed="1"))[1] == (
+        "yes",
+        "Its deletion was recorded before.",
+    )
     shown = door.get("/runs/1").text
     assert "by the-admin, not done yet" in shown
-    assert not {"Delete …", ">Resume<", "Send again"} & set(re.findall("Delete …|>Resume<|Send again", shown))
+    assert not {"Delete …", ">Resume<", "Send again"} & set(
+        re.findall("Delete …|>Resume<|Send again", shown)
+    )
 
 
 def test_all_that_fit_are_chosen_by_the_filter(browser: TestClient) -> None:
@@ -144,14 +157,20 @@ def test_a_form_that_no_page_sends_is_refused(world: World, browser: TestClient)
 
 def test_only_forms_are_taken(browser: TestClient) -> None:
     assert browser.post("/runs", json={"do": "stop"}).status_code == 415
-    garbage = browser.post("/runs", content=b"\xff=%ff", headers={"Content-Type": "application/x-www-form-urlencoded"})
+    garbage = browser.post(
+        "/runs", content=b"\xff=%ff", headers={"Content-Type": "application/x-www-form-urlencoded"}
+    )
     assert garbage.status_code == 400
     many = "&".join(["run=1.1"] * 2001)
-    answer = browser.post("/runs", content=many, headers={"Content-Type": "application/x-www-form-urlencoded"})
+    answer = browser.post(
+        "/runs", content=many, headers={"Content-Type": "application/x-www-form-urlencoded"}
+    )
     assert (answer.status_code, "more than 2000 fields" in answer.text) == (422, True)
 
 
-def test_one_that_breaks_leaves_the_others(world: World, browser: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_breaks_leaves_the_others(
+    world: World, browser: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     start(browser)
     start(browser)
     world.workflows.down = True
@@ -189,14 +208,22 @@ def test_deliveries_are_sent_again(world: World, browser: TestClient) -> None:
     assert len(world.workflows.exports) == 1
 
 
-# --- start ------------------------------------------------------------------------------------------------------------
+# --- start ----------------------------------------------------------------------------------------
 
 
 def test_a_run_starts_once_for_each_form(world: World, browser: TestClient) -> None:
     page = browser.get("/runs/new?crawler=plain")
-    form = {"key": key_of(page), "crawler": "plain", "arg.page": "7", "tags": "a, b", "limit.run_timeout_s": "60"}
+    form = {
+        "key": key_of(page),
+        "crawler": "plain",
+        "arg.page": "7",
+        "tags": "a, b",
+        "limit.run_timeout_s": "60",
+    }
     for _ in range(2):
-        answer = browser.post("/runs/new", data={**form, "settings": "LOG_LEVEL=INFO\r\n\r\n", "priority": "2"})
+        answer = browser.post(
+            "/runs/new", data={**form, "settings": "LOG_LEVEL=INFO\r\n\r\n", "priority": "2"}
+        )
         assert (answer.status_code, answer.headers["location"]) == (303, "/runs/1"), answer.text
     [row] = world.store.runs.list_runs()
     request = world.store.runs.request_of(row.run_id)
@@ -225,7 +252,13 @@ def test_a_form_that_is_wrong_comes_back_as_it_was(world: World, browser: TestCl
         ("colour", "red", "colour: unknown field"),
         ("key", "", "key: missing"),
     ]:
-        form = {"key": "0" * 32, "crawler": "plain", "arg.page": "<kept>", "tags": "mine", field: value}
+        form = {
+            "key": "0" * 32,
+            "crawler": "plain",
+            "arg.page": "<kept>",
+            "tags": "mine",
+            field: value,
+        }
         answer = browser.post("/runs/new", data=form)
         assert answer.status_code == 422, field
         assert words in html.unescape(answer.text)
@@ -238,7 +271,10 @@ def test_a_start_that_a_quota_refuses_can_be_sent_again(world: World, browser: T
     start(browser)
     form = {"key": "0" * 32, "crawler": "plain", "arg.page": "<kept>"}
     answer = browser.post("/runs/new", data=form)
-    assert (answer.status_code, "of pool default: 1 of 1 in use; free at" in answer.text) == (429, True)
+    assert (answer.status_code, "of pool default: 1 of 1 in use; free at" in answer.text) == (
+        429,
+        True,
+    )
     assert ('value="&lt;kept&gt;"' in answer.text, key_of(answer)) == (True, form["key"])
     world.clock.forward(3600)
     assert browser.post("/runs/new", data=form).headers["location"] == "/runs/2"
@@ -262,7 +298,9 @@ def test_without_the_database_what_was_typed_stays(
 def test_a_form_is_filled_in_from_a_run(world: World, browser: TestClient) -> None:
     args = {"site": "http://x/?a=1&b=2", "page": "two\nlines \u202e"}
     tasks = [{"args": {"page": "\u202e1"}}, {"args": {"page": '"2"'}}]
-    start(browser, args=args, tags=["a", "b c"], flow_id="f", tasks=tasks, limits={"run_timeout_s": 5})
+    start(
+        browser, args=args, tags=["a", "b c"], flow_id="f", tasks=tasks, limits={"run_timeout_s": 5}
+    )
     page = browser.get("/runs/new?like=1")
     # As a browser would send it again.
     fields = re.findall(r'<input[^>]* name="([^"]+)" value="([^"]*)"', page.text)
@@ -280,7 +318,9 @@ def test_a_form_is_filled_in_from_a_run(world: World, browser: TestClient) -> No
 
 
 def test_a_catalogue_that_is_away_is_told(world: World, browser: TestClient) -> None:
-    world.scheduler.faults.add(SchedulerUnavailable("the scheduler service does not answer"), times=9)
+    world.scheduler.faults.add(
+        SchedulerUnavailable("the scheduler service does not answer"), times=9
+    )
     page = browser.get("/runs/new")
     assert page.status_code == 200
     assert "the scheduler service does not answer" in page.text

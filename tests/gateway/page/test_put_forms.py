@@ -1,4 +1,6 @@
-"""The forms of schedules and webhooks: the rules of the API, sentences beside the fields, and nothing typed is lost."""
+"""The forms of schedules and webhooks: the rules of the API, sentences beside the fields, and
+nothing typed is lost.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,13 @@ from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.features.webhooks.domain.definition import ALERTS
 from tests.gateway.gateway_world import World
 
-FORM = {"name": "nightly", "kind": "run", "crawler": "plain", "cron": "30 2 * * *", "time_zone": "Europe/Berlin"}
+FORM = {
+    "name": "nightly",
+    "kind": "run",
+    "crawler": "plain",
+    "cron": "30 2 * * *",
+    "time_zone": "Europe/Berlin",
+}
 HOOK = {
     "name": "shop",
     "url": "https://hooks.example.com/x",
@@ -42,9 +50,17 @@ class Filled(HTMLParser):
             self.form[name] = ""
         elif tag == "select":
             self._select = name
-        elif tag == "option" and self._select and (self._select not in self.form or "selected" in given):
+        elif (
+            tag == "option"
+            and self._select
+            and (self._select not in self.form or "selected" in given)
+        ):
             self.form[self._select] = value
-        elif tag == "input" and name and (given.get("type") not in ("radio", "checkbox") or "checked" in given):
+        elif (
+            tag == "input"
+            and name
+            and (given.get("type") not in ("radio", "checkbox") or "checked" in given)
+        ):
             if given.get("type") == "checkbox":
                 self.form.setdefault(name, []).append(value)
             else:
@@ -80,30 +96,60 @@ DEFINITIONS: dict[str, dict[str, Any]] = {
     "plain": {"run": {"crawler": "plain"}, "every_s": 3600},
     "whole": {
         "run": {
-            **{"crawler": "plain", "args": {"page": " 1=2 ", "site": ""}, "settings": {"LOG_LEVEL": "INFO"}},
-            **{"tags": ["a", "b c"], "tasks": [{"args": {"page": "7"}}], "limits": {"run_timeout_s": 60}},
+            **{
+                "crawler": "plain",
+                "args": {"page": " 1=2 ", "site": ""},
+                "settings": {"LOG_LEVEL": "INFO"},
+            },
+            **{
+                "tags": ["a", "b c"],
+                "tasks": [{"args": {"page": "7"}}],
+                "limits": {"run_timeout_s": 60},
+            },
         },
-        **{"cron": "*/5  2-4 * * MON-FRI", "time_zone": "Europe/Berlin", "jitter_s": 20, "overlap": "stop_previous"},
-        **{"start_at": "2026-11-20T00:00:00+00:00", "end_at": "2027-11-20T00:00:00+00:00", "catch_up_s": 60},
+        **{
+            "cron": "*/5  2-4 * * MON-FRI",
+            "time_zone": "Europe/Berlin",
+            "jitter_s": 20,
+            "overlap": "stop_previous",
+        },
+        **{
+            "start_at": "2026-11-20T00:00:00+00:00",
+            "end_at": "2027-11-20T00:00:00+00:00",
+            "catch_up_s": 60,
+        },
         **{"excluded": ["2026-12-24", "2026-12-25"], "pause_after_failures": 3},
     },
     "no field says": {
-        "run": {"crawler": "plain", "args": {"page": "two\nlines", "site": "x"}, "tags": ["a, b", "c"]},
+        "run": {
+            "crawler": "plain",
+            "args": {"page": "two\nlines", "site": "x"},
+            "tags": ["a, b", "c"],
+        },
         **{"every_s": 60, "offset_s": 7},
     },
     "manager": {
-        "manager": {"crawler": "plain", "name": "walks", "options": {"args": {"page": "a 'b' \" <c>"}}},
+        "manager": {
+            "crawler": "plain",
+            "name": "walks",
+            "options": {"args": {"page": "a 'b' \" <c>"}},
+        },
         "every_s": 60,
     },
     "graph": {
-        "graph": {"name": "g", "steps": [{"path": "walk", "kind": "crawl", "job": {"crawler": "plain"}}]},
+        "graph": {
+            "name": "g",
+            "steps": [{"path": "walk", "kind": "crawl", "job": {"crawler": "plain"}}],
+        },
         "every_s": 60,
     },
 }
 
 
 @pytest.mark.parametrize("name", DEFINITIONS)
-def test_a_form_that_is_sent_as_it_was_filled_in_changes_nothing(world: World, browser: TestClient, name: str) -> None:
+def test_a_form_that_is_sent_as_it_was_filled_in_changes_nothing(
+    world: World, browser: TestClient, name: str
+) -> None:
     put = browser.put("/v1/schedules/nightly", json=DEFINITIONS[name])
     assert put.status_code == 200, put.text
     form = filled(browser.get("/schedules/new?name=nightly"))
@@ -119,7 +165,9 @@ def test_a_form_that_is_sent_as_it_was_filled_in_changes_nothing(world: World, b
     assert world.schedule().revision == 2
 
 
-def test_what_is_wrong_stands_beside_its_field_and_what_was_typed_is_kept(world: World, browser: TestClient) -> None:
+def test_what_is_wrong_stands_beside_its_field_and_what_was_typed_is_kept(
+    world: World, browser: TestClient
+) -> None:
     for given, field, words in [
         ({"name": "a b"}, "name", "letters, digits"),
         ({"name": ""}, "name", "letters, digits"),
@@ -157,9 +205,13 @@ def test_what_is_wrong_stands_beside_its_field_and_what_was_typed_is_kept(world:
         sent = {**FORM, "tags": "<kept>, b", **given}
         answer = browser.post("/schedules/new", data=sent)
         assert answer.status_code in (400, 409, 422), answer.headers
-        assert words in wrong(answer).get(field, ""), html.unescape(answer.text.partition("<main")[2])[:600]
+        assert words in wrong(answer).get(field, ""), html.unescape(
+            answer.text.partition("<main")[2]
+        )[:600]
         again = filled(answer)
-        assert {name: value for name, value in sent.items() if value and again.get(name) != value} in (
+        assert {
+            name: value for name, value in sent.items() if value and again.get(name) != value
+        } in (
             {},
             {"paused": "yes"},
         )
@@ -173,7 +225,9 @@ def test_nothing_has_the_name_of_the_form_that_makes_it(world: World, browser: T
         ("webhooks", {"url": HOOK["url"], "secrets": ["env:CRAWL_HOOK"]}),
     ):
         answer = browser.put(f"/v1/{path}/new", json=body, headers={"Accept": "application/json"})
-        detail = f"name: 'new' is not allowed; /{path}/new is the page of the form; give another name"
+        detail = (
+            f"name: 'new' is not allowed; /{path}/new is the page of the form; give another name"
+        )
         assert (answer.status_code, answer.json()["detail"]) == (422, detail)
     answer = browser.post("/schedules/new", data={**FORM, "name": "new"})
     assert "give another name" in wrong(answer)["name"]
@@ -187,14 +241,20 @@ def test_a_form_writes_over_nothing_that_it_did_not_show(world: World, browser: 
     mine, other = (filled(browser.get("/schedules/new?name=nightly")) for _ in range(2))
     assert browser.post("/schedules/new", data=other | {"catch_up_s": "30"}).status_code == 303
     late = browser.post("/schedules/new", data=mine | {"jitter_s": "5"})
-    assert (late.status_code, "somebody changed it" in late.text, filled(late)["jitter_s"]) == (409, True, "5")
+    assert (late.status_code, "somebody changed it" in late.text, filled(late)["jitter_s"]) == (
+        409,
+        True,
+        "5",
+    )
     browser.delete("/v1/schedules/nightly")
     late = browser.post("/schedules/new", data=mine)
     assert (late.status_code, "it was deleted" in late.text) == (409, True)
     assert definition(world) == definition(world) | {"catch_up_s": 30, "jitter_s": 0}
 
 
-def test_a_schedule_is_made_paused_and_goes_on_when_the_form_says_so(world: World, browser: TestClient) -> None:
+def test_a_schedule_is_made_paused_and_goes_on_when_the_form_says_so(
+    world: World, browser: TestClient
+) -> None:
     browser.post("/schedules/new", data=FORM | {"paused": "yes", "reason": "the shop moves"})
     assert world.schedule().pause_reason == "paused over HTTP: the shop moves"
     shown = filled(browser.get("/schedules/new?name=nightly"))
@@ -226,25 +286,32 @@ def test_without_the_database_what_was_typed_stays(
     assert filled(answer)["args"] == "page=7\r\nsite=x"
 
 
-def test_a_webhook_is_made_changed_and_its_secret_rotated(world: World, browser: TestClient) -> None:
+def test_a_webhook_is_made_changed_and_its_secret_rotated(
+    world: World, browser: TestClient
+) -> None:
     assert browser.post("/webhooks/new", data=HOOK).headers.get("location") == "/webhooks/shop"
     shown = filled(browser.get("/webhooks/new?name=shop"))
     assert browser.post("/webhooks/new", data=shown).status_code == 303
     row = world.webhook("shop")
     assert (row.revision, sorted(row.definition["events"])) == (1, ["graph.*", "run.ended"])
     browser.post(
-        "/webhooks/new", data=shown | {"next_secret": "env:CRAWL_HOOK_NEXT", "statuses": "FAILED\r\nCOMPLETED"}
+        "/webhooks/new",
+        data=shown | {"next_secret": "env:CRAWL_HOOK_NEXT", "statuses": "FAILED\r\nCOMPLETED"},
     )
     row = world.webhook("shop")
     assert row.definition["secrets"] == ["env:CRAWL_HOOK", "env:CRAWL_HOOK_NEXT"]
     assert row.definition["statuses"] == ["FAILED", "COMPLETED"]
     stale = browser.post("/webhooks/new", data=shown | {"url": "https://other.example/x"})
     assert (stale.status_code, "somebody changed it" in stale.text) == (409, True)
-    browser.post("/webhooks/new", data=filled(browser.get("/webhooks/new?name=shop")) | {"paused": "yes"})
+    browser.post(
+        "/webhooks/new", data=filled(browser.get("/webhooks/new?name=shop")) | {"paused": "yes"}
+    )
     assert world.webhook("shop").state == "paused"
 
 
-def test_the_form_of_an_alert_does_not_show_its_secret_address_and_keeps_it(world: World, browser: TestClient) -> None:
+def test_the_form_of_an_alert_does_not_show_its_secret_address_and_keeps_it(
+    world: World, browser: TestClient
+) -> None:
     url = "https://hooks.slack.com/services/T0/B0/hunter2"
     made = {"name": "shop", "kind": "slack", "url": url}
     assert browser.post("/webhooks/new", data=made).headers.get("location") == "/webhooks/shop"
@@ -259,7 +326,9 @@ def test_the_form_of_an_alert_does_not_show_its_secret_address_and_keeps_it(worl
     assert (world.webhook("shop").revision, world.webhook("shop").definition["url"]) == (2, url)
 
 
-def test_a_webhook_that_is_wrong_is_told_beside_its_field(world: World, browser: TestClient) -> None:
+def test_a_webhook_that_is_wrong_is_told_beside_its_field(
+    world: World, browser: TestClient
+) -> None:
     for given, field, words in [
         ({"url": "http://169.254.169.254/"}, "url", "https"),
         ({"url": ""}, "url", "missing"),
@@ -276,7 +345,9 @@ def test_a_webhook_that_is_wrong_is_told_beside_its_field(world: World, browser:
     ]:
         answer = browser.post("/webhooks/new", data={**HOOK, "flows": "<kept>", **given})
         assert answer.status_code == 422, given
-        assert words in wrong(answer).get(field, ""), html.unescape(answer.text.partition("<main")[2])[:600]
+        assert words in wrong(answer).get(field, ""), html.unescape(
+            answer.text.partition("<main")[2]
+        )[:600]
         assert filled(answer)["flows"] == "<kept>"
         assert "whsec_verysecret" not in answer.text
         assert world.store.webhooks.get("shop") is None

@@ -18,7 +18,11 @@ from fastapi.testclient import TestClient
 from crawler_lifecycle import sqlite_files
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.due_ids import due_request_id
-from crawler_lifecycle.features.schedules.domain.decision import Circumstances, decide, too_many_failures
+from crawler_lifecycle.features.schedules.domain.decision import (
+    Circumstances,
+    decide,
+    too_many_failures,
+)
 from crawler_lifecycle.features.schedules.domain.definition import Overlap
 from crawler_lifecycle.gateway import health
 from crawler_lifecycle.gateway.page.parts.rendering import rung
@@ -33,7 +37,9 @@ from tests.gateway.gateway_world import World
 from tests.gateway.page.test_things import words
 
 
-def test_what_nobody_knows_yet_is_no_alarm(world: World, browser: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_nobody_knows_yet_is_no_alarm(
+    world: World, browser: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Task queues take seconds to tell; until they have, the page says that it asks."""
     monkeypatch.setattr(health, "QUEUES_WAIT_S", 0.01)
     monkeypatch.setattr(runs, "HEALTH_WAIT_S", 60.0)
@@ -66,7 +72,10 @@ def test_the_bars_of_the_day_lead_to_the_runs_that_they_count(
         counts = dict(re.findall(r'<a href="([^"]+)">(\d+) not ended</a>', page))
         hours_shown = [f"{one} UTC: {many} open" for one, many in BARS.items()]
         assert (list(links.values()), list(counts.values())) == (hours_shown, ["4"])
-        for link, said in [*links.items(), *((link, f": {many} open") for link, many in counts.items())]:
+        for link, said in [
+            *links.items(),
+            *((link, f": {many} open") for link, many in counts.items()),
+        ]:
             shown = other.get(html.unescape(link), headers={"Accept": "text/html"}).text
             rows = shown.count('<tr id="run-')
             assert said.endswith(f": {rows} open")
@@ -74,9 +83,16 @@ def test_the_bars_of_the_day_lead_to_the_runs_that_they_count(
 
 
 def test_one_failed_run_among_thousands_is_seen() -> None:
-    hours = [Counter(completed=9_000, failed=1), Counter[str](), Counter(completed=1, open=1, stopped=1, failed=9_999)]
+    hours = [
+        Counter(completed=9_000, failed=1),
+        Counter[str](),
+        Counter(completed=1, open=1, stopped=1, failed=9_999),
+    ]
     many, none, other = day.drawn(datetime(2026, 11, 20, tzinfo=UTC), hours).bars
-    assert [(kind, high) for kind, _, _, _, high in many.parts] == [("completed", 25), ("failed", 3)]
+    assert [(kind, high) for kind, _, _, _, high in many.parts] == [
+        ("completed", 25),
+        ("failed", 3),
+    ]
     assert not none.parts
     for bar in (many, other):
         bottom = day.HEIGHT
@@ -102,7 +118,9 @@ def test_a_rung_of_the_ladder_has_its_unit() -> None:
 def test_the_ladder_of_a_run_is_its_own(world: World, browser: TestClient) -> None:
     for asked in ({}, {"poll_minutes": [0.02, 1, 15]}):
         browser.post("/v1/runs", json={"crawler": "plain", **asked})
-    assert "Time between checks 1 min 2 min 3 min 5 min 8 min 15 min " in words(browser.get("/runs/1"))
+    assert "Time between checks 1 min 2 min 3 min 5 min 8 min 15 min " in words(
+        browser.get("/runs/1")
+    )
     assert "Time between checks 1.2 s 1 min 15 min " in words(browser.get("/runs/2"))
 
 
@@ -112,19 +130,36 @@ def test_a_graph_is_called_by_its_name(browser: TestClient) -> None:
     browser.post("/v1/graphs", json={"id": "9a1b", "steps": steps})
     assert words(browser.get("/graphs/7f2c")).startswith("Graph prices 7f2c, attempt 1")
     assert words(browser.get("/graphs/9a1b")).startswith("Graph 9a1b attempt 1")
-    assert re.findall(r'href="/graphs/\w+">(\w+)<', browser.get("/graphs").text) == ["9a1b", "7f2c", "prices"]
+    assert re.findall(r'href="/graphs/\w+">(\w+)<', browser.get("/graphs").text) == [
+        "9a1b",
+        "7f2c",
+        "prices",
+    ]
 
 
-def test_each_filter_is_a_chip_that_leads_to_the_list_without_it(world: World, browser: TestClient) -> None:
+def test_each_filter_is_a_chip_that_leads_to_the_list_without_it(
+    world: World, browser: TestClient
+) -> None:
     asked = "status=FAILED&status=COMPLETED&crawler=plain&tag=a&parent=graph/x&search=%3Cb%3E&sort=-took&attention=true"
     page = browser.get(f"/?{asked}").text
     chips = {
-        " ".join(re.sub(r"<[^>]+>|×|remove", " ", text).split()): parse_qs(urlsplit(html.unescape(link)).query)
+        " ".join(re.sub(r"<[^>]+>|×|remove", " ", text).split()): parse_qs(
+            urlsplit(html.unescape(link)).query
+        )
         for link, text in re.findall(r'<a class="chip" href="([^"]+)"[^>]*>(.*?)</a>', page)
     }
-    whole = {name: values for name, values in parse_qs(asked).items() if name != "attention"} | {"attention": ["True"]}
-    without = {"Status: FAILED": ("status", ["COMPLETED"]), "Status: COMPLETED": ("status", ["FAILED"])}
-    without |= {"Crawler: plain": ("crawler", None), "Tag: a": ("tag", None), "Parent: graph/x": ("parent", None)}
+    whole = {name: values for name, values in parse_qs(asked).items() if name != "attention"} | {
+        "attention": ["True"]
+    }
+    without = {
+        "Status: FAILED": ("status", ["COMPLETED"]),
+        "Status: COMPLETED": ("status", ["FAILED"]),
+    }
+    without |= {
+        "Crawler: plain": ("crawler", None),
+        "Tag: a": ("tag", None),
+        "Parent: graph/x": ("parent", None),
+    }
     without |= {"Text: &lt;b&gt;": ("search", None), "Order: took, largest first": ("sort", None)}
     without |= {"Needs attention": ("attention", None)}
     assert chips == {
@@ -133,7 +168,12 @@ def test_each_filter_is_a_chip_that_leads_to_the_list_without_it(world: World, b
     }
     assert '<a class="chip"' not in browser.get("/").text
     kept = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]+)"', page))
-    assert {"crawler": "plain", "parent": "graph/x", "sort": "-took", "attention": "true"}.items() <= kept.items()
+    assert {
+        "crawler": "plain",
+        "parent": "graph/x",
+        "sort": "-took",
+        "attention": "true",
+    }.items() <= kept.items()
 
 
 def test_a_filter_offers_the_values_that_exist(world: World, browser: TestClient) -> None:
@@ -141,10 +181,18 @@ def test_a_filter_offers_the_values_that_exist(world: World, browser: TestClient
         browser.post("/v1/runs", json={"crawler": "plain", "tags": [tag]})
     with world.client(world.new_app()) as other:  # it has kept no answer
         page = other.get("/?tag=b+c&crawler=gone", headers={"Accept": "text/html"}).text
-    menus = dict(re.findall(r'<summary(?: class="on")?>(\w+)</summary><ul class="drop">(.*?)</ul>', page, re.DOTALL))
-    links = {word: re.findall(r'href="([^"]+)"[^>]*>([^<]+)<', menu) for word, menu in menus.items()}
+    menus = dict(
+        re.findall(
+            r'<summary(?: class="on")?>(\w+)</summary><ul class="drop">(.*?)</ul>', page, re.DOTALL
+        )
+    )
+    links = {
+        word: re.findall(r'href="([^"]+)"[^>]*>([^<]+)<', menu) for word, menu in menus.items()
+    }
     assert [text for _, text in links["Tag"]] == ["&lt;b&gt;", "b c"]
-    assert [text for _, text in links["Crawler"]] == ["gone", "plain"], "also what was chosen and is not there"
+    assert [text for _, text in links["Crawler"]] == ["gone", "plain"], (
+        "also what was chosen and is not there"
+    )
     assert links["Tag"][0][0] == "/?crawler=gone&amp;tag=b+c&amp;tag=%3Cb%3E"
     assert links["Tag"][1][0] == "/?crawler=gone", "what is chosen leads to the list without it"
 
@@ -152,7 +200,10 @@ def test_a_filter_offers_the_values_that_exist(world: World, browser: TestClient
 def test_ten_thousand_tags_of_200_characters_are_offered_a_hundred_at_a_time(
     world: World, browser: TestClient, tmp_path: Path
 ) -> None:
-    assert browser.post("/v1/runs", json={"crawler": "plain", "tags": ["x"] * 10_000}).status_code == 422
+    assert (
+        browser.post("/v1/runs", json={"crawler": "plain", "tags": ["x"] * 10_000}).status_code
+        == 422
+    )
     browser.post("/v1/runs", json={"crawler": "plain"})
     with sqlite_files.connect(tmp_path / "runs.db") as database:
         tags = [(f"{n:05}\u202e\U0001f577{'<b>' * 64}"[:200], 1, "default") for n in range(10_000)]
@@ -168,7 +219,11 @@ def test_a_part_of_a_word_finds_runs_in_any_case(
     world: World, browser: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for n in range(3):
-        body = {"crawler": "plain", "args": {"site": f"http://Shop{n}.example"}, "tags": ["Österreich"] if n else []}
+        body = {
+            "crawler": "plain",
+            "args": {"site": f"http://Shop{n}.example"},
+            "tags": ["Österreich"] if n else [],
+        }
         browser.post("/v1/runs", json=body)
 
     def found(query: str) -> tuple[list[str], str]:
@@ -188,44 +243,67 @@ def test_a_part_of_a_word_finds_runs_in_any_case(
     token = browser.get("/v1/runs?search=plain&page_size=1").json()["next_page_token"]
     assert found(f"search=plain&page_size=1&page_token={token}") == (["2"], "at least 2 runs")
     monkeypatch.setattr(search, "WINDOW", 2)
-    assert found("search=shop1") == (["2"], "at least 1 run"), "older ones were not searched for arguments"
+    assert found("search=shop1") == (["2"], "at least 1 run"), (
+        "older ones were not searched for arguments"
+    )
     assert found("search=shop0") == ([], "0 runs")
     assert (
         "Arguments were searched only in the newest 2 runs that meet the other filters."
         in browser.get("/?search=shop0").text
     )
     assert found("search=plain&page_size=1") == (["3"], "at least 2 runs")
-    assert found("sort=started_at&page_size=1") == (["3"], "3 runs"), "without a value the newest is first"
+    assert found("sort=started_at&page_size=1") == (["3"], "3 runs"), (
+        "without a value the newest is first"
+    )
     assert (
-        "Only the newest 2 runs that meet the other filters were put in this order." in browser.get("/?sort=took").text
+        "Only the newest 2 runs that meet the other filters were put in this order."
+        in browser.get("/?sort=took").text
     )
     page = browser.get("/v1/runs?search=ShOp2&page_size=1").json()
-    assert ([run["run_id"] for run in page["runs"]], page["fits"], page["next_page_token"]) == ([3], 1, None)
+    assert ([run["run_id"] for run in page["runs"]], page["fits"], page["next_page_token"]) == (
+        [3],
+        1,
+        None,
+    )
     first = browser.get("/v1/runs?sort=-started_at&page_size=1").json()
-    second = browser.get(f"/v1/runs?sort=-started_at&page_size=1&page_token={first['next_page_token']}").json()
+    second = browser.get(
+        f"/v1/runs?sort=-started_at&page_size=1&page_token={first['next_page_token']}"
+    ).json()
     assert [run["run_id"] for run in (*first["runs"], *second["runs"])] == [3, 2]
     left = browser.get("/v1/runs?search=plain&page_size=1").json()
     none = browser.get("/v1/runs?search=shop0").json()
     totals = [(one["total"], one["total_exact"]) for one in (page, first, second, left, none)]
-    assert totals == [(1, False), (3, True), (None, None), (2, False), (0, False)], "older arguments were not searched"
+    assert totals == [(1, False), (3, True), (None, None), (2, False), (0, False)], (
+        "older arguments were not searched"
+    )
     lists = (browser.get(f"/v1/{plural}").json() for plural in ("managers", "graphs"))
     assert [(one["total"], one["total_exact"]) for one in lists] == [(0, True), (0, True)]
 
 
 def test_what_a_button_does_is_called_as_the_button_first() -> None:
-    late = decide(Circumstances(late_s=900.0, allowed_s=600.0, overlap=Overlap.SKIP, previous_live=False))
+    late = decide(
+        Circumstances(late_s=900.0, allowed_s=600.0, overlap=Overlap.SKIP, previous_live=False)
+    )
     assert (late[1] or "").endswith("Backfill begins it (crawlctl schedule backfill)")
-    assert (too_many_failures([True], 1) or "").endswith("Resume starts it again (crawlctl schedule resume)")
+    assert (too_many_failures([True], 1) or "").endswith(
+        "Resume starts it again (crawlctl schedule resume)"
+    )
 
 
-def test_the_list_says_why_tasks_wait_and_how_many_are_where(world: World, browser: TestClient, tmp_path: Path) -> None:
+def test_the_list_says_why_tasks_wait_and_how_many_are_where(
+    world: World, browser: TestClient, tmp_path: Path
+) -> None:
     browser.post("/v1/runs", json={"crawler": "plain", "tasks": [{"args": {}}] * 3})
     world.claim(1)
     world.deploy(1)
     with sqlite_files.connect(tmp_path / "runs.db") as database:
-        database.execute("UPDATE run_history SET status = 'PROCESSING', stage = 'reconciliation', waiting_for = NULL")
+        database.execute(
+            "UPDATE run_history SET status = 'PROCESSING', stage = 'reconciliation', waiting_for = NULL"
+        )
         database.execute("UPDATE task_history SET status = 'RUNNING' WHERE task_index = 0")
-        database.execute("UPDATE task_history SET reason = 'waiting: 4 of 4 slots in use' WHERE task_index = 2")
+        database.execute(
+            "UPDATE task_history SET reason = 'waiting: 4 of 4 slots in use' WHERE task_index = 2"
+        )
     row = words(browser.get("/"))
     assert "2 tasks PENDING: 4 of 4 slots in use" in row
     assert "2 PENDING, 1 RUNNING" in row
@@ -273,7 +351,10 @@ class Squares(HTMLParser):
         self._layers[-1].append(data)
 
     def rows(self) -> list[str]:
-        whole = ["".join(max(letters) for letters in zip(*layers, strict=True)) for layers in self._layers]
+        whole = [
+            "".join(max(letters) for letters in zip(*layers, strict=True))
+            for layers in self._layers
+        ]
         return "\n".join(whole).split("\n") if whole else []
 
 
@@ -300,7 +381,10 @@ def test_a_run_shows_the_fields_of_its_items(
 
 def test_squares_are_few_texts_and_say_what_each_stands_for() -> None:
     reason = 'x" onmouseover="y\n<b>'
-    tasks = [drawn(900 + n, n, "RUNNING" if n % 2 else "FAILED", reason=reason, exit_code=1) for n in range(303)]
+    tasks = [
+        drawn(900 + n, n, "RUNNING" if n % 2 else "FAILED", reason=reason, exit_code=1)
+        for n in range(303)
+    ]
     blocks = squares(tasks)
     assert len(blocks) == SQUARES_MAX // BLOCK
     first, second, third = (Squares(one) for one in blocks[:3])
@@ -319,7 +403,9 @@ def test_squares_are_few_texts_and_say_what_each_stands_for() -> None:
 def test_corrections_have_the_newest_first(world: World, browser: TestClient) -> None:
     browser.post("/v1/runs", json={"crawler": "plain"})
     for truth in ("A", "B", "C"):
-        world.store.corrections.record_corrections(1, [Correction(CorrectionKind.LATE, "LOST", truth)])
+        world.store.corrections.record_corrections(
+            1, [Correction(CorrectionKind.LATE, "LOST", truth)]
+        )
         world.clock.forward(86400 * 4)
     asked = "/corrections?page_size=1&since=2026-11-23T00:00:00Z"
 
@@ -329,7 +415,9 @@ def test_corrections_have_the_newest_first(world: World, browser: TestClient) ->
     first = browser.get(asked).text
     [more] = re.findall(r'rel="next" href="([^"]*)"', first)
     assert (truths(asked), truths(html.unescape(more))) == (["C"], ["B"])
-    assert 'rel="next"' not in browser.get(html.unescape(more)).text, "what lies before the time that was asked for"
+    assert 'rel="next"' not in browser.get(html.unescape(more)).text, (
+        "what lies before the time that was asked for"
+    )
 
 
 def test_every_time_is_an_age_with_the_time_in_its_title(world: World, browser: TestClient) -> None:
@@ -338,10 +426,19 @@ def test_every_time_is_an_age_with_the_time_in_its_title(world: World, browser: 
     browser.post("/v1/schedules/nightly/trigger", json={})
     browser.post("/v1/runs", json={"crawler": "plain"})
     browser.post("/v1/runs/1/stop", json={"reason": "why"})
-    for path in ("/", "/runs/1", "/schedules", "/schedules/nightly", "/corrections", "/audit", "/crawlers"):
+    for path in (
+        "/",
+        "/runs/1",
+        "/schedules",
+        "/schedules/nightly",
+        "/corrections",
+        "/audit",
+        "/crawlers",
+    ):
         times = re.findall(r"<time[^>]*>[^<]*</time>", browser.get(path).text)
         assert times, path
         for one in times:
             assert re.fullmatch(
-                r'<time datetime="[^"]+Z" title="[-0-9]+ [:0-9]+ UTC">(\d.* ago|in \d.*)</time>', one
+                r'<time datetime="[^"]+Z" title="[-0-9]+ [:0-9]+ UTC">(\d.* ago|in \d.*)</time>',
+                one,
             ), one

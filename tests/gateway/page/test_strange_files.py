@@ -1,4 +1,6 @@
-"""Files of crawlers in a browser: a stranger's bytes are text or a proved picture, and never a page."""
+"""Files of crawlers in a browser: a stranger's bytes are text or a proved picture, and never a
+page.
+"""
 
 from __future__ import annotations
 
@@ -59,14 +61,18 @@ def test_every_file_of_a_list_can_be_opened_and_fetched(left: tuple[TestClient, 
 def test_items_whatever_is_in_them(left: tuple[TestClient, str, Path]) -> None:
     browser, run, files = left
     items = [{"title": EVIL, EVIL: n} for n in range(300)]
-    (files / "items.jsonl").write_text("".join(json.dumps(one) + "\n" for one in items) + '{"title"')
+    (files / "items.jsonl").write_text(
+        "".join(json.dumps(one) + "\n" for one in items) + '{"title"'
+    )
     page = shown(browser, f"{run}/items", name="task-0/items.jsonl")
     assert page.count("&lt;script&gt;alert(1)&lt;/script&gt;") == 201
     assert "1 to 200 of 300 items" in page
     assert "1 last lines were incomplete" in page
     assert ">201<" in shown(browser, f"{run}/items", offset="200", contains="SCRIPT", stats="true")
     assert "100.0 %" in shown(browser, f"{run}/items", field="title", contains="", stats="true")
-    assert "0 items that fit" in shown(browser, f"{run}/items", field="<script>alert(1)", contains='"><svg onload')
+    assert "0 items that fit" in shown(
+        browser, f"{run}/items", field="<script>alert(1)", contains='"><svg onload'
+    )
     (files / "empty.csv").write_text("")
     assert "0 items" in shown(browser, f"{run}/items", name="task-0/empty.csv")
     (files / "items.jsonl").unlink()

@@ -1,4 +1,6 @@
-"""Two gateways behind one address: what is pressed may reach both, and is done once all the same."""
+"""Two gateways behind one address: what is pressed may reach both, and is done once all the
+same.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ def hidden(page: Any) -> dict[str, str]:
     return {name: html.unescape(value) for name, value in found.items() if name != "key"}
 
 
-def test_a_run_is_started_stopped_and_resumed_once(world: World, both: list[TestClient], send: Send) -> None:
+def test_a_run_is_started_stopped_and_resumed_once(
+    world: World, both: list[TestClient], send: Send
+) -> None:
     form = {"key": uuid.uuid4().hex, "crawler": "plain"}
     led = [client.post("/runs/new", data=form).headers["location"] for client in (*both, *both)]
     assert set(led) == {"/runs/1"}
@@ -76,7 +80,10 @@ def test_a_schedule_begins_once(world: World, both: list[TestClient], send: Send
     assert row.revision == 1
     for n in (1, 2):
         answers = [
-            words(one) for one in send("/schedules/nightly", do="trigger", **hidden(both[0].get("/schedules/nightly")))
+            words(one)
+            for one in send(
+                "/schedules/nightly", do="trigger", **hidden(both[0].get("/schedules/nightly"))
+            )
         ]
         assert "1 of 1" in answers[0]
         assert "requested the due time" in answers[1]
@@ -87,7 +94,9 @@ def test_a_schedule_begins_once(world: World, both: list[TestClient], send: Send
     assert len(world.store.schedules.list_due(row.schedule_id)) == 2 + 3
 
 
-def test_a_webhook_is_made_and_tested_once(world: World, both: list[TestClient], send: Send) -> None:
+def test_a_webhook_is_made_and_tested_once(
+    world: World, both: list[TestClient], send: Send
+) -> None:
     form = {"name": "shop", "url": "https://hooks.example.com/x", "secret": "env:CRAWL_HOOK"}
     for client in (*both, *both):
         assert client.post("/webhooks/new", data=form).headers["location"] == "/webhooks/shop"
@@ -98,7 +107,9 @@ def test_a_webhook_is_made_and_tested_once(world: World, both: list[TestClient],
         assert world.store.events.last_event_seq() == before + n
 
 
-def test_a_manager_and_a_graph_take_each_command_once(world: World, both: list[TestClient], send: Send) -> None:
+def test_a_manager_and_a_graph_take_each_command_once(
+    world: World, both: list[TestClient], send: Send
+) -> None:
     both[0].post("/v1/managers", json={"crawler": "plain", "flow_id": "f"})
     for do, more in (("pause", {}), ("cap", {"cap": "3"}), ("stop", {"reason": "enough"})):
         before = world.store.events.last_event_seq()
@@ -115,7 +126,10 @@ def test_a_manager_and_a_graph_take_each_command_once(world: World, both: list[T
 
 
 def test_a_login_is_known_to_both_and_ends_with_its_token(world: World, keys: Keys) -> None:
-    """A logout takes the cookie from its browser. A copy of it counts at the other gateway until the token is gone."""
+    """A logout takes the cookie from its browser.
+
+    A copy of it counts at the other gateway until the token is gone.
+    """
     with ExitStack() as stack:
         made = [world.new_app(entrance=keys.entrance(login_key=b"k" * 32)) for _ in range(2)]
         one, other = (as_browser(stack.enter_context(world.client(app))) for app in made)

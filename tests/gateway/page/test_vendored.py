@@ -1,4 +1,6 @@
-"""The files of other projects in the package: they are what ``VENDORED.md`` says, and nobody has changed them."""
+"""The files of other projects in the package: they are what ``VENDORED.md`` says, and nobody has
+changed them.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from pathlib import Path
 from crawler_lifecycle import gateway
 
 VENDOR = Path(gateway.__file__).parent / "page" / "assets" / "vendor"
-ROW = re.compile(r"^\| (\S+) \| (\S+) \| (\d+\.\d+\.\d+) \| (\S+) \| (0BSD|MIT) \| ([0-9a-f]{64}) \|$", re.M)
+ROW = re.compile(
+    r"^\| (\S+) \| (\S+) \| (\d+\.\d+\.\d+) \| (\S+) \| (0BSD|MIT) \| ([0-9a-f]{64}) \|$", re.M
+)
 
 
 def test_every_file_is_listed_with_its_hash_and_its_version() -> None:
@@ -19,5 +23,9 @@ def test_every_file_is_listed_with_its_hash_and_its_version() -> None:
     there.pop("VENDORED.md")
     assert there == listed
     versions = {package: version for _, package, version, _, _, _ in rows}
-    assert f"version='{versions['htmx.org']}'" in (VENDOR / "htmx.min.js").read_text().replace('"', "'")
-    assert {package: v for _, package, v, *_ in rows} == {p: v for _, p, v, *_ in reversed(rows)}, "two versions of one"
+    assert f"version='{versions['htmx.org']}'" in (VENDOR / "htmx.min.js").read_text().replace(
+        '"', "'"
+    )
+    assert {package: v for _, package, v, *_ in rows} == {p: v for _, p, v, *_ in reversed(rows)}, (
+        "two versions of one"
+    )

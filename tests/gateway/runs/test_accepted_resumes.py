@@ -1,4 +1,6 @@
-"""A resume is on record before it is acknowledged: from then on the run is live, whoever dies next."""
+"""A resume is on record before it is acknowledged: from then on the run is live, whoever dies
+next.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +29,15 @@ def run_id(world: World, client: TestClient) -> int:
     return run_id
 
 
-def test_the_attempt_is_on_record_before_temporal_hears_of_it(world: World, client: TestClient, run_id: int) -> None:
+def test_the_attempt_is_on_record_before_temporal_hears_of_it(
+    world: World, client: TestClient, run_id: int
+) -> None:
     seen: list[tuple[str, int]] = []
     real = world.workflows.start
 
-    async def watching(request: RunRequest, workflow_id: str, run_uid: str, *, repair: bool = False) -> str:
+    async def watching(
+        request: RunRequest, workflow_id: str, run_uid: str, *, repair: bool = False
+    ) -> str:
         row = world.run(run_id)
         seen.append((row.status, row.attempt))
         return await real(request, workflow_id, run_uid, repair=repair)
@@ -45,7 +51,9 @@ def test_the_attempt_is_on_record_before_temporal_hears_of_it(world: World, clie
 
 
 @pytest.mark.parametrize("force", [False, True])
-@pytest.mark.parametrize(("ended", "rerun"), [(RunStatus.FAILED, False), (RunStatus.COMPLETED, True)])
+@pytest.mark.parametrize(
+    ("ended", "rerun"), [(RunStatus.FAILED, False), (RunStatus.COMPLETED, True)]
+)
 def test_a_stop_before_the_claim_stops_what_is_about_to_execute(
     world: World, client: TestClient, run_id: int, ended: RunStatus, rerun: bool, force: bool
 ) -> None:
@@ -60,7 +68,9 @@ def test_a_stop_before_the_claim_stops_what_is_about_to_execute(
     handle = world.claim(run_id)
     assert handle.stop is not None
     assert (handle.stop.force, handle.rerun, handle.status) == (force, rerun, "STOPPING")
-    assert [entry["attempt"] for entry in world.store.runs.cancellations(run_id)] == [handle.attempt]
+    assert [entry["attempt"] for entry in world.store.runs.cancellations(run_id)] == [
+        handle.attempt
+    ]
 
 
 def lost(world: World, client: TestClient, run_id: int) -> None:
@@ -75,7 +85,9 @@ def refused(world: World, client: TestClient, run_id: int) -> None:
     """Temporal goes away after it was asked whether the former workflow is open."""
     real = world.workflows.start
 
-    async def down(request: RunRequest, workflow_id: str, run_uid: str, *, repair: bool = False) -> str:
+    async def down(
+        request: RunRequest, workflow_id: str, run_uid: str, *, repair: bool = False
+    ) -> str:
         world.workflows.down = True
         return await real(request, workflow_id, run_uid, repair=repair)
 
@@ -90,7 +102,11 @@ def refused(world: World, client: TestClient, run_id: int) -> None:
 @pytest.mark.parametrize("how", [lost, refused])
 @pytest.mark.parametrize("stopped", [False, True])
 def test_a_start_that_was_lost_is_brought_by_the_sweep(
-    world: World, client: TestClient, run_id: int, how: Callable[[World, TestClient, int], None], stopped: bool
+    world: World,
+    client: TestClient,
+    run_id: int,
+    how: Callable[[World, TestClient, int], None],
+    stopped: bool,
 ) -> None:
     how(world, client, run_id)
     started = len(world.workflows.started)
@@ -98,7 +114,9 @@ def test_a_start_that_was_lost_is_brought_by_the_sweep(
         assert client.post(f"/v1/runs/{run_id}/stop").status_code == 202
         assert len(world.workflows.started) == started + 1, "a stop starts what is to carry it out"
     else:
-        assert asyncio.run(world.sweep().once()) == 0, "just now it is left to the request that wrote it"
+        assert asyncio.run(world.sweep().once()) == 0, (
+            "just now it is left to the request that wrote it"
+        )
         world.clock.forward(11)
         assert asyncio.run(world.sweep().once()) == 1
     handle = world.claim(run_id)
@@ -108,7 +126,9 @@ def test_a_start_that_was_lost_is_brought_by_the_sweep(
     assert asyncio.run(world.sweep().once()) == 0
 
 
-def test_the_former_workflow_claims_no_accepted_attempt(world: World, client: TestClient, run_id: int) -> None:
+def test_the_former_workflow_claims_no_accepted_attempt(
+    world: World, client: TestClient, run_id: int
+) -> None:
     former = world.run(run_id)
     client.post(f"/v1/runs/{run_id}/resume")
     owner = Owner(former.owner_workflow_id or "", former.owner_run_id or "")
@@ -116,7 +136,9 @@ def test_the_former_workflow_claims_no_accepted_attempt(world: World, client: Te
         world.store.initiation.claim_run(RunRequest(run_id=run_id), owner, lambda _: False)
 
 
-def test_many_resumes_at_once_are_one_attempt(world: World, client: TestClient, run_id: int) -> None:
+def test_many_resumes_at_once_are_one_attempt(
+    world: World, client: TestClient, run_id: int
+) -> None:
     started = len(world.workflows.started)
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda _: client.post(f"/v1/runs/{run_id}/resume"), range(24)))
@@ -126,7 +148,9 @@ def test_many_resumes_at_once_are_one_attempt(world: World, client: TestClient, 
     assert world.claim(run_id).stop is not None
 
 
-def test_a_rerun_of_what_was_resumed_without_is_refused(world: World, client: TestClient, run_id: int) -> None:
+def test_a_rerun_of_what_was_resumed_without_is_refused(
+    world: World, client: TestClient, run_id: int
+) -> None:
     client.post(f"/v1/runs/{run_id}/resume")
     answer = client.post(f"/v1/runs/{run_id}/resume", json={"rerun": True})
     assert (answer.status_code, answer.json()["code"]) == (409, "not_in_this_state")
@@ -134,15 +158,25 @@ def test_a_rerun_of_what_was_resumed_without_is_refused(world: World, client: Te
     assert world.claim(run_id).rerun is False
 
 
-def test_a_late_start_of_a_resume_executes_nothing_again(world: World, client: TestClient, run_id: int) -> None:
+def test_a_late_start_of_a_resume_executes_nothing_again(
+    world: World, client: TestClient, run_id: int
+) -> None:
     client.post(f"/v1/runs/{run_id}/resume")
     world.claim(run_id)
     world.end(run_id)
     with pytest.raises(NotInThisState, match="so it needs no repair"):
-        world.store.initiation.claim_run(RunRequest(run_id=run_id), Owner(OWN, "late"), lambda _: False, repair=True)
+        world.store.initiation.claim_run(
+            RunRequest(run_id=run_id), Owner(OWN, "late"), lambda _: False, repair=True
+        )
 
 
-def test_tasks_may_be_added_as_soon_as_the_resume_is_accepted(world: World, client: TestClient, run_id: int) -> None:
-    assert client.post(f"/v1/runs/{run_id}/tasks", json={"tasks": [{"args": {}}]}).status_code == 409
+def test_tasks_may_be_added_as_soon_as_the_resume_is_accepted(
+    world: World, client: TestClient, run_id: int
+) -> None:
+    assert (
+        client.post(f"/v1/runs/{run_id}/tasks", json={"tasks": [{"args": {}}]}).status_code == 409
+    )
     client.post(f"/v1/runs/{run_id}/resume")
-    assert client.post(f"/v1/runs/{run_id}/tasks", json={"tasks": [{"args": {}}]}).status_code == 202
+    assert (
+        client.post(f"/v1/runs/{run_id}/tasks", json={"tasks": [{"args": {}}]}).status_code == 202
+    )

@@ -1,4 +1,6 @@
-"""Runs whose workflow cannot go on: what the gateway shows, and that reading never hangs on Temporal for it."""
+"""Runs whose workflow cannot go on: what the gateway shows, and that reading never hangs on
+Temporal for it.
+"""
 
 from __future__ import annotations
 
@@ -58,8 +60,13 @@ def test_one_run_is_asked_about_before_the_server_lists_it(world: World) -> None
         world.workflows.troubles[workflow_id] = BUG
         text = client.get(f"/v1/runs/{run_id}").json()["blocked"]
         assert text == in_words(BUG)
-        assert "since 2026-11-20 11:58:00 UTC: RuntimeError: boom; deploy a build that corrects this" in text
-        assert client.get("/v1/runs").json()["runs"][0]["blocked"] is None, "a list asks for nobody alone"
+        assert (
+            "since 2026-11-20 11:58:00 UTC: RuntimeError: boom; deploy a build that corrects this"
+            in text
+        )
+        assert client.get("/v1/runs").json()["runs"][0]["blocked"] is None, (
+            "a list asks for nobody alone"
+        )
 
 
 def test_the_list_and_the_figure_come_from_one_query(world: World) -> None:
@@ -70,12 +77,22 @@ def test_the_list_and_the_figure_come_from_one_query(world: World) -> None:
         world.workflows.listed[workflow_id] = "WorkflowWorkerUnhandledFailure"
         soon(lambda: client.get("/v1/runs").json()["runs"][0]["blocked"] == in_words(BUG))
         assert figure(client) == "1.0"
-        soon(lambda: [one for one in world.store.events.events_after(0) if one.type == EVENT_RUN_BLOCKED])
+        soon(
+            lambda: [
+                one for one in world.store.events.events_after(0) if one.type == EVENT_RUN_BLOCKED
+            ]
+        )
         del world.workflows.listed[workflow_id], world.workflows.troubles[workflow_id]
         soon(lambda: figure(client) == "0.0")
         assert client.get(f"/v1/runs/{run_id}").json()["blocked"] is None
-        [event] = [one for one in world.store.events.events_after(0) if one.type == EVENT_RUN_BLOCKED]
-        assert (event.run_id, event.body["why"], event.body["since"]) == (run_id, in_words(BUG), SINCE.isoformat())
+        [event] = [
+            one for one in world.store.events.events_after(0) if one.type == EVENT_RUN_BLOCKED
+        ]
+        assert (event.run_id, event.body["why"], event.body["since"]) == (
+            run_id,
+            in_words(BUG),
+            SINCE.isoformat(),
+        )
 
 
 def test_a_list_tells_why_a_look_is_overdue(world: World) -> None:
@@ -108,7 +125,9 @@ def test_an_ended_run_is_blocked_when_its_delivery_is(world: World) -> None:
         world.claim(run_id)
         world.end(run_id, RunStatus.FAILED, close=False)
         world.workflows.troubles[workflow_id] = BUG
-        assert client.get(f"/v1/runs/{run_id}").json()["blocked"] is None, "its workflow is not asked any more"
+        assert client.get(f"/v1/runs/{run_id}").json()["blocked"] is None, (
+            "its workflow is not asked any more"
+        )
         world.workflows.listed[workflow_id] = "x"
         soon(lambda: client.get(f"/v1/runs/{run_id}").json()["blocked"] == in_words(BUG))
 
@@ -129,7 +148,9 @@ def test_while_temporal_is_away_nobody_claims_to_know(world: World) -> None:
         assert client.get(f"/v1/runs/{run_id}").json()["blocked"] is None
 
 
-async def test_reading_waits_for_temporal_once_and_not_each_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reading_waits_for_temporal_once_and_not_each_time(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(blocked, "ANSWER_S", 0.05)
     asked = []
 
@@ -152,12 +173,16 @@ def test_the_figure_is_no_number_before_anybody_asked() -> None:
 
 def test_the_sentence() -> None:
     for trouble, words in [
-        (WorkflowProblem(SINCE, None), "no worker has taken up its next step since 2026-11-20 11:58:00 UTC; start one"),
+        (
+            WorkflowProblem(SINCE, None),
+            "no worker has taken up its next step since 2026-11-20 11:58:00 UTC; start one",
+        ),
         (WorkflowProblem(SINCE, "x" * 1000 + "y"), "x" * 300 + ";"),
         (WorkflowProblem(SINCE, "two\nlines  and tabs\t."), ": two lines and tabs .;"),
         (
             WorkflowProblem(
-                SINCE, "[TMPRL1101] Potential deadlock detected: workflow didn't yield within 2 second(s)."
+                SINCE,
+                "[TMPRL1101] Potential deadlock detected: workflow didn't yield within 2 second(s).",
             ),
             "or it gets very many signals (temporal workflow show lists them); give the role workflows more",
         ),
@@ -177,7 +202,8 @@ async def test_a_paused_workflow_of_anything_is_told_where_people_look(world: Wo
         run_id, run = started(client)
         assert (
             client.put(
-                "/v1/webhooks/w", json={"url": "https://hooks.example.com/in", "secrets": ["env:CRAWL_HOOK"]}
+                "/v1/webhooks/w",
+                json={"url": "https://hooks.example.com/in", "secrets": ["env:CRAWL_HOOK"]},
             ).status_code
             == 200
         )
@@ -188,7 +214,10 @@ async def test_a_paused_workflow_of_anything_is_told_where_people_look(world: Wo
             world.workflows.troubles[name] = PAUSED
             world.workflows.listed[name] = ""
         words = in_words(PAUSED)
-        assert "its workflow is paused in Temporal since 2026-11-20 11:58:00 UTC by bob (a migration); unpause" in words
+        assert (
+            "its workflow is paused in Temporal since 2026-11-20 11:58:00 UTC by bob (a migration); unpause"
+            in words
+        )
         soon(lambda: client.get("/v1/runs").json()["runs"][0]["waiting"].startswith(words))
         assert client.get(f"/v1/runs/{run_id}").json()["waiting"].startswith(words)
         soon(lambda: client.get("/v1/webhooks/w").json()["error"] == words)
@@ -197,7 +226,9 @@ async def test_a_paused_workflow_of_anything_is_told_where_people_look(world: Wo
         assert due["reason"].endswith(words)
 
 
-async def test_a_gateway_leaves_also_in_the_moment_in_which_a_blocked_run_is_explained(world: World) -> None:
+async def test_a_gateway_leaves_also_in_the_moment_in_which_a_blocked_run_is_explained(
+    world: World,
+) -> None:
     answering = Answering()
 
     class Troubled:
@@ -211,7 +242,9 @@ async def test_a_gateway_leaves_also_in_the_moment_in_which_a_blocked_run_is_exp
     await leaves(asyncio.create_task(blocked.run()), answering)
 
 
-async def test_a_manager_whose_workflow_cannot_go_on_says_so_in_what_it_waits_for(world: World) -> None:
+async def test_a_manager_whose_workflow_cannot_go_on_says_so_in_what_it_waits_for(
+    world: World,
+) -> None:
     class Troubled:
         async def problems(self) -> dict[str, str]:
             return {"manager/shelves/f": "its next step fails"}
@@ -226,4 +259,7 @@ async def test_a_manager_whose_workflow_cannot_go_on_says_so_in_what_it_waits_fo
         assert "its workflow cannot continue" in str(why)
         assert "no match" in str(why)
     name = "graph/nightly"
-    assert (blocked.listed_workflow(name), await blocked.of_workflow(name, is_open=True)) == (None, None)
+    assert (blocked.listed_workflow(name), await blocked.of_workflow(name, is_open=True)) == (
+        None,
+        None,
+    )

@@ -18,16 +18,26 @@ PAGES = {"tasks": [{"args": {"page": "1"}}, {"args": {"page": "2"}}]}
 
 @pytest.fixture
 def run_id(world: World, client: TestClient) -> int:
-    run_id = int(client.post("/v1/runs", json={"crawler": "plain"}, headers={"Idempotency-Key": "k"}).json()["run_id"])
+    run_id = int(
+        client.post("/v1/runs", json={"crawler": "plain"}, headers={"Idempotency-Key": "k"}).json()[
+            "run_id"
+        ]
+    )
     world.claim(run_id)
     return run_id
 
 
-def test_tasks_are_recorded_and_the_workflow_looks(world: World, client: TestClient, run_id: int) -> None:
+def test_tasks_are_recorded_and_the_workflow_looks(
+    world: World, client: TestClient, run_id: int
+) -> None:
     answer = client.post(f"/v1/runs/{run_id}/tasks", json=PAGES)
     assert answer.status_code == 202
     body = answer.json()
-    assert (body["run_id"], [t["index"] for t in body["tasks"]], body["note"]) == (run_id, [1, 2], None)
+    assert (body["run_id"], [t["index"] for t in body["tasks"]], body["note"]) == (
+        run_id,
+        [1, 2],
+        None,
+    )
     assert [(t.task_index, t.args) for t in world.store.tasks.list_tasks(run_id)][1:] == [
         (1, {"page": "1"}),
         (2, {"page": "2"}),
@@ -37,7 +47,9 @@ def test_tasks_are_recorded_and_the_workflow_looks(world: World, client: TestCli
 
 
 @pytest.mark.parametrize("how", ["header", "body", "both"])
-def test_a_key_adds_once_and_takes_no_other_body(world: World, client: TestClient, run_id: int, how: str) -> None:
+def test_a_key_adds_once_and_takes_no_other_body(
+    world: World, client: TestClient, run_id: int, how: str
+) -> None:
     headers = {} if how == "body" else {"Idempotency-Key": "more"}
     body = PAGES if how == "header" else {**PAGES, "request_id": "more"}
     first = client.post(f"/v1/runs/{run_id}/tasks", json=body, headers=headers).json()
@@ -50,7 +62,9 @@ def test_a_key_adds_once_and_takes_no_other_body(world: World, client: TestClien
 
 def test_many_at_once_under_one_key_add_once(world: World, client: TestClient, run_id: int) -> None:
     def send(_: int) -> str:
-        answer = client.post(f"/v1/runs/{run_id}/tasks", json=PAGES, headers={"Idempotency-Key": "more"})
+        answer = client.post(
+            f"/v1/runs/{run_id}/tasks", json=PAGES, headers={"Idempotency-Key": "more"}
+        )
         assert answer.status_code == 202
         return str(answer.json()["tasks"])
 
@@ -59,7 +73,9 @@ def test_many_at_once_under_one_key_add_once(world: World, client: TestClient, r
     assert len(world.store.tasks.list_tasks(run_id)) == 3
 
 
-def test_wrong_tasks_are_named_and_nothing_is_added(world: World, client: TestClient, run_id: int) -> None:
+def test_wrong_tasks_are_named_and_nothing_is_added(
+    world: World, client: TestClient, run_id: int
+) -> None:
     for body, words in [
         ({"tasks": []}, "tasks"),
         ({}, "tasks"),
@@ -73,7 +89,9 @@ def test_wrong_tasks_are_named_and_nothing_is_added(world: World, client: TestCl
         assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request"), body
         assert words in answer.text
     for key in ("", " ", "a" * 121):
-        answer = client.post(f"/v1/runs/{run_id}/tasks", json=PAGES, headers={"Idempotency-Key": key})
+        answer = client.post(
+            f"/v1/runs/{run_id}/tasks", json=PAGES, headers={"Idempotency-Key": key}
+        )
         assert answer.status_code == 422, key
     assert len(world.store.tasks.list_tasks(run_id)) == 1
 
@@ -88,7 +106,9 @@ def test_a_run_that_ends_or_ended_takes_none(world: World, client: TestClient, r
     assert len(world.store.tasks.list_tasks(run_id)) == 1
 
 
-def test_without_temporal_they_are_recorded_and_the_note_says_so(world: World, client: TestClient, run_id: int) -> None:
+def test_without_temporal_they_are_recorded_and_the_note_says_so(
+    world: World, client: TestClient, run_id: int
+) -> None:
     world.workflows.down = True
     answer = client.post(f"/v1/runs/{run_id}/tasks", json=PAGES)
     assert answer.status_code == 202

@@ -51,9 +51,15 @@ def test_the_report_can_be_asked_again(world: World, client: TestClient) -> None
     }  # fmt: skip
     run = world.ref(1)
     assert world.workflows.deletions == [run, run], "found open the second time"
-    world.store.deletion.note_deletion(run, {"archives": None}, {"files in /x": "EACCES"}, ended=True)
+    world.store.deletion.note_deletion(
+        run, {"archives": None}, {"files in /x": "EACCES"}, ended=True
+    )
     told = client.get("/v1/runs/1").json()["deleted"]
-    assert (told["gone"], told["left"], bool(told["ended_at"])) == ({"archives": None}, {"files in /x": "EACCES"}, True)
+    assert (told["gone"], told["left"], bool(told["ended_at"])) == (
+        {"archives": None},
+        {"files in /x": "EACCES"},
+        True,
+    )
     client.delete("/v1/runs/1")
     assert len(world.workflows.deletions) == 2, "it has ended"
     assert [row["run_id"] for row in client.get("/v1/runs").json()["runs"]] == [1]
@@ -63,10 +69,14 @@ def test_the_report_can_be_asked_again(world: World, client: TestClient) -> None
     ("POST", "/resume"), ("POST", "/export"), ("GET", "/archive"), ("GET", "/logs"), ("GET", "/files"),
     ("GET", "/items?name=items.jsonl"), ("GET", "/file?name=task-0/a"),
 ])  # fmt: skip
-def test_nothing_of_a_deleted_run_is_read_or_done(world: World, client: TestClient, method: str, path: str) -> None:
+def test_nothing_of_a_deleted_run_is_read_or_done(
+    world: World, client: TestClient, method: str, path: str
+) -> None:
     ended(world, client)
     client.delete("/v1/runs/1")
-    answer = client.request(method, f"/v1/runs/1{path}", json={"rerun": True} if path == "/resume" else None)
+    answer = client.request(
+        method, f"/v1/runs/1{path}", json={"rerun": True} if path == "/resume" else None
+    )
     assert (answer.status_code, answer.json()["code"]) == (409, "run_deleted")
     for page in ("", "/tasks", "/timeline", "/corrections"):
         assert client.get(f"/v1/runs/1{page}").status_code == 200
@@ -75,7 +85,10 @@ def test_nothing_of_a_deleted_run_is_read_or_done(world: World, client: TestClie
 def test_what_executes_is_stopped_first(world: World, client: TestClient) -> None:
     client.post("/v1/runs", json={"crawler": "plain"})
     answer = client.delete("/v1/runs/1").json()
-    assert (answer["code"], "stop it first (crawlctl stop 1)" in answer["detail"]) == ("not_in_this_state", True)
+    assert (answer["code"], "stop it first (crawlctl stop 1)" in answer["detail"]) == (
+        "not_in_this_state",
+        True,
+    )
     assert client.delete("/v1/runs/9").json()["code"] == "run_not_found"
     assert client.delete("/v1/runs/1", params={"requested_by": "x" * 256}).status_code == 422
 
@@ -94,7 +107,9 @@ def test_the_sweep_brings_it_to_temporal(world: World, client: TestClient) -> No
 
 def test_a_file_that_goes_while_it_is_read_is_no_short_file() -> None:
     class Going:
-        def read(self, run: RunRef, task: TaskRef, path: str, place: int, limit: int) -> FilePart | None:
+        def read(
+            self, run: RunRef, task: TaskRef, path: str, place: int, limit: int
+        ) -> FilePart | None:
             return FilePart(b"x" * CHUNK, 3 * CHUNK) if place < 2 * CHUNK else None
 
     nothing: Any = None

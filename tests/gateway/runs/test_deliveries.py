@@ -26,14 +26,20 @@ def ended(world: World, client: TestClient) -> int:
     return run_id
 
 
-def archived(world: World, archive: FakeArchive, run_id: int, folder: Path, attempt: int = 1) -> bytes:
+def archived(
+    world: World, archive: FakeArchive, run_id: int, folder: Path, attempt: int = 1
+) -> bytes:
     folder.mkdir(exist_ok=True)
     (folder / "items.jsonl").write_text(f'{{"attempt": {attempt}}}\n')
     row = world.run(run_id)
     assert row.owner_run_id is not None
     key = archive_key(row.ref, attempt)
-    result = archive.store(key, [FileSource("0", folder)], {"run_id": run_id}, lambda files, size: None)
-    world.store.exports.record_export(Fence(run_id, attempt, row.owner_run_id, row.run_uid), "exported", result, None)
+    result = archive.store(
+        key, [FileSource("0", folder)], {"run_id": run_id}, lambda files, size: None
+    )
+    world.store.exports.record_export(
+        Fence(run_id, attempt, row.owner_run_id, row.run_uid), "exported", result, None
+    )
     return archive.stored[result.url]
 
 
@@ -42,7 +48,9 @@ def test_deliveries_are_asked_for_again(world: World, client: TestClient, ended:
     assert answer.status_code == 202
     assert f"crawl-export/{world.ref(ended)}/1" in answer.json()["note"]
     row = world.run(ended)
-    assert world.workflows.exports == [(Fence(ended, 1, row.owner_run_id or "", row.run_uid), True, True)]
+    assert world.workflows.exports == [
+        (Fence(ended, 1, row.owner_run_id or "", row.run_uid), True, True)
+    ]
 
 
 def test_only_a_part_may_be_asked_for(world: World, client: TestClient, ended: int) -> None:
@@ -62,7 +70,9 @@ def test_what_has_no_verdict_delivers_nothing(world: World, client: TestClient, 
     assert world.workflows.exports == []
 
 
-def test_without_temporal_it_is_refused_and_may_be_repeated(world: World, client: TestClient, ended: int) -> None:
+def test_without_temporal_it_is_refused_and_may_be_repeated(
+    world: World, client: TestClient, ended: int
+) -> None:
     world.workflows.down = True
     answer = client.post(f"/v1/runs/{ended}/export")
     assert (answer.status_code, answer.json()["code"]) == (503, "temporal_unavailable")
@@ -83,7 +93,9 @@ def test_the_archive_is_downloaded_whole(world: World, ended: int, tmp_path: Pat
     assert "0/items.jsonl" in zipfile.ZipFile(io.BytesIO(answer.content)).namelist()
 
 
-def test_what_is_not_archived_is_404_and_what_cannot_be_read_503(world: World, ended: int, tmp_path: Path) -> None:
+def test_what_is_not_archived_is_404_and_what_cannot_be_read_503(
+    world: World, ended: int, tmp_path: Path
+) -> None:
     archive = FakeArchive()
     with world.client(world.new_app(archive=archive)) as client:
         for path in (f"/v1/runs/{ended}/archive", "/v1/runs/4711/archive"):

@@ -43,8 +43,21 @@ def test_runs_that_failed_or_go_on_say_nothing_about_items() -> None:
 
 
 def row(run_id: int, **fields: Any) -> RunRow:
-    known = {"created_at": NOW, "updated_at": NOW, "status": RunStatus.COMPLETED, "stage": "completion", "attempt": 1}
-    return RunRow(run_id=run_id, run_uid="u", request_id="r", crawler="plain", trigger="api", **{**known, **fields})
+    known = {
+        "created_at": NOW,
+        "updated_at": NOW,
+        "status": RunStatus.COMPLETED,
+        "stage": "completion",
+        "attempt": 1,
+    }
+    return RunRow(
+        run_id=run_id,
+        run_uid="u",
+        request_id="r",
+        crawler="plain",
+        trigger="api",
+        **{**known, **fields},
+    )
 
 
 class Runs:
@@ -52,7 +65,12 @@ class Runs:
         self.rows = rows
 
     def list_runs(self, **wanted: Any) -> list[RunRow]:
-        assert wanted == {"crawler": "plain", "status": ["COMPLETED"], "before_run_id": 9, "limit": 1}
+        assert wanted == {
+            "crawler": "plain",
+            "status": ["COMPLETED"],
+            "before_run_id": 9,
+            "limit": 1,
+        }
         return list(self.rows)
 
 
@@ -60,7 +78,12 @@ def test_counters_and_rates_beside_the_run_before() -> None:
     begun = NOW - timedelta(minutes=4)
     live = row(9, status=RunStatus.PROCESSING, started_at=begun, items=100, pages=None)
     before = row(
-        5, started_at=begun - timedelta(days=1), ended_at=NOW - timedelta(days=1), items=400, pages=8, errors=0
+        5,
+        started_at=begun - timedelta(days=1),
+        ended_at=NOW - timedelta(days=1),
+        items=400,
+        pages=8,
+        errors=0,
     )
     found = compared(Runs(before), live, NOW)  # type: ignore[arg-type]
     assert (found.run_id, found.duration_s, found.before_duration_s) == (5, 240.0, 240.0)
@@ -78,13 +101,19 @@ def test_counters_and_rates_beside_the_run_before() -> None:
 
 def test_the_routes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     with world.client() as client:
-        started = [client.post("/v1/runs", json={"crawler": "plain"}).json()["run_id"] for _ in range(3)]
+        started = [
+            client.post("/v1/runs", json={"crawler": "plain"}).json()["run_id"] for _ in range(3)
+        ]
         asked: list[int] = []
         read = world.store.runs.recent_runs
-        monkeypatch.setattr(world.store.runs, "recent_runs", lambda *what: asked.append(1) or read(*what))
+        monkeypatch.setattr(
+            world.store.runs, "recent_runs", lambda *what: asked.append(1) or read(*what)
+        )
         for _ in range(3):
             answer = client.get("/v1/crawlers/runs").json()
-        assert [(one["crawler"], [run["run_id"] for run in one["runs"]]) for one in answer["crawlers"]] == [
+        assert [
+            (one["crawler"], [run["run_id"] for run in one["runs"]]) for one in answer["crawlers"]
+        ] == [
             ("plain", started[::-1]),
             ("strict", []),
         ]

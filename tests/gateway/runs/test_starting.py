@@ -22,8 +22,14 @@ from crawler_lifecycle.web.problems import Problem
 from tests.gateway.gateway_world import World
 
 
-def test_a_start_answers_with_the_run_and_starts_its_workflow(world: World, client: TestClient) -> None:
-    answer = client.post("/v1/runs", json={"crawler": "plain", "requested_by": "ada"}, headers={"Idempotency-Key": "k"})
+def test_a_start_answers_with_the_run_and_starts_its_workflow(
+    world: World, client: TestClient
+) -> None:
+    answer = client.post(
+        "/v1/runs",
+        json={"crawler": "plain", "requested_by": "ada"},
+        headers={"Idempotency-Key": "k"},
+    )
     run = answer.json()
     assert answer.status_code == 202
     assert answer.headers["Location"] == f"/v1/runs/{run['run_id']}"
@@ -42,7 +48,9 @@ def test_without_a_key_every_start_is_a_new_run(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("again", ['"k"', "k"])
-def test_the_same_key_and_body_find_the_same_run(world: World, client: TestClient, again: str) -> None:
+def test_the_same_key_and_body_find_the_same_run(
+    world: World, client: TestClient, again: str
+) -> None:
     body = {"crawler": "plain", "args": {"page": "1"}}
     first = client.post("/v1/runs", json=body, headers={"Idempotency-Key": "k"})
     second = client.post("/v1/runs", json=body, headers={"Idempotency-Key": again})
@@ -52,19 +60,26 @@ def test_the_same_key_and_body_find_the_same_run(world: World, client: TestClien
     assert len(world.workflows.started) == 1
 
 
-def test_a_repeat_a_day_later_finds_the_ended_run_and_starts_nothing(world: World, client: TestClient) -> None:
+def test_a_repeat_a_day_later_finds_the_ended_run_and_starts_nothing(
+    world: World, client: TestClient
+) -> None:
     body = {"crawler": "plain"}
     run_id = client.post("/v1/runs", json=body, headers={"Idempotency-Key": "k"}).json()["run_id"]
     world.claim(run_id)
     world.end(run_id)
     world.clock.forward(86_400)
-    # Meanwhile the crawler got other limits, and then was removed; the scheduler service is down as well.
+    # Meanwhile the crawler got other limits, and then was removed; the scheduler service is down as
+    # well.
     world.scheduler.catalogue.crawlers["plain"] = dataclasses.replace(
         world.scheduler.catalogue.crawlers["plain"], limits={"stall_timeout_s": 5.0}
     )
     world.scheduler.faults.add(SchedulerUnavailable("down"), 9)
     answer = client.post("/v1/runs", json=body, headers={"Idempotency-Key": "k"})
-    assert (answer.status_code, answer.json()["run_id"], answer.json()["status"]) == (202, run_id, "FAILED")
+    assert (answer.status_code, answer.json()["run_id"], answer.json()["status"]) == (
+        202,
+        run_id,
+        "FAILED",
+    )
     assert len(world.workflows.started) == 1
 
 
@@ -72,7 +87,9 @@ def test_a_repeat_a_day_later_finds_the_ended_run_and_starts_nothing(world: Worl
 def test_a_repeat_that_came_while_the_catalogue_was_asked_finds_the_run(
     world: World, client: TestClient, monkeypatch: pytest.MonkeyPatch, priority: int, status: int
 ) -> None:
-    """The first request waits for its catalogue; its repeat goes to a gateway that has an older one at hand."""
+    """The first request waits for its catalogue; its repeat goes to a gateway that has an older one
+    at hand.
+    """
     asked = world.scheduler.crawlers
     elsewhere = with_limits(RunRequest(crawler="plain"), {"stall_timeout_s": 66.0})
 
@@ -87,12 +104,17 @@ def test_a_repeat_that_came_while_the_catalogue_was_asked_finds_the_run(
     [row] = world.store.runs.list_runs()
     assert row.request["limits"]["stall_timeout_s"] == 66.0
     if status == 202:
-        assert (answer.json()["run_id"], answer.headers["Idempotency-Replayed"]) == (row.run_id, "true")
+        assert (answer.json()["run_id"], answer.headers["Idempotency-Replayed"]) == (
+            row.run_id,
+            "true",
+        )
 
 
 def test_the_same_key_with_another_body_is_refused(world: World, client: TestClient) -> None:
     client.post("/v1/runs", json={"crawler": "plain"}, headers={"Idempotency-Key": "k"})
-    answer = client.post("/v1/runs", json={"crawler": "plain", "priority": 1}, headers={"Idempotency-Key": "k"})
+    answer = client.post(
+        "/v1/runs", json={"crawler": "plain", "priority": 1}, headers={"Idempotency-Key": "k"}
+    )
     assert answer.status_code == 422
     assert answer.json()["code"] == "idempotency_mismatch"
     assert len(world.store.runs.list_runs()) == 1
@@ -102,19 +124,27 @@ def test_a_key_in_the_body_counts_and_may_not_differ_from_the_header(client: Tes
     body = {"crawler": "plain", "request_id": "k"}
     assert client.post("/v1/runs", json=body).json()["request_id"] == "k"
     assert client.post("/v1/runs", json=body).headers["Idempotency-Replayed"] == "true"
-    assert client.post("/v1/runs", json=body, headers={"Idempotency-Key": "other"}).status_code == 422
+    assert (
+        client.post("/v1/runs", json=body, headers={"Idempotency-Key": "other"}).status_code == 422
+    )
 
 
 def test_an_unusable_key_is_refused(client: TestClient) -> None:
     for key in ["", " ", "a" * 121, "tab\there"]:
-        answer = client.post("/v1/runs", json={"crawler": "plain"}, headers={"Idempotency-Key": key})
+        answer = client.post(
+            "/v1/runs", json={"crawler": "plain"}, headers={"Idempotency-Key": key}
+        )
         assert answer.status_code == 422, key
         assert "request_id" in answer.json()["detail"]
 
 
-def test_twenty_at_once_with_one_key_make_one_run_and_one_workflow(world: World, client: TestClient) -> None:
+def test_twenty_at_once_with_one_key_make_one_run_and_one_workflow(
+    world: World, client: TestClient
+) -> None:
     def start(_: int) -> tuple[int, int]:
-        answer = client.post("/v1/runs", json={"crawler": "plain"}, headers={"Idempotency-Key": "same"})
+        answer = client.post(
+            "/v1/runs", json={"crawler": "plain"}, headers={"Idempotency-Key": "same"}
+        )
         return answer.status_code, answer.json()["run_id"]
 
     with ThreadPoolExecutor(20) as pool:
@@ -136,15 +166,21 @@ def test_ten_thousand_tasks_are_stored_and_do_not_travel(world: World, client: T
     assert world.store.tasks.list_tasks(answer["run_id"], limit=2)[1].args == {"page": "1"}
 
 
-def test_limits_of_the_catalogue_fill_what_the_caller_left(world: World, client: TestClient) -> None:
+def test_limits_of_the_catalogue_fill_what_the_caller_left(
+    world: World, client: TestClient
+) -> None:
     run = client.post("/v1/runs", json={"crawler": "plain", "limits": {"stop_grace_s": 5}}).json()
     limits = world.store.runs.request_of(run["run_id"]).limits
     assert (limits.stall_timeout_s, limits.stop_grace_s) == (77.0, 5.0)
-    run = client.post("/v1/runs", json={"crawler": "plain", "limits": {"stall_timeout_s": 9}}).json()
+    run = client.post(
+        "/v1/runs", json={"crawler": "plain", "limits": {"stall_timeout_s": 9}}
+    ).json()
     assert world.store.runs.request_of(run["run_id"]).limits.stall_timeout_s == 9.0
 
 
-def test_a_wrong_request_names_the_field_and_leaves_no_row(world: World, client: TestClient) -> None:
+def test_a_wrong_request_names_the_field_and_leaves_no_row(
+    world: World, client: TestClient
+) -> None:
     for body, field in [
         ({}, "crawler"),
         ({"crawler": "nope"}, "crawler"),
@@ -164,7 +200,10 @@ def test_a_wrong_request_names_the_field_and_leaves_no_row(world: World, client:
         ({"crawler": "plain", "settings": {"DOWNLOAD_DELAY": "-1"}}, "settings.DOWNLOAD_DELAY"),
         ({"crawler": "plain", "tasks": [{}, {"args": {"page": "x" * 65_600}}]}, "tasks[1].args"),
         ({"crawler": "plain", "tasks": [{"arguments": {}}]}, "tasks[0].arguments"),
-        ({"crawler": "plain", "resources": {"cpu": "1", "privileged": "true"}}, "resources.privileged"),
+        (
+            {"crawler": "plain", "resources": {"cpu": "1", "privileged": "true"}},
+            "resources.privileged",
+        ),
         ({"crawler": "plain", "limits": {"run_timeout_s": 5, "owner": "x"}}, "limits.owner"),
         ({"crawler": "plain", "priority": 9}, "priority"),
         ({"crawler": "plain", "priority": "3"}, "priority"),
@@ -189,7 +228,9 @@ def test_an_unknown_crawler_is_answered_with_the_known_ones(client: TestClient) 
     assert "plain, strict" in problem["detail"]
 
 
-def test_the_scheduler_service_down_is_no_reason_to_accept_anything(world: World, client: TestClient) -> None:
+def test_the_scheduler_service_down_is_no_reason_to_accept_anything(
+    world: World, client: TestClient
+) -> None:
     world.scheduler.faults.add(SchedulerUnavailable("no answer"), 2)
     answer = client.post("/v1/runs", json={"crawler": "plain"})
     assert (answer.status_code, answer.json()["code"]) == (503, "scheduler_unavailable")
@@ -197,7 +238,9 @@ def test_the_scheduler_service_down_is_no_reason_to_accept_anything(world: World
     assert world.store.runs.list_runs() == []
 
 
-def test_with_the_scheduler_service_down_a_start_goes_by_the_catalogue_last_read(world: World) -> None:
+def test_with_the_scheduler_service_down_a_start_goes_by_the_catalogue_last_read(
+    world: World,
+) -> None:
     now = 100.0
     crawlers = Crawlers(world.scheduler, clock=lambda: now)
     commands = Commands(
@@ -219,7 +262,9 @@ def test_with_the_scheduler_service_down_a_start_goes_by_the_catalogue_last_read
     world.scheduler.faults.add(SchedulerUnavailable("no answer"), 2)
     late = start("b")
     assert "catalogue of 42 s ago" in str(late.note)
-    assert late.row.request["limits"] == start("a").row.request["limits"], "with the limits that were read then"
+    assert late.row.request["limits"] == start("a").row.request["limits"], (
+        "with the limits that were read then"
+    )
     assert [request.run_id for _, request in world.workflows.started] == [1, 2]
     now += 10
     assert "52 s ago" in str(start("c").note)
@@ -242,7 +287,9 @@ def test_the_list_of_crawlers_says_its_age_while_the_service_is_down(world: Worl
         assert int(answer.headers["Age"]) >= 0
 
 
-def test_temporal_down_keeps_the_run_and_the_sweep_starts_it(world: World, client: TestClient) -> None:
+def test_temporal_down_keeps_the_run_and_the_sweep_starts_it(
+    world: World, client: TestClient
+) -> None:
     world.workflows.down = True
     answer = client.post("/v1/runs", json={"crawler": "plain"}, headers={"Idempotency-Key": "k"})
     problem = answer.json()
@@ -264,20 +311,28 @@ def test_temporal_down_keeps_the_run_and_the_sweep_starts_it(world: World, clien
 def test_a_lost_answer_of_temporal_starts_nothing_twice(world: World, client: TestClient) -> None:
     world.workflows.lose_answers = 1
     for expected in (503, 202):
-        answer = client.post("/v1/runs", json={"crawler": "plain"}, headers={"Idempotency-Key": "k"})
+        answer = client.post(
+            "/v1/runs", json={"crawler": "plain"}, headers={"Idempotency-Key": "k"}
+        )
         assert answer.status_code == expected
     assert len(world.workflows.started) == 1
 
 
-def test_a_gateway_killed_between_row_and_workflow_is_mended_by_another(world: World, client: TestClient) -> None:
+def test_a_gateway_killed_between_row_and_workflow_is_mended_by_another(
+    world: World, client: TestClient
+) -> None:
     # Killed there, the process leaves exactly this behind:
     row, fresh = world.store.initiation.reserve_run(RunRequest(crawler="plain"), "k")
     assert fresh
     world.clock.forward(5)
-    assert asyncio.run(world.sweep().once()) == 0, "a young row belongs to the request that writes it"
+    assert asyncio.run(world.sweep().once()) == 0, (
+        "a young row belongs to the request that writes it"
+    )
     world.clock.forward(6)
     assert asyncio.run(world.sweep().once()) == 1
-    assert world.workflows.started == [("crawl/plain/k", RunRequest(crawler="plain", run_id=row.run_id))]
+    assert world.workflows.started == [
+        ("crawl/plain/k", RunRequest(crawler="plain", run_id=row.run_id))
+    ]
     world.claim(row.run_id)
     assert asyncio.run(world.sweep().once()) == 0
 
@@ -292,7 +347,9 @@ def test_the_app_sweeps_by_itself(world: World) -> None:
     assert [w for w, _ in world.workflows.started] == ["crawl/plain/k"]
 
 
-def test_the_sweep_survives_everything_and_tries_a_stubborn_row_ever_more_rarely(world: World) -> None:
+def test_the_sweep_survives_everything_and_tries_a_stubborn_row_ever_more_rarely(
+    world: World,
+) -> None:
     world.store.initiation.reserve_run(RunRequest(crawler="plain"), "k")
     sweep, tries = world.sweep(), 0
 
@@ -315,7 +372,9 @@ def test_what_temporal_refuses_of_one_row_holds_up_no_other(world: World) -> Non
     world.clock.forward(11)
     real = world.workflows.start
 
-    async def refusing(request: RunRequest, workflow_id: str, run_uid: str, *, repair: bool = False) -> str:
+    async def refusing(
+        request: RunRequest, workflow_id: str, run_uid: str, *, repair: bool = False
+    ) -> str:
         if workflow_id.endswith("odd"):
             raise TemporalUnavailable("Temporal refused the call (INVALID_ARGUMENT): too many")
         return await real(request, workflow_id, run_uid, repair=repair)
@@ -353,26 +412,44 @@ def _typed(world: World) -> None:
     world.scheduler.catalogue.crawlers["plain"] = dataclasses.replace(plain, args=args)
 
 
-def test_numbers_of_json_are_taken_for_arguments_that_are_declared_so(world: World, client: TestClient) -> None:
+def test_numbers_of_json_are_taken_for_arguments_that_are_declared_so(
+    world: World, client: TestClient
+) -> None:
     _typed(world)
     body = {"pages": 10, "delay": 0.5, "images": True, "word": "10", "size": 100}
     key = {"Idempotency-Key": "k"}
     run = client.post(
-        "/v1/runs", json={"crawler": "plain", "args": body, "tasks": [{"args": {"pages": 3}}]}, headers=key
+        "/v1/runs",
+        json={"crawler": "plain", "args": body, "tasks": [{"args": {"pages": 3}}]},
+        headers=key,
     )
     assert run.status_code == 202, run.text
     stored = world.store.runs.request_of(run.json()["run_id"])
-    assert stored.args == {"pages": "10", "delay": "0.5", "images": "true", "word": "10", "size": "100"}
-    assert [task.args for task in world.store.tasks.list_tasks(run.json()["run_id"])] == [{"pages": "3"}]
+    assert stored.args == {
+        "pages": "10",
+        "delay": "0.5",
+        "images": "true",
+        "word": "10",
+        "size": "100",
+    }
+    assert [task.args for task in world.store.tasks.list_tasks(run.json()["run_id"])] == [
+        {"pages": "3"}
+    ]
     # The same in quotes is the same request.
     quoted = {"crawler": "plain", "args": stored.args, "tasks": [{"args": {"pages": "3"}}]}
-    assert client.post("/v1/runs", json=quoted, headers=key).headers["Idempotency-Replayed"] == "true"
+    assert (
+        client.post("/v1/runs", json=quoted, headers=key).headers["Idempotency-Replayed"] == "true"
+    )
     world.claim(run.json()["run_id"])
-    more = client.post(f"/v1/runs/{run.json()['run_id']}/tasks", json={"tasks": [{"args": {"pages": 4}}]})
+    more = client.post(
+        f"/v1/runs/{run.json()['run_id']}/tasks", json={"tasks": [{"args": {"pages": 4}}]}
+    )
     assert more.status_code == 202, more.text
 
 
-def test_an_argument_of_another_type_is_refused_at_the_door(world: World, client: TestClient) -> None:
+def test_an_argument_of_another_type_is_refused_at_the_door(
+    world: World, client: TestClient
+) -> None:
     for args, field in [
         ({"pages": 1.5}, "args.pages"),
         ({"pages": True}, "args.pages"),
@@ -388,7 +465,11 @@ def test_an_argument_of_another_type_is_refused_at_the_door(world: World, client
         for own in [False, True]:
             _typed(world)
             answer = client.post(
-                "/v1/runs", json={"crawler": "plain", **({"tasks": [{"args": args}]} if own else {"args": args})}
+                "/v1/runs",
+                json={
+                    "crawler": "plain",
+                    **({"tasks": [{"args": args}]} if own else {"args": args}),
+                },
             )
             assert answer.status_code == 422, args
             [error] = answer.json()["errors"]
@@ -398,7 +479,9 @@ def test_an_argument_of_another_type_is_refused_at_the_door(world: World, client
 
 
 @pytest.mark.parametrize("name", ["EXTENSIONS", "LOG_FILE", "FEEDS", "made_up"])
-def test_a_setting_that_may_be_code_is_refused_with_its_cure(world: World, client: TestClient, name: str) -> None:
+def test_a_setting_that_may_be_code_is_refused_with_its_cure(
+    world: World, client: TestClient, name: str
+) -> None:
     answer = client.post("/v1/runs", json={"crawler": "plain", "settings": {name: "x"}})
     [error] = answer.json()["errors"]
     assert (answer.status_code, error["field"]) == (422, f"settings.{name}")

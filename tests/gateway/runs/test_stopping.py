@@ -1,4 +1,6 @@
-"""POST …/stop, …/resume, …/look: recorded first, told afterwards, the same however often they are sent."""
+"""POST …/stop, …/resume, …/look: recorded first, told afterwards, the same however often they are
+sent.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def test_a_stop_is_recorded_and_told(world: World, client: TestClient, run_id: i
     assert logged["request_id"] == "s1"
 
 
-def test_the_row_exists_before_temporal_hears_of_the_stop(world: World, client: TestClient, run_id: int) -> None:
+def test_the_row_exists_before_temporal_hears_of_the_stop(
+    world: World, client: TestClient, run_id: int
+) -> None:
     seen: list[bool] = []
     real = world.workflows.stop
 
@@ -49,30 +53,48 @@ def test_the_row_exists_before_temporal_hears_of_the_stop(world: World, client: 
     assert seen == [True]
 
 
-def test_a_second_stop_is_200_and_a_forced_one_after_it_is_new(world: World, client: TestClient, run_id: int) -> None:
+def test_a_second_stop_is_200_and_a_forced_one_after_it_is_new(
+    world: World, client: TestClient, run_id: int
+) -> None:
     codes = [
         client.post(f"/v1/runs/{run_id}/stop", json=body).status_code
-        for body in ({"request_id": "a"}, {"request_id": "a"}, {"force": True, "request_id": "b"}, {"force": True})
+        for body in (
+            {"request_id": "a"},
+            {"request_id": "a"},
+            {"force": True, "request_id": "b"},
+            {"force": True},
+        )
     ]
     assert codes == [202, 200, 202, 200]
-    assert [entry["request_id"] for entry in world.store.runs.cancellations(run_id)][:2] == ["a", "b"]
+    assert [entry["request_id"] for entry in world.store.runs.cancellations(run_id)][:2] == [
+        "a",
+        "b",
+    ]
     assert world.workflows.signals[2][1] == StopRequest("b", force=True)
 
 
 def test_whether_a_run_is_to_end_can_be_asked(client: TestClient, run_id: int) -> None:
     def asked() -> tuple[bool, bool]:
         answer = client.get(f"/v1/runs/{run_id}/stop").json()
-        assert set(answer) == {"run_id", "asked", "force"}, "its crawler may ask: not who wants it, nor why"
+        assert set(answer) == {"run_id", "asked", "force"}, (
+            "its crawler may ask: not who wants it, nor why"
+        )
         return answer["asked"], answer["force"]
 
     told = [asked()]
-    for body in ({"reason": "enough"}, {"force": True}, {"reason": "a plain one takes nothing back"}):
+    for body in (
+        {"reason": "enough"},
+        {"force": True},
+        {"reason": "a plain one takes nothing back"},
+    ):
         client.post(f"/v1/runs/{run_id}/stop", json=body)
         told.append(asked())
     assert told == [(False, False), (True, False), (True, True), (True, True)]
 
 
-def test_many_stops_under_one_id_make_one_log_row(world: World, client: TestClient, run_id: int) -> None:
+def test_many_stops_under_one_id_make_one_log_row(
+    world: World, client: TestClient, run_id: int
+) -> None:
     def stop(_: int) -> int:
         return client.post(f"/v1/runs/{run_id}/stop", json={"request_id": "same"}).status_code
 
@@ -83,7 +105,9 @@ def test_many_stops_under_one_id_make_one_log_row(world: World, client: TestClie
     assert len(world.store.runs.cancellations(run_id)) == 1
 
 
-def test_a_stop_of_an_ended_run_is_200_and_writes_nothing(world: World, client: TestClient, run_id: int) -> None:
+def test_a_stop_of_an_ended_run_is_200_and_writes_nothing(
+    world: World, client: TestClient, run_id: int
+) -> None:
     world.end(run_id)
     answer = client.post(f"/v1/runs/{run_id}/stop", json={"reason": "too late"})
     assert (answer.status_code, answer.json()["status"]) == (200, "FAILED")
@@ -92,13 +116,19 @@ def test_a_stop_of_an_ended_run_is_200_and_writes_nothing(world: World, client: 
     assert world.workflows.signals == []
 
 
-def test_a_stop_before_the_workflow_claimed_the_run_reaches_it(world: World, client: TestClient) -> None:
-    run_id = client.post("/v1/runs", json={"crawler": "plain"}, headers={"Idempotency-Key": "k"}).json()["run_id"]
+def test_a_stop_before_the_workflow_claimed_the_run_reaches_it(
+    world: World, client: TestClient
+) -> None:
+    run_id = client.post(
+        "/v1/runs", json={"crawler": "plain"}, headers={"Idempotency-Key": "k"}
+    ).json()["run_id"]
     assert client.post(f"/v1/runs/{run_id}/stop").status_code == 202
     assert [w for w, _ in world.workflows.signals] == [OWN]
 
 
-def test_where_no_workflow_is_open_a_stop_starts_one_for_the_run(world: World, client: TestClient, run_id: int) -> None:
+def test_where_no_workflow_is_open_a_stop_starts_one_for_the_run(
+    world: World, client: TestClient, run_id: int
+) -> None:
     world.workflows.open.clear()  # terminated by somebody
     assert client.post(f"/v1/runs/{run_id}/stop", json={"force": True}).status_code == 202
     assert world.workflows.signals == []
@@ -108,7 +138,9 @@ def test_where_no_workflow_is_open_a_stop_starts_one_for_the_run(world: World, c
     assert handle.stop.force
 
 
-def test_an_owner_with_an_id_of_its_own_is_told_under_that(world: World, client: TestClient) -> None:
+def test_an_owner_with_an_id_of_its_own_is_told_under_that(
+    world: World, client: TestClient
+) -> None:
     world.workflows.open["my-own-id"] = "chain-x"
     row, _ = world.store.initiation.reserve_run(RunRequest(crawler="plain"), "outside")
     world.workflows.started.append(("my-own-id", RunRequest(crawler="plain", run_id=row.run_id)))
@@ -120,7 +152,9 @@ def test_an_owner_with_an_id_of_its_own_is_told_under_that(world: World, client:
 
 def test_temporal_down_does_not_lose_a_stop(world: World, client: TestClient, run_id: int) -> None:
     world.workflows.down = True
-    answer = client.post(f"/v1/runs/{run_id}/stop", json={"request_id": "s", "reason": "now", "force": True})
+    answer = client.post(
+        f"/v1/runs/{run_id}/stop", json={"request_id": "s", "reason": "now", "force": True}
+    )
     assert answer.status_code == 202
     assert "carried out as soon as Temporal" in answer.json()["note"]
     world.workflows.down = False
@@ -134,7 +168,9 @@ def test_temporal_down_does_not_lose_a_stop(world: World, client: TestClient, ru
     assert asyncio.run(sweep.once()) == 0
 
 
-def test_the_sweep_starts_a_workflow_for_a_stop_that_nobody_can_hear(world: World, run_id: int) -> None:
+def test_the_sweep_starts_a_workflow_for_a_stop_that_nobody_can_hear(
+    world: World, run_id: int
+) -> None:
     world.workflows.open.clear()
     world.store.stops.record_stop(run_id, StopIntent(world.clock()), "s")
     world.clock.forward(11)
@@ -179,12 +215,16 @@ def test_wrong_bodies(
     assert answer.json()["errors"][0]["field"] == field
 
 
-# --- resume -----------------------------------------------------------------------------------------------------------
+# --- resume ---------------------------------------------------------------------------------------
 
 
-def test_a_failed_run_is_resumed_under_its_own_id(world: World, client: TestClient, run_id: int) -> None:
+def test_a_failed_run_is_resumed_under_its_own_id(
+    world: World, client: TestClient, run_id: int
+) -> None:
     world.end(run_id)
-    answer = client.post(f"/v1/runs/{run_id}/resume", json={"requested_by": "ada", "poll_minutes": [0.5]})
+    answer = client.post(
+        f"/v1/runs/{run_id}/resume", json={"requested_by": "ada", "poll_minutes": [0.5]}
+    )
     assert answer.status_code == 202
     assert world.workflows.started[-1] == (OWN, RunRequest(crawler="plain", run_id=run_id))
     handle = world.claim(run_id)
@@ -192,7 +232,9 @@ def test_a_failed_run_is_resumed_under_its_own_id(world: World, client: TestClie
     assert (handle.request.requested_by, handle.request.poll_minutes) == ("ada", [0.5])
 
 
-def test_resume_while_the_former_workflow_still_exports(world: World, client: TestClient, run_id: int) -> None:
+def test_resume_while_the_former_workflow_still_exports(
+    world: World, client: TestClient, run_id: int
+) -> None:
     world.end(run_id, close=False)
     assert [client.post(f"/v1/runs/{run_id}/resume").status_code for _ in range(2)] == [202, 202]
     assert [w for w, _ in world.workflows.started] == [OWN, f"{OWN}/2"]
@@ -208,7 +250,9 @@ def exporting_since_the_first_attempt(world: World, client: TestClient, run_id: 
     assert world.claim(run_id).attempt == 2
 
 
-def test_resume_while_the_workflow_before_the_last_still_exports(world: World, client: TestClient, run_id: int) -> None:
+def test_resume_while_the_workflow_before_the_last_still_exports(
+    world: World, client: TestClient, run_id: int
+) -> None:
     exporting_since_the_first_attempt(world, client, run_id)
     world.end(run_id)
     assert [client.post(f"/v1/runs/{run_id}/resume").status_code for _ in range(2)] == [202, 202]
@@ -250,7 +294,9 @@ def test_a_completed_run_needs_rerun(world: World, client: TestClient, run_id: i
     assert world.claim(run_id).rerun is True
 
 
-def test_temporal_down_resumes_nothing_and_says_so(world: World, client: TestClient, run_id: int) -> None:
+def test_temporal_down_resumes_nothing_and_says_so(
+    world: World, client: TestClient, run_id: int
+) -> None:
     world.end(run_id)
     world.workflows.down = True
     answer = client.post(f"/v1/runs/{run_id}/resume")
@@ -258,7 +304,7 @@ def test_temporal_down_resumes_nothing_and_says_so(world: World, client: TestCli
     assert "was not resumed" in answer.json()["detail"]
 
 
-# --- look -------------------------------------------------------------------------------------------------------------
+# --- look -----------------------------------------------------------------------------------------
 
 
 def test_a_look_is_asked_of_the_workflow(world: World, client: TestClient, run_id: int) -> None:
@@ -268,7 +314,9 @@ def test_a_look_is_asked_of_the_workflow(world: World, client: TestClient, run_i
     assert client.post(f"/v1/runs/{run_id}/look").status_code == 503
 
 
-def test_nobody_looks_at_an_ended_run_or_without_a_workflow(world: World, client: TestClient, run_id: int) -> None:
+def test_nobody_looks_at_an_ended_run_or_without_a_workflow(
+    world: World, client: TestClient, run_id: int
+) -> None:
     world.workflows.open.clear()
     assert client.post(f"/v1/runs/{run_id}/look").json()["code"] == "not_in_this_state"
     world.workflows.open[OWN] = "chain-1"

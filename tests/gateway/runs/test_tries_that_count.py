@@ -1,4 +1,6 @@
-"""What a run brought: whoever is asked gives the same number, after any stops, resumes, tries, losses and pruning."""
+"""What a run brought: whoever is asked gives the same number, after any stops, resumes, tries,
+losses and pruning.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ class Crawl(FileQuestions):
             store.completion, store.exports, store.deployment, store.runs, store.tasks, store.events,
             LocalFiles(self.root), FakeSink(), self.archive, FakeCatalogue(), [FakeNotifier()],
         )  # fmt: skip
-        self.fence: Fence = self.story.run(tasks=self.dice.randint(1, 3), crawler="plain", parent=PARENT)
+        self.fence: Fence = self.story.run(
+            tasks=self.dice.randint(1, 3), crawler="plain", parent=PARENT
+        )
         (self.root / "tasks").mkdir()
 
     @property
@@ -71,13 +75,21 @@ class Crawl(FileQuestions):
     @property
     def reading(self) -> FileReading:
         store = self.world.store
-        files = RunFiles(store.tasks, store.exports, LocalFiles(self.root), ArchivedFiles(self.archive), "elsewhere")
+        files = RunFiles(
+            store.tasks,
+            store.exports,
+            LocalFiles(self.root),
+            ArchivedFiles(self.archive),
+            "elsewhere",
+        )
         return FileReading(store.runs, files, PARENT, self.world.clock)
 
     # --- what happens
 
     def attempt(self) -> None:
-        """The tasks of one attempt execute, with further tries of those that end badly, and the run ends."""
+        """The tasks of one attempt execute, with further tries of those that end badly, and the run
+        ends.
+        """
         for _ in range(3):
             self.story.deploy(self.fence)
             tasks = self.story.store.looks.found_state(self.fence).tasks
@@ -133,8 +145,14 @@ class Crawl(FileQuestions):
         end = good_end(world.clock.now) if way == "well" else bad_end(world.clock.now)
         self.look(task, Phase.ENDED, resumed, len(earlier), end=end, fields=fields)
 
-    def look(self, task: TaskState, phase: Phase, resumed: bool | None, items: int, **more: Any) -> None:
-        more |= {"uid": task.uid, "resumed": resumed, "counters": Counters(items=items, pages=items)}
+    def look(
+        self, task: TaskState, phase: Phase, resumed: bool | None, items: int, **more: Any
+    ) -> None:
+        more |= {
+            "uid": task.uid,
+            "resumed": resumed,
+            "counters": Counters(items=items, pages=items),
+        }
         self.story.look(self.fence, [seen(task, phase, self.world.clock.now, **more)])
         if phase is Phase.EXECUTING:
             self.story.store.deployment.mark_started(self.fence, self.world.clock.now)
@@ -153,7 +171,10 @@ class Crawl(FileQuestions):
     # --- what is said about it
 
     def ask_all(self, client: TestClient, readable: int | None = None) -> None:
-        """Ask each surface. ``readable``: the number of items whose files are left; default: all."""
+        """Ask each surface.
+
+        ``readable``: the number of items whose files are left; default: all.
+        """
         run, wanted = self.fence.run_id, sorted(n for items in self.brought.values() for n in items)
         whole = readable is None
         assert (client.get(f"/v1/runs/{run}").json()["items"] or 0) == len(wanted)
@@ -185,22 +206,30 @@ class Crawl(FileQuestions):
         chosen = feeds((file["name"] for file in listed["files"]), data)
         read = [item["n"] for item in items_of(chosen, lambda name: [data(name)], SkippedData())]
         assert sorted(read) == found
-        asked = AskedFiles(lambda name, **arguments: json.loads(json.dumps(answered(self, name, arguments))))
+        asked = AskedFiles(
+            lambda name, **arguments: json.loads(json.dumps(answered(self, name, arguments)))
+        )
         if whole and found:  # as a function of a graph reads them
             assert sorted(item["n"] for item in Items(asked, [run])) == found
             for index, items in self.brought.items():
-                assert sorted(item["n"] for item in Items(asked, [run], task=index)) == sorted(items)
+                assert sorted(item["n"] for item in Items(asked, [run], task=index)) == sorted(
+                    items
+                )
         elif wanted:
             with pytest.raises(NotDelivered, match="counted items cannot be read here"):
                 asked.run_files(run)
         for row in client.get(f"/v1/runs/{run}/tasks").json()["tasks"]:
-            of_task = client.get(f"/v1/runs/{run}/items", params={"task": row["task_id"], "limit": 1000}).json()
+            of_task = client.get(
+                f"/v1/runs/{run}/items", params={"task": row["task_id"], "limit": 1000}
+            ).json()
             counted = len(self.brought.get(row["task_index"], ()))
             assert (row["items"] or 0) == counted
             assert (of_task["total"] == counted) or not whole
 
     def ask_archive(self) -> None:
-        """Files in the newest archive that its manifest does not call replaced have the items of the run."""
+        """Files in the newest archive that its manifest does not call replaced have the items of
+        the run.
+        """
         url = str(self.world.store.exports.list_exports(self.fence.run_id)[-1]["url"])
         packed = zipfile.ZipFile(io.BytesIO(b"".join(self.archive.open(url))))
         replaced = json.loads(packed.read("manifest.json"))["replaced"]
@@ -221,7 +250,9 @@ class Crawl(FileQuestions):
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("keyed", [False, True])
-def test_whoever_is_asked_gives_the_same_number(seed: int, keyed: bool, world: World, tmp_path: Path) -> None:
+def test_whoever_is_asked_gives_the_same_number(
+    seed: int, keyed: bool, world: World, tmp_path: Path
+) -> None:
     dice = random.Random(seed)
     crawl = Crawl(world, tmp_path, dice, keyed)
     app = world.new_app(live_files=LocalFiles(tmp_path), archive=crawl.archive)
@@ -240,7 +271,8 @@ def test_whoever_is_asked_gives_the_same_number(seed: int, keyed: bool, world: W
                 crawl.ask_archive()
             crawl.ask_all(client)
             if dice.random() < 0.4:
-                shutil.rmtree(crawl.home, ignore_errors=True)  # pruned: now the archives have all files
+                # Pruned: now the archives have all files.
+                shutil.rmtree(crawl.home, ignore_errors=True)
                 whole = False
                 crawl.ask_all(client)
             if not crawl.resume():
@@ -249,7 +281,9 @@ def test_whoever_is_asked_gives_the_same_number(seed: int, keyed: bool, world: W
 
 
 def test_items_whose_files_are_gone_are_told(world: World, tmp_path: Path) -> None:
-    """Stopped after 17 and resumed to 30; the folder of the first attempt was removed, and no archive has it."""
+    """Stopped after 17 and resumed to 30; the folder of the first attempt was removed, and no
+    archive has it.
+    """
     crawl = Crawl(world, tmp_path, random.Random(0))
     crawl.fence = crawl.story.run("r2", crawler="plain", parent=PARENT)
     for items, resumed, end in ((17, None, bad_end), (13, True, good_end)):
@@ -268,8 +302,12 @@ def test_items_whose_files_are_gone_are_told(world: World, tmp_path: Path) -> No
         if task.attempt == 1:
             shutil.rmtree(crawl.home)
             crawl.resume()
-            assert world.run(crawl.fence.run_id).items == 17, "a try that waits has what it will go on from"
-    with world.client(world.new_app(live_files=LocalFiles(tmp_path), archive=crawl.archive)) as client:
+            assert world.run(crawl.fence.run_id).items == 17, (
+                "a try that waits has what it will go on from"
+            )
+    with world.client(
+        world.new_app(live_files=LocalFiles(tmp_path), archive=crawl.archive)
+    ) as client:
         notes = client.get(f"/v1/runs/{crawl.fence.run_id}/items").json()["notes"]
         assert notes == ["17 of 30 counted items cannot be read here: task-0 has no files"]
         crawl.ask_all(client, readable=13)
@@ -283,4 +321,6 @@ def test_a_rerun_replaces_what_was_before(world: World, tmp_path: Path, rerun: b
     after = story.resume(fence, rerun=rerun)
     story.deploy(after)
     assert len(counting(world.store.tasks.tries(fence.run_id))) == (1 if rerun else 2)
-    assert [row.items for row in world.store.tasks.list_tasks(fence.run_id)] == [None if rerun else 5]
+    assert [row.items for row in world.store.tasks.list_tasks(fence.run_id)] == [
+        None if rerun else 5
+    ]

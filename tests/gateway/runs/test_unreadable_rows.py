@@ -21,10 +21,14 @@ def _start(client: TestClient) -> int:
 def _spoil(world: World, run_id: int) -> None:
     with world.store.database.writing() as conn:
         odd = {"odd": '{"crawler": 7}', "run": run_id}
-        assert conn.execute(text("UPDATE run_history SET request = :odd WHERE run_id = :run"), odd).rowcount
+        assert conn.execute(
+            text("UPDATE run_history SET request = :odd WHERE run_id = :run"), odd
+        ).rowcount
 
 
-def test_one_run_is_a_problem_of_its_own(world: World, client: TestClient, caplog: pytest.LogCaptureFixture) -> None:
+def test_one_run_is_a_problem_of_its_own(
+    world: World, client: TestClient, caplog: pytest.LogCaptureFixture
+) -> None:
     good, odd = _start(client), _start(client)
     _spoil(world, odd)
     asks: list[Callable[[], Any]] = [
@@ -46,15 +50,24 @@ def test_one_run_is_a_problem_of_its_own(world: World, client: TestClient, caplo
 
 
 @pytest.mark.parametrize("force", [False, True], ids=["stop", "kill"])
-def test_a_stop_of_such_a_run_is_recorded_and_told(world: World, client: TestClient, force: bool) -> None:
+def test_a_stop_of_such_a_run_is_recorded_and_told(
+    world: World, client: TestClient, force: bool
+) -> None:
     run = _start(client)
     world.claim(run)
     owner = world.run(run)
     _spoil(world, run)
     for _ in range(2):
-        answer = client.post(f"/v1/runs/{run}/stop", json={"request_id": "s", "force": force, "reason": "enough"})
+        answer = client.post(
+            f"/v1/runs/{run}/stop", json={"request_id": "s", "force": force, "reason": "enough"}
+        )
         assert answer.status_code == 202, answer.text
-    assert world.workflows.signals == [(owner.owner_workflow_id, StopRequest("s", None, "enough", force))] * 2
-    assert [(one["request_id"], one["force"]) for one in world.store.runs.cancellations(run)] == [("s", force)]
+    assert (
+        world.workflows.signals
+        == [(owner.owner_workflow_id, StopRequest("s", None, "enough", force))] * 2
+    )
+    assert [(one["request_id"], one["force"]) for one in world.store.runs.cancellations(run)] == [
+        ("s", force)
+    ]
     asked = client.get(f"/v1/runs/{run}/stop").json()
     assert (asked["asked"], asked["force"]) == (True, force)

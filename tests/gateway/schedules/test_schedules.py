@@ -25,8 +25,16 @@ RUN: dict[str, Any] = {
     "crawler": "plain", "args": {"page": "7"}, "tags": ["night"], "priority": 2, "max_parallel_tasks": 1,
     "tasks": [{"args": {"page": "1"}}, {"args": {"page": "2"}}], "limits": {"run_timeout_s": 60}, "poll_minutes": [1],
 }  # fmt: skip
-MANAGER = {"crawler": "plain", "options": {"args": {"site": "x"}, "max_running": 3, "retries": 1}, "tags": ["night"]}
-GRAPH = {"name": "shops", "steps": [{"path": "one", "kind": "crawl", "job": {"crawler": "plain"}}], "context": {"a": 1}}
+MANAGER = {
+    "crawler": "plain",
+    "options": {"args": {"site": "x"}, "max_running": 3, "retries": 1},
+    "tags": ["night"],
+}
+GRAPH = {
+    "name": "shops",
+    "steps": [{"path": "one", "kind": "crawl", "job": {"crawler": "plain"}}],
+    "context": {"a": 1},
+}
 
 
 def row_of(world: World) -> ScheduleRow:
@@ -34,12 +42,27 @@ def row_of(world: World) -> ScheduleRow:
 
 
 @pytest.mark.parametrize(
-    "target", [{"run": RUN}, {"manager": MANAGER}, {"graph": GRAPH}], ids=["run", "manager", "graph"]
+    "target",
+    [{"run": RUN}, {"manager": MANAGER}, {"graph": GRAPH}],
+    ids=["run", "manager", "graph"],
 )
-def test_what_is_shown_may_be_put_again(world: World, client: TestClient, target: dict[str, Any]) -> None:
+def test_what_is_shown_may_be_put_again(
+    world: World, client: TestClient, target: dict[str, Any]
+) -> None:
     """``crawlctl schedule update`` lays its options over what it reads."""
-    whole = {**target, "cron": "30 2 * * *", "time_zone": "Europe/Berlin", "excluded": ["2026-12-24"], "jitter_s": 60}
-    more = {"start_at": "2026-12-01T00:00:00Z", "overlap": "queue", "pause_after_failures": 3, "catch_up_s": 60}
+    whole = {
+        **target,
+        "cron": "30 2 * * *",
+        "time_zone": "Europe/Berlin",
+        "excluded": ["2026-12-24"],
+        "jitter_s": 60,
+    }
+    more = {
+        "start_at": "2026-12-01T00:00:00Z",
+        "overlap": "queue",
+        "pause_after_failures": 3,
+        "catch_up_s": 60,
+    }
     made = client.put(PATH, json={**whole, **more, "requested_by": "ann"}).json()
     assert made["revision"] == 1, made
     again = client.put(PATH, json={**made["definition"], "requested_by": "bob"}).json()
@@ -51,7 +74,9 @@ def test_what_is_shown_may_be_put_again(world: World, client: TestClient, target
         assert made["definition"]["manager"]["argv"][:3] == ["plain", "--max-running-jobs", "3"]
 
 
-async def test_while_temporal_is_away_all_is_recorded_and_done_later(world: World, client: TestClient) -> None:
+async def test_while_temporal_is_away_all_is_recorded_and_done_later(
+    world: World, client: TestClient
+) -> None:
     body = {"run": RUN, "cron": "0 13 * * *"}
     made = client.put(PATH, json=body).json()
     assert (made["in_temporal"], "The command is recorded" in made["note"]) == (False, True)
@@ -71,13 +96,17 @@ async def test_while_temporal_is_away_all_is_recorded_and_done_later(world: Worl
     search = world.audit(directory).search
     assert await asyncio.to_thread(search, "due time", repair=True) == 1
     asked_at = world.clock.now - timedelta(hours=2)
-    assert list(directory.due_begun) == [due_workflow_id("nightly", asked_at)], "what was asked for begins"
+    assert list(directory.due_begun) == [due_workflow_id("nightly", asked_at)], (
+        "what was asked for begins"
+    )
     state = temporal.there["crawl-schedule/nightly"].schedule.state
     assert state.paused
     assert str(state.note).startswith(OURS)
     assert str(state.note).endswith(" paused: paused over HTTP: a migration")
     [first, asked_line] = client.get(f"{PATH}/due").json()["due"]
-    assert (first["decision"], asked_line["decision"]) == ("paused", "started"), "of one o'clock Temporal never heard"
+    assert (first["decision"], asked_line["decision"]) == ("paused", "started"), (
+        "of one o'clock Temporal never heard"
+    )
     assert client.get(PATH).json()["in_temporal"]
     assert client.delete(PATH).status_code == 200
     await keeper.turn()
@@ -85,7 +114,9 @@ async def test_while_temporal_is_away_all_is_recorded_and_done_later(world: Worl
     await keeper.turn()
 
 
-def test_without_the_database(world: World, client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_database(
+    world: World, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     client.put(PATH, json={"run": RUN, "every_s": 60})
 
     def away(*_: Any, **__: Any) -> None:
@@ -103,7 +134,11 @@ def test_without_the_database(world: World, client: TestClient, monkeypatch: pyt
     ]
     assert {answer.status_code for answer in answers} == {503}
     assert {answer.json()["code"] for answer in answers} == {"store_unavailable"}
-    figures = [line for line in client.get("/metrics").text.splitlines() if line.startswith("lifecycle_schedules")]
+    figures = [
+        line
+        for line in client.get("/metrics").text.splitlines()
+        if line.startswith("lifecycle_schedules")
+    ]
     assert {line.rpartition(" ")[2] for line in figures} == {"NaN"}
     monkeypatch.undo()
     assert row_of(world).definition["every_s"] == 60
@@ -113,7 +148,9 @@ def test_a_trigger_that_is_sent_again_finds_its_due_time(world: World, client: T
     client.put(PATH, json={"run": RUN, "every_s": 86400})
 
     def trigger(key: str, **more: Any) -> httpx.Response:
-        return client.post(f"{PATH}/trigger", headers={"Idempotency-Key": key} if key else {}, **more)
+        return client.post(
+            f"{PATH}/trigger", headers={"Idempotency-Key": key} if key else {}, **more
+        )
 
     first = trigger("one")
     assert (first.status_code, "Idempotency-Replayed" in first.headers) == (202, False)
@@ -123,7 +160,9 @@ def test_a_trigger_that_is_sent_again_finds_its_due_time(world: World, client: T
     world.clock.forward(3600)
     again = trigger('"one"', json={"request_id": "one"})
     assert (again.status_code, again.headers["Idempotency-Replayed"]) == (202, "true")
-    assert [line["due_at"] for line in again.json()["due"]] == [line["due_at"] for line in first.json()["due"]]
+    assert [line["due_at"] for line in again.json()["due"]] == [
+        line["due_at"] for line in first.json()["due"]
+    ]
     assert trigger("two").json()["due"][0]["due_at"] > first.json()["due"][0]["due_at"]
     world.clock.forward(1)
     plain = trigger("").json()["due"][0]["due_at"]
@@ -171,7 +210,9 @@ def test_odd_numbers_and_texts_are_refused(client: TestClient) -> None:
 
 
 def test_a_window_that_no_backfill_has(client: TestClient) -> None:
-    assert client.put(PATH, json={"run": RUN, "cron": "0 0 29 2 */7"}).json()["next_due"] != [], "a Sunday, in years"
+    assert client.put(PATH, json={"run": RUN, "cron": "0 0 29 2 */7"}).json()["next_due"] != [], (
+        "a Sunday, in years"
+    )
     for after, until, says in (
         ("2026-11-20T00:00:00Z", "2026-11-19T00:00:00Z", "give a time later than after"),
         ("1900-01-01T00:00:00Z", "2026-11-19T00:00:00Z", "after"),

@@ -1,4 +1,6 @@
-"""scrapyd's dialect: what its users send, in every way in which they send it, and what odd clients send."""
+"""scrapyd's dialect: what its users send, in every way in which they send it, and what odd clients
+send.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,7 @@ def count(world: World) -> int:
     return len(world.store.runs.list_runs())
 
 
-# --- what there is ----------------------------------------------------------------------------------------------------
+# --- what there is --------------------------------------------------------------------------------
 
 
 def test_without_the_setting_there_is_no_dialect(client: TestClient) -> None:
@@ -80,7 +82,11 @@ def test_without_the_setting_there_is_no_dialect(client: TestClient) -> None:
 
 
 def test_it_is_no_part_of_the_openapi_document(scrapyd: TestClient) -> None:
-    routes = [route for route in cast(FastAPI, scrapyd.app).routes if getattr(route, "path", None) in PATHS]
+    routes = [
+        route
+        for route in cast(FastAPI, scrapyd.app).routes
+        if getattr(route, "path", None) in PATHS
+    ]
     assert {getattr(route, "include_in_schema", None) for route in routes} == {False}
 
 
@@ -93,14 +99,19 @@ def test_projects_versions_and_spiders(world: World, scrapyd: TestClient) -> Non
             "spiders": ["plain", "strict"]
         }
     told = error(scrapyd.get("/listspiders.json", params={"project": PROJECT, "_version": "r1"}))
-    assert told == f"version 'r1' not found; the version is '{version}' now: send it, or leave _version out"
+    assert (
+        told
+        == f"version 'r1' not found; the version is '{version}' now: send it, or leave _version out"
+    )
     assert version in error(scrapyd.post("/schedule.json", data={**PLAIN, "_version": "r1"}))
     assert scheduled(scrapyd, _version=version)
     assert scrapyd.head("/daemonstatus.json").status_code == 200
 
 
 def test_a_job_from_pending_to_finished(world: World, scrapyd: TestClient) -> None:
-    jobid = scheduled(scrapyd, jobid="job-1", site="http://x", setting=["DOWNLOAD_DELAY=2", "USER_AGENT=a=b"])
+    jobid = scheduled(
+        scrapyd, jobid="job-1", site="http://x", setting=["DOWNLOAD_DELAY=2", "USER_AGENT=a=b"]
+    )
     assert jobid == "job-1"
     row = run(world, jobid)
     assert (row.crawler, row.trigger, row.request["priority"]) == ("plain", "api", 3)
@@ -119,7 +130,9 @@ def test_a_job_from_pending_to_finished(world: World, scrapyd: TestClient) -> No
         "finished": [],
     }
     world.claim(row.run_id)
-    assert ok(scrapyd.post("/cancel.json", data={"project": PROJECT, "job": jobid})) == {"prevstate": "pending"}
+    assert ok(scrapyd.post("/cancel.json", data={"project": PROJECT, "job": jobid})) == {
+        "prevstate": "pending"
+    }
     assert ok(scrapyd.get("/listjobs.json", params={"project": PROJECT}))["running"] == [
         {
             **{"id": "job-1", "project": PROJECT, "spider": "plain", "pid": None},
@@ -135,17 +148,26 @@ def test_a_job_from_pending_to_finished(world: World, scrapyd: TestClient) -> No
         "finished": [
             {
                 **{"id": "job-1", "project": PROJECT, "spider": "plain"},
-                **{"start_time": "2026-11-20 12:00:00.000000", "end_time": "2026-11-20 12:00:00.000000"},
+                **{
+                    "start_time": "2026-11-20 12:00:00.000000",
+                    "end_time": "2026-11-20 12:00:00.000000",
+                },
                 **{"log_url": f"/logs/{PROJECT}/plain/job-1.log", "items_url": None},
             }
         ],
     }
-    assert ok(scrapyd.get("/status.json", params={"job": jobid, "project": PROJECT})) == {"currstate": "finished"}
+    assert ok(scrapyd.get("/status.json", params={"job": jobid, "project": PROJECT})) == {
+        "currstate": "finished"
+    }
     assert ok(scrapyd.get("/daemonstatus.json")) == {"pending": 0, "running": 0, "finished": 1}
-    assert ok(scrapyd.post("/cancel.json", data={"project": PROJECT, "job": jobid})) == {"prevstate": None}
+    assert ok(scrapyd.post("/cancel.json", data={"project": PROJECT, "job": jobid})) == {
+        "prevstate": None
+    }
 
 
-def test_finished_jobs_are_the_newest(world: World, scrapyd: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finished_jobs_are_the_newest(
+    world: World, scrapyd: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert jobs.FINISHED_MAX == 100
     monkeypatch.setattr(jobs, "FINISHED_MAX", 4)
     for n in range(7):
@@ -162,7 +184,9 @@ def test_jobs_that_came_through_other_doors_are_jobs(world: World, scrapyd: Test
     scrapyd.post("/v1/runs", json={"crawler": "plain"}, headers=key)
     [job] = ok(scrapyd.get("/listjobs.json"))["pending"]
     assert (job["id"], job["spider"]) == (key["Idempotency-Key"], "plain")
-    assert ok(scrapyd.post("/cancel.json", data={"project": PROJECT, "job": job["id"]})) == {"prevstate": "pending"}
+    assert ok(scrapyd.post("/cancel.json", data={"project": PROJECT, "job": job["id"]})) == {
+        "prevstate": "pending"
+    }
 
 
 def test_a_log_is_where_scrapyd_has_it(world: World, scrapyd: TestClient) -> None:
@@ -173,25 +197,46 @@ def test_a_log_is_where_scrapyd_has_it(world: World, scrapyd: TestClient) -> Non
     assert job["log_url"] == "/logs/default/plain/a%2Fb%20c.log"
     answer = scrapyd.get(job["log_url"])
     assert "has no log here; no log was kept" in answer.json()["detail"]
-    for path in ("/logs/default/plain/nobody.log", "/logs/default/strict/a%2Fb%20c.log", "/logs/x/plain/a%2Fb%20c.log"):
+    for path in (
+        "/logs/default/plain/nobody.log",
+        "/logs/default/strict/a%2Fb%20c.log",
+        "/logs/x/plain/a%2Fb%20c.log",
+    ):
         assert scrapyd.get(path).json()["code"] == "log_not_found"
 
 
-# --- schedule ---------------------------------------------------------------------------------------------------------
+# --- schedule -------------------------------------------------------------------------------------
 
 
 def test_a_higher_priority_is_a_lower_number(world: World, scrapyd: TestClient) -> None:
-    for priority, ours in [("0", 3), ("1", 2), ("2.0", 1), ("99", 1), ("-1", 4), ("-1e300", 5), ("0.4", 3), (" 1 ", 2)]:
-        assert run(world, scheduled(scrapyd, priority=priority)).request["priority"] == ours, priority
+    for priority, ours in [
+        ("0", 3),
+        ("1", 2),
+        ("2.0", 1),
+        ("99", 1),
+        ("-1", 4),
+        ("-1e300", 5),
+        ("0.4", 3),
+        (" 1 ", 2),
+    ]:
+        assert run(world, scheduled(scrapyd, priority=priority)).request["priority"] == ours, (
+            priority
+        )
 
 
-def test_fields_come_in_the_address_in_the_body_and_in_a_multipart_form(world: World, scrapyd: TestClient) -> None:
+def test_fields_come_in_the_address_in_the_body_and_in_a_multipart_form(
+    world: World, scrapyd: TestClient
+) -> None:
     ok(scrapyd.post("/schedule.json", params={**PLAIN, "jobid": "in-the-address", "page": "ä"}))
     assert run(world, "in-the-address").request["args"] == {"page": "ä"}
     # The body counts where both have a field, and the first value of a field that comes twice.
     body = "spider=plain&jobid=both&jobid=second&page=%C3%A4+%2B&page=2&setting=DEPTH_LIMIT%3D1&setting=DEPTH_LIMIT=2"
     header = {"content-type": "Application/X-WWW-Form-Urlencoded; charset=UTF-8"}
-    ok(scrapyd.post(f"/schedule.json?project={PROJECT}&spider=strict&jobid=x", content=body, headers=header))
+    ok(
+        scrapyd.post(
+            f"/schedule.json?project={PROJECT}&spider=strict&jobid=x", content=body, headers=header
+        )
+    )
     row = run(world, "both")
     assert (row.crawler, row.request["args"], row.request["settings"]) == (
         *("plain", {"page": "ä +"}),
@@ -213,21 +258,32 @@ def test_a_job_under_an_id_that_is_taken(world: World, scrapyd: TestClient) -> N
     for _ in range(3):
         assert scheduled(scrapyd, jobid="nightly", site="http://x") == "nightly"
     assert (count(world), len(world.workflows.started)) == (1, 1)
-    told = error(scrapyd.post("/schedule.json", data={**PLAIN, "jobid": "nightly", "site": "http://y"}))
+    told = error(
+        scrapyd.post("/schedule.json", data={**PLAIN, "jobid": "nightly", "site": "http://y"})
+    )
     assert told == "jobid: 'nightly' is already used by another request; give another one"
     row = run(world, "nightly")
     world.claim(row.run_id)
     world.end(row.run_id)
-    told = error(scrapyd.post("/schedule.json", data={**PLAIN, "jobid": "nightly", "site": "http://x"}))
-    assert told == f"jobid: 'nightly' is already used: run {row.run_id} used it and is FAILED; give another one"
+    told = error(
+        scrapyd.post("/schedule.json", data={**PLAIN, "jobid": "nightly", "site": "http://x"})
+    )
+    assert (
+        told
+        == f"jobid: 'nightly' is already used: run {row.run_id} used it and is FAILED; give another one"
+    )
     assert (count(world), len(world.workflows.started)) == (1, 1)
 
 
-def test_what_is_on_record_is_scheduled_while_temporal_is_away(world: World, scrapyd: TestClient) -> None:
+def test_what_is_on_record_is_scheduled_while_temporal_is_away(
+    world: World, scrapyd: TestClient
+) -> None:
     world.workflows.down = True
     jobid = scheduled(scrapyd)
     assert ok(scrapyd.get("/status.json", params={"job": jobid})) == {"currstate": "pending"}
-    assert ok(scrapyd.post("/cancel.json", data={"project": PROJECT, "job": jobid})) == {"prevstate": "pending"}
+    assert ok(scrapyd.post("/cancel.json", data={"project": PROJECT, "job": jobid})) == {
+        "prevstate": "pending"
+    }
     assert run(world, jobid).stop is not None
 
 
@@ -235,11 +291,17 @@ REFUSED = [
     ({}, "'project' parameter is required"),
     ({"project": PROJECT}, "'spider' parameter is required"),
     ({"project": "x", "spider": "plain"}, "project 'x' not found; this gateway has only 'default'"),
-    ({"project": PROJECT, "spider": "nobody"}, "spider 'nobody' not found; known are plain, strict"),
+    (
+        {"project": PROJECT, "spider": "nobody"},
+        "spider 'nobody' not found; known are plain, strict",
+    ),
     ({"project": PROJECT, "spider": ""}, "spider: ''"),
     ({"project": PROJECT, "spider": "../../etc"}, "spider: '../../etc'"),
     ({"project": PROJECT, "spider": "strict"}, "args.site: missing"),
-    ({**PLAIN, "depth": "3"}, "args.depth: unknown argument of crawler 'plain'; it takes: page, site"),
+    (
+        {**PLAIN, "depth": "3"},
+        "args.depth: unknown argument of crawler 'plain'; it takes: page, site",
+    ),
     ({**PLAIN, "_job": "x"}, "args._job: unknown argument"),
     ({**PLAIN, "": "x"}, "args.: unknown argument"),
     ({**PLAIN, "page": "a\0b"}, "args.page: "),
@@ -251,7 +313,10 @@ REFUSED = [
     ({**PLAIN, "priority": "nan"}, "priority is invalid: 'nan'"),
     ({**PLAIN, "priority": "1e999"}, "priority is invalid"),
     ({**PLAIN, "setting": "LOG_LEVEL"}, "setting: 'LOG_LEVEL' has no '='; send NAME=VALUE"),
-    ({**PLAIN, "setting": "ITEM_PIPELINES={}"}, "settings.ITEM_PIPELINES: '{}' may not be set by a request"),
+    (
+        {**PLAIN, "setting": "ITEM_PIPELINES={}"},
+        "settings.ITEM_PIPELINES: '{}' may not be set by a request",
+    ),
     ({**PLAIN, "setting": "=1"}, "settings.: '1' may not be set"),
 ]
 
@@ -272,23 +337,43 @@ def test_what_is_no_form_is_told_in_a_sentence(world: World, scrapyd: TestClient
         (FORM, b"project=default&spider=plain&page=\xe4", "page is invalid: b'\\xe4' is not UTF-8"),
         (FORM, b"%ff=1", "the name of a field is invalid"),
         (FORM, b"&".join(b"a%d=1" % n for n in range(1001)), "form: more than 1000 fields"),
-        ("application/json", b'{"project": "default"}', "Content-Type: 'application/json' is not accepted; send appl"),
+        (
+            "application/json",
+            b'{"project": "default"}',
+            "Content-Type: 'application/json' is not accepted; send appl",
+        ),
         ("", b"project=default", "Content-Type: '' is not accepted"),
         ("multipart/form-data", b"--b--", "Content-Type: has no boundary"),
         (PARTS, b"project=default", "body: the form has no end"),
-        (PARTS, b'--b\r\ncontent-disposition: form-data; name="a"\r\n\r\n1\r\n', "body: the form has no end"),
+        (
+            PARTS,
+            b'--b\r\ncontent-disposition: form-data; name="a"\r\n\r\n1\r\n',
+            "body: the form has no end",
+        ),
         (PARTS, b"--b\r\n\r\n1\r\n--b--", "body: a part of the form has no name"),
-        (PARTS, b'--b\r\nx: form-data; name="a"\r\n\r\n1\r\n--b--', "body: a part of the form has no name"),
+        (
+            PARTS,
+            b'--b\r\nx: form-data; name="a"\r\n\r\n1\r\n--b--',
+            "body: a part of the form has no name",
+        ),
         (PARTS, b"--b--", "'project' parameter is required"),
-        (PARTS, b'--b\r\nContent-Disposition: form-data; name="a"\r\n\r\n1\r\n' * 1001 + b"--b--", "form: more than"),
-        (PARTS, b'--b\r\nContent-Disposition: form-data; name="project"\r\n\r\n\xff\r\n--b--', "project is invalid"),
+        (
+            PARTS,
+            b'--b\r\nContent-Disposition: form-data; name="a"\r\n\r\n1\r\n' * 1001 + b"--b--",
+            "form: more than",
+        ),
+        (
+            PARTS,
+            b'--b\r\nContent-Disposition: form-data; name="project"\r\n\r\n\xff\r\n--b--',
+            "project is invalid",
+        ),
     ]:
         answer = scrapyd.post("/schedule.json", content=body, headers={"content-type": kind})
         assert error(answer).startswith(told), kind
         assert count(world) == 0
 
 
-# --- cancel -----------------------------------------------------------------------------------------------------------
+# --- cancel ---------------------------------------------------------------------------------------
 
 
 def test_cancel_stops_and_kill_forces(world: World, scrapyd: TestClient) -> None:
@@ -300,9 +385,15 @@ def test_cancel_stops_and_kill_forces(world: World, scrapyd: TestClient) -> None
         row = run(world, jobid)
         world.claim(row.run_id)
         world.deploy(row.run_id)
-        cancel = {"project": PROJECT, "job": jobid, **({} if signal is None else {"signal": signal})}
+        cancel = {
+            "project": PROJECT,
+            "job": jobid,
+            **({} if signal is None else {"signal": signal}),
+        }
         for before in ("pending", "running"):
-            assert ok(scrapyd.get("/status.json", params={"job": jobid})) == {"currstate": before}, signal
+            assert ok(scrapyd.get("/status.json", params={"job": jobid})) == {
+                "currstate": before
+            }, signal
             assert ok(scrapyd.post("/cancel.json", data=cancel)) == {"prevstate": before}
         stop = run(world, jobid).stop
         assert stop.force is force
@@ -311,26 +402,39 @@ def test_cancel_stops_and_kill_forces(world: World, scrapyd: TestClient) -> None
 def test_what_cannot_be_cancelled(world: World, scrapyd: TestClient) -> None:
     jobid = scheduled(scrapyd)
     cancel = {"project": PROJECT, "job": jobid}
-    assert error(scrapyd.post("/cancel.json", data={"job": jobid})).startswith("'project' parameter is required")
-    assert error(scrapyd.post("/cancel.json", data={"project": PROJECT})).startswith("'job' parameter is required")
+    assert error(scrapyd.post("/cancel.json", data={"job": jobid})).startswith(
+        "'project' parameter is required"
+    )
+    assert error(scrapyd.post("/cancel.json", data={"project": PROJECT})).startswith(
+        "'job' parameter is required"
+    )
     assert "not found" in error(scrapyd.post("/cancel.json", data={**cancel, "project": "x"}))
     for signal in ("STOP", "USR1", "-9", "KILL ", "0"):
-        assert error(scrapyd.post("/cancel.json", data={**cancel, "signal": signal})).startswith("signal: ")
+        assert error(scrapyd.post("/cancel.json", data={**cancel, "signal": signal})).startswith(
+            "signal: "
+        )
     for job in ("nobody", "", "a\0b", "x" * 5000, "\U0001f577"):
-        assert ok(scrapyd.post("/cancel.json", data={"project": PROJECT, "job": job})) == {"prevstate": None}
+        assert ok(scrapyd.post("/cancel.json", data={"project": PROJECT, "job": job})) == {
+            "prevstate": None
+        }
         assert ok(scrapyd.get("/status.json", params={"job": job})) == {"currstate": None}
     assert run(world, jobid).stop is None
 
 
-# --- what is refused for everybody ------------------------------------------------------------------------------------
+# --- what is refused for everybody ----------------------------------------------------------------
 
 
-def test_uploads_and_deletions_say_where_the_catalogue_is(world: World, scrapyd: TestClient) -> None:
+def test_uploads_and_deletions_say_where_the_catalogue_is(
+    world: World, scrapyd: TestClient
+) -> None:
     egg = {"egg": ("p.egg", b"PK\x03\x04" + b"\0" * 1000)}
     large = {"egg": ("p.egg", b"\0" * 2 * 1024 * 1024)}
     told = {
         error(scrapyd.post("/addversion.json", data={"project": "p", "version": "1"}, files=egg)),
-        error(scrapyd.post("/addversion.json", data={"project": "p", "version": "1"}, files=large), 413),
+        error(
+            scrapyd.post("/addversion.json", data={"project": "p", "version": "1"}, files=large),
+            413,
+        ),
         error(scrapyd.post("/delversion.json", data={"project": "p", "version": "1"})),
         error(scrapyd.post("/delproject.json", data={"project": "p"})),
     }
@@ -342,10 +446,14 @@ def test_another_method_is_an_error_as_with_scrapyd(scrapyd: TestClient) -> None
     for path in sorted(PATHS):
         taken = {"GET", "HEAD"} if "GET" in scrapyd.options(path).headers["allow"] else {"POST"}
         for method in {"GET", "POST", "PUT", "DELETE", "PATCH", "TRACE"} - taken:
-            assert f"{method} is not allowed on {path}" in error(scrapyd.request(method, path)), path
+            assert f"{method} is not allowed on {path}" in error(scrapyd.request(method, path)), (
+                path
+            )
 
 
-def test_what_is_down_keeps_its_status(world: World, scrapyd: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_down_keeps_its_status(
+    world: World, scrapyd: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def down(*_: object) -> object:
         raise StoreUnavailable("database is locked")
 
@@ -361,7 +469,7 @@ def test_what_is_down_keeps_its_status(world: World, scrapyd: TestClient, monkey
     assert "Too" not in error(scrapyd.get(f"/status.json?job={'x' * 9000}"), 414)
 
 
-# --- who may ----------------------------------------------------------------------------------------------------------
+# --- who may --------------------------------------------------------------------------------------
 
 
 def basic(user: str, word: str) -> dict[str, str]:
@@ -379,46 +487,72 @@ def door(world: World, keys: Keys) -> Iterator[TestClient]:
         yield client
 
 
-def test_the_token_is_the_password_under_any_name(world: World, door: TestClient, keys: Keys) -> None:
+def test_the_token_is_the_password_under_any_name(
+    world: World, door: TestClient, keys: Keys
+) -> None:
     operate = keys.tokens["operate"]
     for headers in (basic("", operate), basic("scrapyd", operate), keys.headers("operate")):
         jobid = str(ok(door.post("/schedule.json", data=PLAIN, headers=headers))["jobid"])
         assert run(world, jobid).request["requested_by"] == "the-operate"
     read = basic("x", keys.tokens["read"])
-    assert "needs the role operate" in error(door.post("/schedule.json", data=PLAIN, headers=read), 403)
+    assert "needs the role operate" in error(
+        door.post("/schedule.json", data=PLAIN, headers=read), 403
+    )
     assert ok(door.get("/listjobs.json", headers=read))
     assert "is not allowed" in error(door.put("/listjobs.json", headers=read))
     assert count(world) == 3
-    assert door.get("/v1/runs", headers=read).status_code == 401, "our own routes take a bearer token alone"
+    assert door.get("/v1/runs", headers=read).status_code == 401, (
+        "our own routes take a bearer token alone"
+    )
     assert door.get("/logs/default/plain/nobody.log", headers=read).status_code == 404
 
 
 def test_nobody_else_is_let_in_and_learns_how_to_log_in(world: World, door: TestClient) -> None:
     for shown in [
-        *("Basic", "Basic ", "Basic ***", "Basic eDo=", "Basic eA==", "Basic /////w==", "Digest x", "", "basic eDp5"),
+        *(
+            "Basic",
+            "Basic ",
+            "Basic ***",
+            "Basic eDo=",
+            "Basic eA==",
+            "Basic /////w==",
+            "Digest x",
+            "",
+            "basic eDp5",
+        ),
         "Basic " + base64.b64encode(b"crawl_x:").decode(),
     ]:
         for path in sorted(PATHS):
             for method in ("GET", "POST"):
-                answer = door.request(method, path, headers={"Authorization": shown} if shown else {})
+                answer = door.request(
+                    method, path, headers={"Authorization": shown} if shown else {}
+                )
                 if answer.status_code == 429:  # a guess, and too many of them
                     assert error(answer, 429).startswith("Too many wrong tokens"), shown
                     continue
                 assert error(answer, 401).startswith("Authorization: ")
                 assert answer.headers["www-authenticate"] == 'Basic realm="crawler-lifecycle"'
-        assert door.get("/logs/default/plain/x.log", headers={"Authorization": shown}).status_code in (401, 429)
+        assert door.get(
+            "/logs/default/plain/x.log", headers={"Authorization": shown}
+        ).status_code in (401, 429)
         assert count(world) == 0
 
 
-def test_a_crawlers_own_token_may_nothing_of_this(world: World, door: TestClient, scrapyd: TestClient) -> None:
+def test_a_crawlers_own_token_may_nothing_of_this(
+    world: World, door: TestClient, scrapyd: TestClient
+) -> None:
     own = sign(b"k" * 32, run_ref(1))
-    with world.client(world.new_app(entrance=Entrance(task_key=b"k" * 32), scrapyd=PROJECT)) as is_open:
+    with world.client(
+        world.new_app(entrance=Entrance(task_key=b"k" * 32), scrapyd=PROJECT)
+    ) as is_open:
         for client in (door, is_open):
             for headers in (basic("x", own), {"Authorization": f"Bearer {own}"}):
                 error(client.post("/schedule.json", data=PLAIN, headers=headers), 403)
                 error(client.get("/listjobs.json", headers=headers), 403)
         assert ok(is_open.get("/listjobs.json", headers=basic("who", "ever")))
-    assert ok(scrapyd.get("/listjobs.json", headers={"Authorization": "Basic ***"})), "an open gateway asks nobody"
+    assert ok(scrapyd.get("/listjobs.json", headers={"Authorization": "Basic ***"})), (
+        "an open gateway asks nobody"
+    )
 
 
 def test_a_foreign_page_schedules_nothing(world: World, scrapyd: TestClient) -> None:
@@ -427,14 +561,27 @@ def test_a_foreign_page_schedules_nothing(world: World, scrapyd: TestClient) -> 
     assert count(world) == 0
 
 
-# --- anything at all --------------------------------------------------------------------------------------------------
+# --- anything at all ------------------------------------------------------------------------------
 
 NAMES = st.sampled_from(
-    ["project", "spider", "jobid", "job", "setting", "priority", "_version", "signal", "page", "", "_job", "x\0"]
+    [
+        "project",
+        "spider",
+        "jobid",
+        "job",
+        "setting",
+        "priority",
+        "_version",
+        "signal",
+        "page",
+        "",
+        "_job",
+        "x\0",
+    ]
 ) | st.text(max_size=5)
-VALUES = st.sampled_from([PROJECT, "plain", "strict", "A=B", "LOG_LEVEL=INFO", "KILL", "1", "%", "a/../b"]) | st.text(
-    max_size=30
-)
+VALUES = st.sampled_from(
+    [PROJECT, "plain", "strict", "A=B", "LOG_LEVEL=INFO", "KILL", "1", "%", "a/../b"]
+) | st.text(max_size=30)
 FORMS = st.lists(st.tuples(NAMES, VALUES), max_size=8)
 RAW = st.binary(max_size=60) | FORMS.map(
     lambda pairs: "&".join(f"{quote(name)}={quote(value)}" for name, value in pairs).encode()
@@ -442,8 +589,14 @@ RAW = st.binary(max_size=60) | FORMS.map(
 KINDS = st.sampled_from([FORM, PARTS, "multipart/form-data", "text/plain", ""])
 
 
-@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.sampled_from(sorted(PATHS)), st.sampled_from(["GET", "POST", "HEAD", "PUT"]), RAW, RAW, KINDS)
+@settings(
+    max_examples=examples(150),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    st.sampled_from(sorted(PATHS)), st.sampled_from(["GET", "POST", "HEAD", "PUT"]), RAW, RAW, KINDS
+)
 def test_whatever_comes_is_answered_as_scrapyd_answers(
     world: World, scrapyd: TestClient, path: str, method: str, query: bytes, body: bytes, kind: str
 ) -> None:
@@ -463,10 +616,17 @@ def test_whatever_comes_is_answered_as_scrapyd_answers(
 
 
 @given(FORMS, st.sampled_from(["b", "----WebKitFormBoundary7MA4YWxk", "a'b"]))
-def test_a_multipart_form_says_what_an_urlencoded_one_does(pairs: list[tuple[str, str]], boundary: str) -> None:
-    pairs = [(name, value) for name, value in pairs if not set(name) & set('"\r\n') and boundary not in value]
+def test_a_multipart_form_says_what_an_urlencoded_one_does(
+    pairs: list[tuple[str, str]], boundary: str
+) -> None:
+    pairs = [
+        (name, value)
+        for name, value in pairs
+        if not set(name) & set('"\r\n') and boundary not in value
+    ]
     parts = [
-        f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n' for name, value in pairs
+        f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
+        for name, value in pairs
     ]
     body = ("".join(parts) + f"--{boundary}--\r\n").encode()
     wanted: dict[str, list[bytes]] = {}

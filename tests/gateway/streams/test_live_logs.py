@@ -26,7 +26,13 @@ from crawler_lifecycle.domain.resources import Resources
 from crawler_lifecycle.domain.run import Limits, RunRequest
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Change, Observation, Phase, TaskStatus, log_tail
-from crawler_lifecycle.gateway.streams.logs import BACK_MAX, CHUNK, ERROR_AFTER, ERROR_BEFORE, _last_lines
+from crawler_lifecycle.gateway.streams.logs import (
+    BACK_MAX,
+    CHUNK,
+    ERROR_AFTER,
+    ERROR_BEFORE,
+    _last_lines,
+)
 from crawler_lifecycle.ports.files import LogPart
 from crawler_lifecycle.ports.looks import Details, Look, TaskFinding
 from crawler_lifecycle.ports.runs import DeployedTask, Deployment, Fence, Owner, QueuedTask, TaskRef
@@ -47,17 +53,25 @@ class Task:
         self.task_id = self.store.tasks.list_tasks(self.run_id)[0].task_id
 
     def deployed(self) -> None:
-        tasks, _ = self.store.deployment.offer_tasks(self.fence, 1, None, self.world.clock() + timedelta(seconds=25))
+        tasks, _ = self.store.deployment.offer_tasks(
+            self.fence, 1, None, self.world.clock() + timedelta(seconds=25)
+        )
         self.store.deployment.record_deployed(
-            self.fence, "fake", [DeployedTask(task.index, "created", "n", "u") for task in tasks], self.world.clock()
+            self.fence,
+            "fake",
+            [DeployedTask(task.index, "created", "n", "u") for task in tasks],
+            self.world.clock(),
         )
 
     def became(self, before: TaskStatus, after: TaskStatus, tail: str | None = None) -> None:
         now = self.world.clock()
         finding = TaskFinding(
-            Change(self.task_id, before, after, now), Observation(0, 1, Phase.ENDED, now, name="n", uid="u")
+            Change(self.task_id, before, after, now),
+            Observation(0, 1, Phase.ENDED, now, name="n", uid="u"),
         )
-        self.store.looks.record_look(self.fence, Look(now, 0.1, [finding.observation]), [finding], now, "look")
+        self.store.looks.record_look(
+            self.fence, Look(now, 0.1, [finding.observation]), [finding], now, "look"
+        )
         if tail is not None:
             self.store.looks.save_details(self.fence, [Details(self.task_id, tail)])
         self.store.looks.apply_details(self.fence)
@@ -87,7 +101,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("crawler_lifecycle.gateway.streams.logs.STATUS_S", 0.05)
 
 
-# --- lines ------------------------------------------------------------------------------------------------------------
+# --- lines ----------------------------------------------------------------------------------------
 
 
 @given(st.lists(st.sampled_from([b"\n", b"a", b"\r", b"\x85", b"bc\n"])), st.integers(0, 6))
@@ -99,7 +113,9 @@ def test_the_last_lines_of_anything(parts: list[bytes], count: int) -> None:
         lines.pop()
     assert (
         _last_lines(data, count)
-        == b"".join(lines[len(lines) - count :] if count < len(lines) else lines)[: len(data) if count else 0]
+        == b"".join(lines[len(lines) - count :] if count < len(lines) else lines)[
+            : len(data) if count else 0
+        ]
     )
 
 
@@ -109,7 +125,9 @@ def test_the_last_lines_of_a_long_log(world: World, task: Task) -> None:
         lines = [f"line {n} {'x' * 100}\n".encode() for n in range(2000)]
         logs.write(b"".join(lines), task.run_id)
         assert sum(map(len, lines)) > 3 * CHUNK, tail
-        assert _get(world, task.path, logs, tail=tail).content == b"".join(lines[max(0, 2000 - tail) :])
+        assert _get(world, task.path, logs, tail=tail).content == b"".join(
+            lines[max(0, 2000 - tail) :]
+        )
 
 
 class Gigabyte:
@@ -130,7 +148,10 @@ class Gigabyte:
 async def test_of_a_log_of_a_gigabyte_only_what_is_taken_is_read(world: World, task: Task) -> None:
     task.running()
     log, page = Gigabyte(), f"/runs/{task.run_id}/log"
-    async with served(world.new_app(logs=log)) as server, httpx.AsyncClient(base_url=server.url) as client:
+    async with (
+        served(world.new_app(logs=log)) as server,
+        httpx.AsyncClient(base_url=server.url) as client,
+    ):
         shown = await client.get(page)
         assert (shown.status_code, shown.text.count("x" * 99)) == (200, 500)
         assert log.given < 1_000_000
@@ -140,7 +161,9 @@ async def test_of_a_log_of_a_gigabyte_only_what_is_taken_is_read(world: World, t
                 took += len(piece)
                 if took > 5_000_000:
                     break
-        assert log.given < 20_000_000, "the rest of the download is not read before somebody takes it"
+        assert log.given < 20_000_000, (
+            "the rest of the download is not read before somebody takes it"
+        )
 
 
 def test_a_line_without_an_end_is_not_read_from_its_beginning(world: World, task: Task) -> None:
@@ -150,13 +173,21 @@ def test_a_line_without_an_end_is_not_read_from_its_beginning(world: World, task
 
 
 def test_wrong_parameters_are_refused(client: TestClient, task: Task) -> None:
-    for query in ["tail=-1", "tail=10001", "tail=x", "task=0", "follow=maybe", "lines=3", "at_error=3"]:
+    for query in [
+        "tail=-1",
+        "tail=10001",
+        "tail=x",
+        "task=0",
+        "follow=maybe",
+        "lines=3",
+        "at_error=3",
+    ]:
         answer = client.get(f"{task.path}?{query}")
         assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request"), query
         assert answer.json()["errors"][0]["field"] == query.partition("=")[0]
 
 
-# --- where it comes from ----------------------------------------------------------------------------------------------
+# --- where it comes from --------------------------------------------------------------------------
 
 
 def test_whatever_was_printed_arrives_as_it_is_and_is_no_page(world: World, task: Task) -> None:
@@ -204,7 +235,10 @@ def test_a_log_opens_at_its_last_error(world: World, task: Task) -> None:
     page = _get(world, f"/runs/{task.run_id}/log", logs, at_error=True).text
     assert "KeyError: &#39;price&#39;" in page
     assert "The lines around the last error." in page
-    assert f'data-source="/v1/runs/{task.run_id}/logs?task={task.task_id}&amp;at_error=true" data-part>' in page
+    assert (
+        f'data-source="/v1/runs/{task.run_id}/logs?task={task.task_id}&amp;at_error=true" data-part>'
+        in page
+    )
 
 
 def test_where_the_log_is_gone_its_kept_part_opens_at_the_error(world: World, task: Task) -> None:
@@ -224,7 +258,9 @@ def test_a_log_without_an_error_says_so(world: World, task: Task) -> None:
     assert "names no error; leave at_error out to see its end" in answer.json()["detail"]
 
 
-def test_a_log_that_goes_away_while_it_is_asked_for_is_given_as_it_was_kept(world: World, task: Task) -> None:
+def test_a_log_that_goes_away_while_it_is_asked_for_is_given_as_it_was_kept(
+    world: World, task: Task
+) -> None:
     """A pod whose end is on record is let go of: between two questions its log is no more."""
 
     class Vanishing(FakeLogs):
@@ -248,11 +284,17 @@ def test_a_log_out_of_reach_is_explained(world: World, task: Task, follow: bool)
     task.running()
     answer = _get(world, task.path, FakeLogs() if follow else None, follow=follow)
     assert (answer.status_code, answer.json()["code"]) == (404, "log_not_found")
-    assert "this gateway cannot read logs of the cluster" in answer.json()["detail"] if follow else True
+    assert (
+        "this gateway cannot read logs of the cluster" in answer.json()["detail"]
+        if follow
+        else True
+    )
     assert "kept after the task has ended" in answer.json()["detail"]
 
 
-def test_a_task_that_waits_has_printed_nothing_and_is_told_how_to_wait_for_it(world: World, task: Task) -> None:
+def test_a_task_that_waits_has_printed_nothing_and_is_told_how_to_wait_for_it(
+    world: World, task: Task
+) -> None:
     answer = _get(world, task.path, FakeLogs())
     assert (answer.status_code, answer.json()["code"]) == (404, "log_not_found")
     assert "follow=true" in answer.json()["detail"]
@@ -265,10 +307,12 @@ def test_a_cluster_that_does_not_answer_is_no_missing_log(world: World, task: Ta
     assert (answer.status_code, answer.json()["code"]) == (503, "cluster_unavailable")
 
 
-# --- following --------------------------------------------------------------------------------------------------------
+# --- following ------------------------------------------------------------------------------------
 
 
-def _followed(world: World, task: Task, logs: FakeLogs, *steps: Callable[[], object], tail: int = 10) -> httpx.Response:
+def _followed(
+    world: World, task: Task, logs: FakeLogs, *steps: Callable[[], object], tail: int = 10
+) -> httpx.Response:
     """Follow the log, and take the steps one after the other once that has begun."""
     app = world.new_app(logs=logs)
     over = threading.Event()
@@ -330,11 +374,15 @@ def test_a_task_that_ended_elsewhere_is_followed_to_its_kept_end(world: World, t
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_log_that_nobody_ends_is_followed_until_the_database_says_so(world: World, task: Task) -> None:
+def test_a_log_that_nobody_ends_is_followed_until_the_database_says_so(
+    world: World, task: Task
+) -> None:
     task.running()
     logs = FakeLogs()
     logs.write(b"one\n", task.run_id)
-    lost = lambda: task.became(TaskStatus.RUNNING, TaskStatus.LOST, tail="kept, not to be shown twice\n")  # noqa: E731
+    lost = lambda: task.became(  # noqa: E731
+        TaskStatus.RUNNING, TaskStatus.LOST, tail="kept, not to be shown twice\n"
+    )
     assert _followed(world, task, logs, lost).text == "one\n"
 
 
@@ -347,7 +395,7 @@ async def test_who_leaves_is_not_followed_any_more(world: World, task: Task) -> 
             assert await anext(answer.aiter_bytes()) == b"one\n"
             assert metric(app, "readers", "log") == 1
         async with asyncio.timeout(60):
-            while metric(app, "readers", "log"):  # noqa: ASYNC110 - a metric has no event
+            while metric(app, "readers", "log"):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
 
 
@@ -364,7 +412,7 @@ async def test_the_end_of_the_gateway_ends_what_is_followed(world: World, task: 
         await server.stop()
 
 
-# --- the real thing ---------------------------------------------------------------------------------------------------
+# --- the real thing -------------------------------------------------------------------------------
 
 _CRAWLER = """
 import sys, time
@@ -379,7 +427,9 @@ sys.stdout.buffer.write(bytes(range(256)))
 def test_a_real_task_is_followed_to_its_last_byte(world: World, task: Task, tmp_path: Path) -> None:
     state = tmp_path / "state"
     cluster = LocalCluster(state, slots=1)
-    crawler = CrawlerDefinition("plain", CrawlerKind.COMMAND, command=[sys.executable, "-I", "-S", "-c", _CRAWLER])
+    crawler = CrawlerDefinition(
+        "plain", CrawlerKind.COMMAND, command=[sys.executable, "-I", "-S", "-c", _CRAWLER]
+    )
     deployment = Deployment(
         run=task.fence.run,
         attempt=1,
@@ -402,7 +452,9 @@ def test_a_real_task_is_followed_to_its_last_byte(world: World, task: Task, tmp_
     assert bytes(range(256)) in log
 
 
-def test_a_link_in_the_place_of_a_log_opens_nothing(world: World, task: Task, tmp_path: Path) -> None:
+def test_a_link_in_the_place_of_a_log_opens_nothing(
+    world: World, task: Task, tmp_path: Path
+) -> None:
     task.running()
     folder = tmp_path / "tasks" / str(task.fence.run) / "0" / "1"
     folder.mkdir(parents=True)

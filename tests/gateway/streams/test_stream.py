@@ -1,4 +1,6 @@
-"""The event stream: nothing lost, nothing twice, whoever connects when and however slowly it reads."""
+"""The event stream: nothing lost, nothing twice, whoever connects when and however slowly it
+reads.
+"""
 
 from __future__ import annotations
 
@@ -42,13 +44,17 @@ class Telling:
     def run(self) -> int:
         n = next(self._numbers)
         owner = Owner(f"w/{n}", f"chain-{n}")
-        return self.store.initiation.create_run(RunRequest(crawler="plain"), f"told-{n}", owner).run_id
+        return self.store.initiation.create_run(
+            RunRequest(crawler="plain"), f"told-{n}", owner
+        ).run_id
 
     def tell(self, run_id: int, **body: Any) -> Event:
         row = self.store.runs.get_run(run_id)
         assert row.owner_run_id is not None
         fence = Fence(run_id, row.attempt, row.owner_run_id, row.run_uid)
-        return self.store.events.append_event(fence, "test.told", f"test-{next(self._numbers)}", body)
+        return self.store.events.append_event(
+            fence, "test.told", f"test-{next(self._numbers)}", body
+        )
 
 
 @pytest.fixture
@@ -56,7 +62,7 @@ def telling(world: World) -> Telling:
     return Telling(world)
 
 
-# --- the contract -----------------------------------------------------------------------------------------------------
+# --- the contract ---------------------------------------------------------------------------------
 
 
 async def test_hello_first_then_what_happens_from_now_on(world: World, telling: Telling) -> None:
@@ -69,7 +75,9 @@ async def test_hello_first_then_what_happens_from_now_on(world: World, telling: 
         assert hello.data == {
             "server_time": "2026-11-20T12:00:00Z", "version": hello.data["version"], "seq": before.seq, "reset": False,
         }  # fmt: skip
-        told = await asyncio.to_thread(telling.tell, run_id, text="line\nline\r\n: no comment\u2028")
+        told = await asyncio.to_thread(
+            telling.tell, run_id, text="line\nline\r\n: no comment\u2028"
+        )
         [event] = await take(stream, 1)
     assert (event.event, event.id) == ("test.told", str(told.seq))
     uid = told.subject_uid
@@ -82,12 +90,19 @@ async def test_hello_first_then_what_happens_from_now_on(world: World, telling: 
         "attempt": 1,
         "type": "test.told",
         "created_at": "2026-11-20T12:00:00Z",
-        "body": {"text": "line\nline\r\n: no comment\u2028", "run_id": run_id, "run_uid": uid, "project": "default"},
+        "body": {
+            "text": "line\nline\r\n: no comment\u2028",
+            "run_id": run_id,
+            "run_uid": uid,
+            "project": "default",
+        },
     }
 
 
 @pytest.mark.parametrize("how", ["header", "after", "both"])
-async def test_whoever_comes_back_gets_what_it_missed(world: World, telling: Telling, how: str) -> None:
+async def test_whoever_comes_back_gets_what_it_missed(
+    world: World, telling: Telling, how: str
+) -> None:
     run_id = telling.run()
     told = [telling.tell(run_id, n=n).seq for n in range(5)]
     last = str(told[1]) if how != "after" else None
@@ -116,7 +131,10 @@ async def test_one_run_can_be_chosen(world: World, telling: Telling) -> None:
 @pytest.mark.parametrize("after", [0, None])
 async def test_one_manager_can_be_chosen(world: World, telling: Telling, after: int | None) -> None:
     """Of the events in memory, and of those in the database."""
-    one, other = (world.store.managers.reserve_manager(NewManager("shops", flow, "a:B"))[0].manager_id for flow in "ab")
+    one, other = (
+        world.store.managers.reserve_manager(NewManager("shops", flow, "a:B"))[0].manager_id
+        for flow in "ab"
+    )
     params = {"manager": other} | ({} if after is None else {"after": after})
     async with served(world.app) as server, listening(server.url, **params) as stream:
         [hello] = await take(stream, 1)
@@ -125,11 +143,15 @@ async def test_one_manager_can_be_chosen(world: World, telling: Telling, after: 
         world.store.managers.steer_manager(one, paused=True)
         world.store.managers.steer_manager(other, cap=7)
         told = await take(stream, 1 if after is None else 2)
-    assert {(event.event, event.data["subject"]) for event in told} == {("manager.changed", f"managers/{other}")}
+    assert {(event.event, event.data["subject"]) for event in told} == {
+        ("manager.changed", f"managers/{other}")
+    }
     assert (told[-1].data["run_id"], told[-1].data["body"]["cap"]) == (None, 7)
 
 
-async def test_a_number_of_another_database_begins_anew_and_says_so(world: World, telling: Telling) -> None:
+async def test_a_number_of_another_database_begins_anew_and_says_so(
+    world: World, telling: Telling
+) -> None:
     run_id = telling.run()
     newest = telling.tell(run_id).seq
     async with served(world.app) as server, listening(server.url, last="100000") as stream:
@@ -162,7 +184,7 @@ def test_what_does_not_exist_and_a_stream_of_two_things(client: TestClient) -> N
     assert client.get("/v1/events", params={"manager": 1, "run_id": 1}).status_code == 422
 
 
-# --- many, slow, and gone ---------------------------------------------------------------------------------------------
+# --- many, slow, and gone -------------------------------------------------------------------------
 
 
 async def test_a_reader_that_never_reads_is_dropped(
@@ -179,17 +201,24 @@ async def test_a_reader_that_never_reads_is_dropped(
             await until(lambda: metric(world.app, "readers", "events") == 2)
             seqs = []
             for n in itertools.count():
-                seqs.append((await asyncio.to_thread(telling.tell, run_id, pad="x" * 30_000, n=n)).seq)
+                seqs.append(
+                    (await asyncio.to_thread(telling.tell, run_id, pad="x" * 30_000, n=n)).seq
+                )
                 assert [event.data["seq"] for event in await take(stream, 1)] == seqs[-1:]
                 if metric(world.app, "dropped_total", "events"):
                     break
                 if n > 100:
-                    await asyncio.sleep(0.05)  # nothing more fits on its way; now it is a matter of time
+                    # Nothing more fits on its way; now it is a matter of time.
+                    await asyncio.sleep(0.05)
                 assert n < 1000, "it was never dropped"
             await until(lambda: metric(world.app, "readers", "events") == 1)
-            # Its connection is cut, not left to a peer that never reads: the server has one connection left.
+            # Its connection is cut, not left to a peer that never reads: the server has one
+            # connection left.
             await until(lambda: len(server.server.server_state.connections) == 1)
-        async with served(world.new_app()) as server, listening(server.url, last=str(seqs[0])) as stream:
+        async with (
+            served(world.new_app()) as server,
+            listening(server.url, last=str(seqs[0])) as stream,
+        ):
             assert (await take(stream, 2))[1].data["seq"] == seqs[1]
 
 
@@ -199,7 +228,9 @@ async def test_readers_that_leave_are_forgotten(
     asked: list[float] = []
     real = world.store.events.events_after
     monkeypatch.setattr(
-        world.store.events, "events_after", lambda *args: (asked.append(time.monotonic()), real(*args))[1]
+        world.store.events,
+        "events_after",
+        lambda *args: (asked.append(time.monotonic()), real(*args))[1],
     )
     run_id = telling.run()
     async with served(world.app) as server:
@@ -219,7 +250,8 @@ async def test_readers_that_leave_are_forgotten(
             told = await asyncio.to_thread(telling.tell, run_id)
         assert {reader.result()[1].data["seq"] for reader in readers} == {told.seq}
         await until(lambda: metric(world.app, "readers", "events") == 0)
-        # However long it took: one reader of the outbox, with its pauses, and not one for each of the fifty.
+        # However long it took: one reader of the outbox, with its pauses, and not one for each of
+        # the fifty.
         assert len(asked) <= (asked[-1] - asked[0]) / BUSY_S + 10
         async with asyncio.timeout(60):
             before = -1
@@ -238,10 +270,12 @@ async def test_the_end_of_the_gateway_ends_the_streams(world: World, telling: Te
             await stopping
 
 
-# --- outages ----------------------------------------------------------------------------------------------------------
+# --- outages --------------------------------------------------------------------------------------
 
 
-async def test_an_outage_loses_nothing(world: World, telling: Telling, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_outage_loses_nothing(
+    world: World, telling: Telling, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run_id = telling.run()
     down = threading.Event()
 
@@ -265,11 +299,17 @@ async def test_an_outage_loses_nothing(world: World, telling: Telling, monkeypat
         await asyncio.sleep(0.8)
         async with listening(server.url, last=str(first.seq)) as late:  # connects while it lasts
             down.clear()
-            assert [event.data["seq"] for event in await take(stream, 20)] == [event.seq for event in missed]
-            assert [event.data["seq"] for event in (await take(late, 21))[1:]] == [event.seq for event in missed]
+            assert [event.data["seq"] for event in await take(stream, 20)] == [
+                event.seq for event in missed
+            ]
+            assert [event.data["seq"] for event in (await take(late, 21))[1:]] == [
+                event.seq for event in missed
+            ]
 
 
-async def test_a_stream_may_begin_in_an_outage(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stream_may_begin_in_an_outage(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     down = True
 
     def last() -> int:
@@ -285,7 +325,7 @@ async def test_a_stream_may_begin_in_an_outage(world: World, monkeypatch: pytest
         assert (await take(stream, 1))[0].event == "hello"
 
 
-# --- the property: nothing lost, nothing twice ------------------------------------------------------------------------
+# --- the property: nothing lost, nothing twice ----------------------------------------------------
 
 
 class Outbox:
@@ -296,7 +336,18 @@ class Outbox:
         self.down = False
 
     def append(self, run_id: int) -> None:
-        self.told.append(Event(len(self.told) + 1, run_id, "u", 1, "test", {"n": len(self.told)}, AT, f"runs/{run_id}"))
+        self.told.append(
+            Event(
+                len(self.told) + 1,
+                run_id,
+                "u",
+                1,
+                "test",
+                {"n": len(self.told)},
+                AT,
+                f"runs/{run_id}",
+            )
+        )
 
     def last_event_seq(self) -> int:
         self._reach()
@@ -306,7 +357,9 @@ class Outbox:
         self, seq: int, limit: int = 500, run_id: int | None = None, subject: str | None = None
     ) -> list[Event]:
         self._reach()
-        return [event for event in self.told if event.seq > seq and run_id in (None, event.run_id)][:limit]
+        return [event for event in self.told if event.seq > seq and run_id in (None, event.run_id)][
+            :limit
+        ]
 
     def properties(self, run_id: int) -> list[Mapping[str, object]]:
         self._reach()
@@ -319,23 +372,36 @@ class Outbox:
 
 def _seqs(wire: bytes) -> Iterator[tuple[str, int]]:
     for block in wire.decode().split("\n\n"):
-        fields = dict(line.split(": ", 1) for line in block.split("\n") if line and not line.startswith(":"))
+        fields = dict(
+            line.split(": ", 1) for line in block.split("\n") if line and not line.startswith(":")
+        )
         if "id" in fields:
             yield fields.get("event", ""), int(fields["id"])
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"BUSY_S": 0.001, "IDLE_S": 0.002, "RETRY_MAX_S": 0.005, "OUTAGE_S": 0.005}.items():
+    for name, value in {
+        "BUSY_S": 0.001,
+        "IDLE_S": 0.002,
+        "RETRY_MAX_S": 0.005,
+        "OUTAGE_S": 0.005,
+    }.items():
         monkeypatch.setattr(f"crawler_lifecycle.gateway.streams.feed.{name}", value)
     for name, number in {"PAGE": 7, "CATCH_UP_PAGE": 5, "CHUNK": 700}.items():
         monkeypatch.setattr(f"crawler_lifecycle.gateway.streams.feed.{name}", number)
 
 
 @settings(max_examples=examples(15))
-@given(seed=st.integers(0, 2**32), chosen=st.sampled_from([None, 1, 2]), kept=st.sampled_from([1, 4, 50]))
+@given(
+    seed=st.integers(0, 2**32),
+    chosen=st.sampled_from([None, 1, 2]),
+    kept=st.sampled_from([1, 4, 50]),
+)
 @pytest.mark.usefixtures("quick")
-def test_reconnecting_gives_every_event_once_and_in_order(seed: int, chosen: int | None, kept: int) -> None:
+def test_reconnecting_gives_every_event_once_and_in_order(
+    seed: int, chosen: int | None, kept: int
+) -> None:
     async def play() -> None:
         chance = random.Random(seed)
         outbox, total = Outbox(), 80
@@ -380,7 +446,9 @@ def test_reconnecting_gives_every_event_once_and_in_order(seed: int, chosen: int
 
 @pytest.mark.usefixtures("quick")
 async def test_a_reader_that_shows_nothing_still_gets_signs_of_life_and_moves_on() -> None:
-    """With a filter, events of other runs come all the time: the pings must come all the same, and carry the place."""
+    """With a filter, events of other runs come all the time: the pings must come all the same, and
+    carry the place.
+    """
     outbox = Outbox()
     outbox.append(1)
     feed = _feed(outbox, ping_s=0.05)
@@ -413,13 +481,20 @@ async def test_a_feed_that_closes_rests_even_if_a_reader_lingers() -> None:
 
 def test_the_format_survives_whatever_a_body_holds() -> None:
     event = Event(
-        3, 1, "u", 1, "run.changed", {"cause": "a\nid: 9\ndata: x\r\n\r\n", "rate": float("nan")}, AT, "runs/1"
+        3,
+        1,
+        "u",
+        1,
+        "run.changed",
+        {"cause": "a\nid: 9\ndata: x\r\n\r\n", "rate": float("nan")},
+        AT,
+        "runs/1",
     )
     lines = encode(event).wire.decode().split("\n")
     assert [line.partition(":")[0] for line in lines] == ["event", "data", "id", "", ""]
 
 
-# --- helpers ----------------------------------------------------------------------------------------------------------
+# --- helpers --------------------------------------------------------------------------------------
 
 
 def _feed(outbox: Outbox, **options: Any) -> Feed:

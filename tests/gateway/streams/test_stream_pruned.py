@@ -1,4 +1,6 @@
-"""Readers of events whose place is older than what ``crawlctl db prune`` has left: told so, and nothing in silence."""
+"""Readers of events whose place is older than what ``crawlctl db prune`` has left: told so, and
+nothing in silence.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ DAY = 86_400.0
 
 @pytest.fixture
 def pruner(world: World) -> Iterator[Pruner]:
-    with closing(open_pruner(world.store.database.engine.url.render_as_string(), clock=world.clock)) as pruner:
+    with closing(
+        open_pruner(world.store.database.engine.url.render_as_string(), clock=world.clock)
+    ) as pruner:
         yield pruner
 
 
@@ -38,7 +42,9 @@ def ended(runs: lives.World, name: str, *, wait: float = 0) -> Fence:
     runs.execute(fence)
     runs.clock.forward(wait * DAY)
     tasks = runs.store.tasks.list_tasks(fence.run_id)
-    runs.store.looks.save_details(fence, [Details(task.task_id, "the end of a log") for task in tasks])
+    runs.store.looks.save_details(
+        fence, [Details(task.task_id, "the end of a log") for task in tasks]
+    )
     runs.finish(fence)
     return fence
 
@@ -59,7 +65,9 @@ def numbers(found: list[Sse]) -> list[int]:
 
 
 @pytest.mark.parametrize("run_id", [None, 1])
-async def test_a_place_in_a_gap(world: World, runs: lives.World, pruner: Pruner, run_id: int | None) -> None:
+async def test_a_place_in_a_gap(
+    world: World, runs: lives.World, pruner: Pruner, run_id: int | None
+) -> None:
     """It is sent to the end, and told to read everything anew; what comes then is told as ever."""
     old = ended(runs, "old")
     place = kept(world)[1].seq
@@ -69,12 +77,22 @@ async def test_a_place_in_a_gap(world: World, runs: lives.World, pruner: Pruner,
     one = {} if run_id is None else {"run_id": run_id}
     async with served(world.app) as server, listening(server.url, last=str(place), **one) as stream:
         [hello] = await take(stream, 1)
-        assert (hello.event, hello.data["reset"], hello.data["seq"], hello.id) == ("hello", True, newest, str(newest))
+        assert (hello.event, hello.data["reset"], hello.data["seq"], hello.id) == (
+            "hello",
+            True,
+            newest,
+            str(newest),
+        )
         await asyncio.to_thread(world.store.events.append_event, old, "test.told", "k", {})
         assert numbers(await take(stream, 1)) == [newest + 1]
-    async with served(world.app) as server, listening(server.url, last=str(newest), **one) as stream:
+    async with (
+        served(world.app) as server,
+        listening(server.url, last=str(newest), **one) as stream,
+    ):
         [hello, told] = await take(stream, 2)
-        assert (hello.data["reset"], told.data["seq"]) == (False, newest + 1), "it comes back as everybody does"
+        assert (hello.data["reset"], told.data["seq"]) == (False, newest + 1), (
+            "it comes back as everybody does"
+        )
 
 
 @pytest.mark.parametrize("size", [2, 100])
@@ -112,7 +130,9 @@ async def test_the_end_is_removed(world: World, runs: lives.World, pruner: Prune
         assert (hello.data["reset"], hello.data["seq"]) == (True, newest)
 
 
-async def test_a_reader_of_another_run_misses_nothing(world: World, runs: lives.World, pruner: Pruner) -> None:
+async def test_a_reader_of_another_run_misses_nothing(
+    world: World, runs: lives.World, pruner: Pruner
+) -> None:
     live = runs.deployed("live", crawler="plain")
     old = ended(runs, "old")
     runs.execute(live)
@@ -128,7 +148,9 @@ async def test_a_reader_of_another_run_misses_nothing(world: World, runs: lives.
     assert old.run_id != live.run_id
 
 
-async def test_after_0_begins_with_the_oldest_that_is_there(world: World, runs: lives.World, pruner: Pruner) -> None:
+async def test_after_0_begins_with_the_oldest_that_is_there(
+    world: World, runs: lives.World, pruner: Pruner
+) -> None:
     first, second = ended(runs, "first"), ended(runs, "second", wait=100)
     world.clock.forward(80 * DAY)
     assert prune(pruner, world) > 3
@@ -148,9 +170,15 @@ async def test_removed_meanwhile(
     old = ended(runs, "old")
     there = [event.seq for event in kept(world)]
     world.clock.forward(100 * DAY)
-    newest, really, asked = world.store.events.last_event_seq(), world.store.events.events_after, list[int]()
+    newest, really, asked = (
+        world.store.events.last_event_seq(),
+        world.store.events.events_after,
+        list[int](),
+    )
 
-    def events_after(seq: int, limit: int = 500, run_id: int | None = None, subject: str | None = None) -> list[Event]:
+    def events_after(
+        seq: int, limit: int = 500, run_id: int | None = None, subject: str | None = None
+    ) -> list[Event]:
         if run_id is not None:
             asked.append(seq)
             if len(asked) == 2:
@@ -168,7 +196,9 @@ async def test_removed_meanwhile(
     assert (again.event, again.data["reset"], again.data["seq"]) == ("hello", True, newest)
 
 
-def test_a_log_that_was_removed_says_so(world: World, runs: lives.World, pruner: Pruner, client: TestClient) -> None:
+def test_a_log_that_was_removed_says_so(
+    world: World, runs: lives.World, pruner: Pruner, client: TestClient
+) -> None:
     old = ended(runs, "old")
     [task] = world.store.tasks.list_tasks(old.run_id)
     assert client.get(f"/v1/runs/{old.run_id}/logs").text == "the end of a log"
@@ -182,7 +212,9 @@ def test_a_log_that_was_removed_says_so(world: World, runs: lives.World, pruner:
     )
 
 
-def test_all_else_is_answered_as_before(world: World, runs: lives.World, pruner: Pruner, client: TestClient) -> None:
+def test_all_else_is_answered_as_before(
+    world: World, runs: lives.World, pruner: Pruner, client: TestClient
+) -> None:
     """Describe, timeline, corrections, tasks, lists; and a resume and an export again are taken."""
     old = ended(runs, "old")
     paths = ["", "/timeline", "/corrections", "/tasks", "/transitions"]
@@ -190,7 +222,11 @@ def test_all_else_is_answered_as_before(world: World, runs: lives.World, pruner:
 
     def read() -> list[Any]:
         answers = [client.get(f"/v1/runs/{old.run_id}{path}") for path in paths]
-        answers += [client.get("/v1/runs"), client.get("/v1/corrections"), client.get("/v1/corrections/summary")]
+        answers += [
+            client.get("/v1/runs"),
+            client.get("/v1/corrections"),
+            client.get("/v1/corrections/summary"),
+        ]
         return [(answer.status_code, answer.text) for answer in answers]
 
     before = read()

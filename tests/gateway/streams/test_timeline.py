@@ -50,8 +50,12 @@ def _play(world: World, client: TestClient, run: Run) -> None:
     run.store.stops.mark_stopping(run.fence, [second])
     world.clock.forward(1)
     now = world.clock()
-    end = End(exit_code=137, signal=9, reason="OOMKilled", message="limit\x1b[31m 512Mi", finished_at=now)
-    change = Change(second, TaskStatus.STOPPING, TaskStatus.CANCELLED, now, "cancelled", "Stopped", None)
+    end = End(
+        exit_code=137, signal=9, reason="OOMKilled", message="limit\x1b[31m 512Mi", finished_at=now
+    )
+    change = Change(
+        second, TaskStatus.STOPPING, TaskStatus.CANCELLED, now, "cancelled", "Stopped", None
+    )
     run.look(TaskFinding(change, Observation(1, 1, Phase.ENDED, now, end=end)))
     world.clock.forward(90)
     run.store.looks.apply_details(run.fence)
@@ -68,7 +72,9 @@ def _play(world: World, client: TestClient, run: Run) -> None:
     world.claim(run.run_id)
 
 
-def test_everything_is_told_in_order_and_in_words(world: World, client: TestClient, run: Run) -> None:
+def test_everything_is_told_in_order_and_in_words(
+    world: World, client: TestClient, run: Run
+) -> None:
     _play(world, client, run)
     told = _timeline(client, run.run_id)
     times = [entry["at"] for entry in told]
@@ -78,7 +84,9 @@ def test_everything_is_told_in_order_and_in_words(world: World, client: TestClie
         *("attempt", "status", "task", "correction", "stop", "export", "delivery")
     }  # fmt: skip
     words = {entry["text"] for entry in told}
-    first, second = (task.task_id for task in run.store.tasks.list_tasks(run.run_id, superseded=True)[:2])
+    first, second = (
+        task.task_id for task in run.store.tasks.list_tasks(run.run_id, superseded=True)[:2]
+    )
     assert {
         "Requested with 2 tasks (manual)",
         "ada asked for a stop by force: wrong site",
@@ -113,10 +121,13 @@ def test_each_further_try_is_one_line(world: World, client: TestClient, run: Run
     run.store.retries.retry_ended(run.fence, lambda end, used: NextTry(240, "768Mi"), 3)
     [told] = [entry for entry in _timeline(client, run.run_id) if entry["source"] == "retry"]
     again = max(task.task_id for task in run.store.tasks.list_tasks(run.run_id))
-    assert (told["kind"], told["task_id"], told["attempt"], told["to_status"]) == ("task", again, 2, "QUEUED")
-    text = (
-        f"Task 0 (id {again}) is tried again (1 of 3) with 768Mi of memory, not before {told['evidence']['not_before']}"
+    assert (told["kind"], told["task_id"], told["attempt"], told["to_status"]) == (
+        "task",
+        again,
+        2,
+        "QUEUED",
     )
+    text = f"Task 0 (id {again}) is tried again (1 of 3) with 768Mi of memory, not before {told['evidence']['not_before']}"
     assert told["text"] == f"{text}: the try before ended as lost"
     answer = client.get(f"/v1/runs/{run.run_id}").json()
     assert answer["waiting"].startswith("retrying in ")
@@ -128,7 +139,9 @@ def test_pages_say_the_same_as_the_whole(world: World, client: TestClient, run: 
     assert [size for size in (1, 2, 3, 7) if _timeline(client, run.run_id, size) != whole] == []
 
 
-def test_what_comes_while_somebody_turns_pages_is_on_a_later_one(world: World, client: TestClient, run: Run) -> None:
+def test_what_comes_while_somebody_turns_pages_is_on_a_later_one(
+    world: World, client: TestClient, run: Run
+) -> None:
     path = f"/v1/runs/{run.run_id}/timeline"
     first = client.get(path, params={"page_size": 1}).json()
     _play(world, client, run)
@@ -142,7 +155,9 @@ def test_what_comes_while_somebody_turns_pages_is_on_a_later_one(world: World, c
 def test_tokens_of_other_lists_are_refused(client: TestClient, run: Run) -> None:
     for token in ["dGltZWxpbmU6MQ", "dGltZWxpbmU6MS4yLjMuNC41LjY", "cnVuOjE", "x"]:
         answer = client.get(f"/v1/runs/{run.run_id}/timeline", params={"page_token": token})
-        assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "page_token"), token
+        assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "page_token"), (
+            token
+        )
 
 
 def test_a_sentence_is_one_short_line_whatever_a_crawler_says() -> None:

@@ -10,7 +10,11 @@ from tests.gateway.gateway_world import World
 from tests.support.hostile_addresses import HOSTILE
 
 PATH = "/v1/webhooks/shop"
-HOOK: dict[str, Any] = {"url": "https://hooks.example.com/x?y=1", "secrets": ["env:CRAWL_HOOK"], "events": ["run.*"]}
+HOOK: dict[str, Any] = {
+    "url": "https://hooks.example.com/x?y=1",
+    "secrets": ["env:CRAWL_HOOK"],
+    "events": ["run.*"],
+}
 
 
 def ok(answer: Any, status: int = 200) -> Any:
@@ -21,12 +25,19 @@ def ok(answer: Any, status: int = 200) -> Any:
 def test_a_webhook_from_its_making_to_its_deletion(world: World) -> None:
     with world.client() as client:
         made = ok(client.put(PATH, json={**HOOK, "requested_by": "ann"}))
-        assert (made["state"], made["revision"], made["requested_by"], made["note"]) == ("active", 1, "ann", None)
+        assert (made["state"], made["revision"], made["requested_by"], made["note"]) == (
+            "active",
+            1,
+            "ann",
+            None,
+        )
         assert made["definition"] == HOOK
         assert ok(client.put(PATH, json=HOOK))["revision"] == 1
         assert ok(client.put(PATH, json={**HOOK, "tags": ["nightly"]}))["revision"] == 2
         assert [one["name"] for one in ok(client.get("/v1/webhooks"))["webhooks"]] == ["shop"]
-        paused = ok(client.post(f"{PATH}/pause", json={"reason": "a migration", "requested_by": "ann"}))
+        paused = ok(
+            client.post(f"{PATH}/pause", json={"reason": "a migration", "requested_by": "ann"})
+        )
         assert (paused["state"], paused["pause_reason"]) == ("paused", "paused by ann: a migration")
         assert ok(client.post(f"{PATH}/pause"))["note"] == "The webhook was already paused."
         assert ok(client.put(PATH, json=HOOK))["note"] == "The webhook is paused: resume it."
@@ -46,26 +57,49 @@ def test_deliveries_are_listed_the_latest_first(world: World) -> None:
         seqs = [ok(client.post(f"{PATH}/test"), 202)["seq"] for _ in range(5)]
         row = world.store.webhooks.follow_webhook("shop", "f")
         assert row is not None
-        tried = [DeliveryAttempt(seq, "the receiver answered 500: no" if seq == seqs[2] else None) for seq in seqs]
+        tried = [
+            DeliveryAttempt(seq, "the receiver answered 500: no" if seq == seqs[2] else None)
+            for seq in seqs
+        ]
         world.store.webhooks.note_tries(row.webhook_id, "f", tried, seqs[1], settled=False)
         first = ok(client.get(f"{PATH}/deliveries", params={"page_size": 3}))
-        rest = ok(client.get(f"{PATH}/deliveries", params={"page_size": 3, "page_token": first["next_page_token"]}))
+        rest = ok(
+            client.get(
+                f"{PATH}/deliveries",
+                params={"page_size": 3, "page_token": first["next_page_token"]},
+            )
+        )
         assert [one["seq"] for one in first["deliveries"] + rest["deliveries"]] == seqs[::-1]
         [failed] = ok(client.get(f"{PATH}/deliveries", params={"status": "failed"}))["deliveries"]
-        assert (failed["seq"], failed["error"], failed["tries"]) == (seqs[2], "the receiver answered 500: no", 1)
+        assert (failed["seq"], failed["error"], failed["tries"]) == (
+            seqs[2],
+            "the receiver answered 500: no",
+            1,
+        )
         found = ok(client.get(PATH))
-        assert (found["state"], found["error"], found["through_seq"]) == ("failing", failed["error"], seqs[1])
+        assert (found["state"], found["error"], found["through_seq"]) == (
+            "failing",
+            failed["error"],
+            seqs[1],
+        )
         assert 'lifecycle_webhooks{project="*",state="failing"} 1.0' in client.get("/metrics").text
         assert ok(client.post(f"{PATH}/resume", json={"skip_seq": seqs[2]}))["state"] == "active"
         [left] = ok(client.get(f"{PATH}/deliveries", params={"status": "skipped"}))["deliveries"]
         assert left["seq"] == seqs[2]
         assert (
-            "no failed event has this number" in ok(client.post(f"{PATH}/resume", json={"skip_seq": 7}), 422)["detail"]
+            "no failed event has this number"
+            in ok(client.post(f"{PATH}/resume", json={"skip_seq": 7}), 422)["detail"]
         )
 
 
-def test_the_address_of_a_chat_is_shown_without_its_end_and_that_form_keeps_it(world: World) -> None:
-    chat = {"kind": "teams", "url": "https://x.example.com:443/workflows/1?sig=hunter2", "events": ["run.ended"]}
+def test_the_address_of_a_chat_is_shown_without_its_end_and_that_form_keeps_it(
+    world: World,
+) -> None:
+    chat = {
+        "kind": "teams",
+        "url": "https://x.example.com:443/workflows/1?sig=hunter2",
+        "events": ["run.ended"],
+    }
     with world.client() as client:
         ok(client.put(PATH, json=chat))
         for answer in (client.get(PATH), client.get("/v1/webhooks"), client.put(PATH, json=chat)):
@@ -78,15 +112,23 @@ def test_the_address_of_a_chat_is_shown_without_its_end_and_that_form_keeps_it(w
         row = world.store.webhooks.get("shop")
         assert row is not None
         assert row.definition["url"] == chat["url"]
-        for other in ({**shown, "kind": "slack"}, {**shown, "kind": "webhook", "secrets": ["env:CRAWL_HOOK"]}):
+        for other in (
+            {**shown, "kind": "slack"},
+            {**shown, "kind": "webhook", "secrets": ["env:CRAWL_HOOK"]},
+        ):
             answer = client.put(PATH, json=other)
-            assert (answer.status_code, "hunter2" in answer.text) == (422, False), "of another kind it would be shown"
+            assert (answer.status_code, "hunter2" in answer.text) == (422, False), (
+                "of another kind it would be shown"
+            )
         hidden = client.put(PATH, json={"kind": "slack", "url": "http://hooks.example.com/hunter2"})
         assert (hidden.status_code, "hunter2" in hidden.text) == (422, False)
         named = ok(client.put(PATH, json={"kind": "slack", "url": "env:CRAWL_HOOK_CHAT"}))
         assert named["definition"]["url"] == "env:CRAWL_HOOK_CHAT"
         assert "run.ended" in named["definition"]["events"]
-        assert client.put(PATH, json={"kind": "slack", "url": "env:AWS_SECRET_ACCESS_KEY"}).status_code == 422
+        assert (
+            client.put(PATH, json={"kind": "slack", "url": "env:AWS_SECRET_ACCESS_KEY"}).status_code
+            == 422
+        )
 
 
 def test_a_test_that_was_taken_says_what_the_receiver_answered(world: World) -> None:
@@ -122,10 +164,14 @@ def test_what_cannot_be_is_refused_by_name(world: World) -> None:
 
 def test_where_none_may_lead_none_is_made_and_none_led_later(world: World) -> None:
     with world.client() as client:
-        taken = [url for url in HOSTILE if client.put(PATH, json={**HOOK, "url": url}).status_code != 422]
+        taken = [
+            url for url in HOSTILE if client.put(PATH, json={**HOOK, "url": url}).status_code != 422
+        ]
         assert taken == []
         ok(client.put(PATH, json=HOOK))
-        taken = [url for url in HOSTILE if client.put(PATH, json={**HOOK, "url": url}).status_code != 422]
+        taken = [
+            url for url in HOSTILE if client.put(PATH, json={**HOOK, "url": url}).status_code != 422
+        ]
         assert taken == []
         refused = client.put(PATH, json={**HOOK, "secrets": ["env:AWS_SECRET_ACCESS_KEY"]})
         assert refused.status_code == 422

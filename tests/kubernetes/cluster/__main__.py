@@ -1,4 +1,6 @@
-"""``python -m tests.kubernetes.cluster``: ``binaries`` and ``kueue`` build, ``up`` runs a cluster in the foreground."""
+"""``python -m tests.kubernetes.cluster``: ``binaries`` and ``kueue`` build, ``up`` runs a cluster
+in the foreground.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +24,37 @@ def main(arguments: list[str]) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("binaries", help="build what is missing and print the folder")
     commands.add_parser("kueue", help="build Kueue and print its folder")
-    up = commands.add_parser("up", help="run a cluster until SIGTERM, SIGINT or the end of the parent")
+    up = commands.add_parser(
+        "up", help="run a cluster until SIGTERM, SIGINT or the end of the parent"
+    )
     up.add_argument(
-        "--kwok", type=int, default=0, metavar="N", help="nodes that only pretend (default 1 without --node)"
+        "--kwok",
+        type=int,
+        default=0,
+        metavar="N",
+        help="nodes that only pretend (default 1 without --node)",
     )
     up.add_argument("--node", action="store_true", help="a real kubelet with containerd (root)")
-    up.add_argument("--flag", action="append", default=[], metavar="PROGRAM=FLAG", help="one more flag of a program")
+    up.add_argument(
+        "--flag",
+        action="append",
+        default=[],
+        metavar="PROGRAM=FLAG",
+        help="one more flag of a program",
+    )
     up.add_argument("--nodes", type=int, default=0, metavar="N", help="several real nodes")
-    up.add_argument("--dir", type=Path, help="empty folder for state and logs, kept (default: one that is removed)")
-    up.add_argument("--image", type=Path, action="append", default=[], help="OCI archive to load, may be repeated")
+    up.add_argument(
+        "--dir",
+        type=Path,
+        help="empty folder for state and logs, kept (default: one that is removed)",
+    )
+    up.add_argument(
+        "--image",
+        type=Path,
+        action="append",
+        default=[],
+        help="OCI archive to load, may be repeated",
+    )
     chosen = parser.parse_args(arguments)
     try:
         if chosen.command == "binaries":
@@ -58,7 +82,9 @@ def _up(chosen: argparse.Namespace) -> int:
         program, _, flag = given.partition("=")
         extra.setdefault(program, []).append(flag)
     kwok = chosen.kwok or int(not real)
-    with Cluster(kwok=kwok, nodes=real, folder=chosen.dir, images=chosen.image, extra=extra) as cluster:
+    with Cluster(
+        kwok=kwok, nodes=real, folder=chosen.dir, images=chosen.image, extra=extra
+    ) as cluster:
         print(json.dumps(cluster.describe()), flush=True)
         while not ending.wait(0.5) and os.getppid() == parent:
             pass

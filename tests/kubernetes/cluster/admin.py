@@ -1,4 +1,6 @@
-"""The test cluster's own way to its API server: small, with an administrator's rights, none of the product's code."""
+"""The test cluster's own way to its API server: small, with an administrator's rights, none of the
+product's code.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +33,14 @@ class Admin:
 
     @cached_property
     def _opener(self) -> urllib.request.OpenerDirector:
-        """Without proxies: to look for them, each request would read the environment, in which pytest names its tests.
+        """Without proxies: to look for them, each request would read the environment, in which
+        pytest names its tests.
 
         A thread must not read that meanwhile.
         """
-        secured = urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=str(self._authority)))
+        secured = urllib.request.HTTPSHandler(
+            context=ssl.create_default_context(cafile=str(self._authority))
+        )
         return urllib.request.build_opener(urllib.request.ProxyHandler({}), secured)
 
     def request(
@@ -50,8 +55,14 @@ class Admin:
 
         Raises AdminError on any refusal, OSError when there is no answer.
         """
-        data = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
-        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": content, "Accept": "application/json"}
+        data = (
+            None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+        )
+        headers = {
+            "Authorization": f"Bearer {self._token}",
+            "Content-Type": content,
+            "Accept": "application/json",
+        }
         request = urllib.request.Request(self.api + path, method=method, data=data, headers=headers)
         try:
             with self._opener.open(request, timeout=self._timeout_s) as answer:
@@ -103,7 +114,10 @@ class Admin:
         return bool(self.get(f"/api/v1/namespaces/{namespace}/events?{chosen}")["items"])
 
     def text(self, path: str, begun: Callable[[], None] | None = None) -> str:
-        """An answer that is not JSON: a log, metrics. Of one that takes its time, ``begun`` tells the beginning."""
+        """An answer that is not JSON: a log, metrics.
+
+        Of one that takes its time, ``begun`` tells the beginning.
+        """
         return self.request("GET", path, begun=begun).decode(errors="replace")
 
     def ready(self) -> bool:

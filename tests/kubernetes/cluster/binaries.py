@@ -1,4 +1,6 @@
-"""The programs of the test cluster, built from pinned Go modules into a cache folder that is keyed by the pins."""
+"""The programs of the test cluster, built from pinned Go modules into a cache folder that is keyed
+by the pins.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,12 @@ MODULES = Path(__file__).parents[1] / "binaries"
 
 #: Reported by the API server; without it the client libraries meet version v0.0.0-master.
 _VERSION = "k8s.io/component-base/version"
-_KUBERNETES = f"-s -w -X {_VERSION}.gitVersion=v1.36.3 -X {_VERSION}.gitMajor=1 -X {_VERSION}.gitMinor=36"
+_KUBERNETES = (
+    f"-s -w -X {_VERSION}.gitVersion=v1.36.3 -X {_VERSION}.gitMajor=1 -X {_VERSION}.gitMinor=36"
+)
 _HELM = "-s -w -X helm.sh/helm/v3/internal/version.version=v3.21.4" + "".join(
-    f" -X helm.sh/helm/v3/pkg/{where}.k8sVersion{part}={value}"  # what `helm template` takes a cluster to be
+    # What `helm template` takes a cluster to be.
+    f" -X helm.sh/helm/v3/pkg/{where}.k8sVersion{part}={value}"
     for where in ("chartutil", "lint/rules")
     for part, value in (("Major", 1), ("Minor", 36))
 )
@@ -47,7 +52,13 @@ PROGRAMS = (
     Program("etcd", "kubernetes", "go.etcd.io/etcd/server/v3"),
     *(
         Program(name, "kubernetes", f"k8s.io/kubernetes/cmd/{name}", _KUBERNETES)
-        for name in ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
+        for name in (
+            "kube-apiserver",
+            "kube-controller-manager",
+            "kube-scheduler",
+            "kubelet",
+            "kubectl",
+        )
     ),
     Program("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok"),
     *(
@@ -77,7 +88,8 @@ KINDS = (
         for kind in ("clusterqueues", "localqueues", "resourceflavors", "workloadpriorityclasses")
     ),
 )
-#: Built by the task `test-kueue` alone, as it takes three minutes more. Its visibility server would write below ``/``.
+#: Built by the task `test-kueue` alone, as it takes three minutes more. Its visibility server would
+#: write below ``/``.
 KUEUE = (
     Program(
         "kueue",
@@ -89,7 +101,9 @@ KUEUE = (
 
 
 def cache_root() -> Path:
-    """The folder of everything the test cluster keeps between runs; outside the tree, safe to delete."""
+    """The folder of everything the test cluster keeps between runs; outside the tree, safe to
+    delete.
+    """
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "crawler-lifecycle" / "kube"
 
@@ -121,11 +135,14 @@ def missing(where: Path | None = None) -> list[str]:
 def available() -> Path:
     """The folder with all programs.
 
-    Raises NoBinaries when one is missing: building takes minutes, so that is asked for and never a surprise.
+    Raises NoBinaries when one is missing: building takes minutes, so that is asked for and never a
+    surprise.
     """
     where = folder()
     if lacking := missing(where):
-        raise NoBinaries(f"{', '.join(lacking)} not found in {where}: run `make kube-binaries` (minutes, once)")
+        raise NoBinaries(
+            f"{', '.join(lacking)} not found in {where}: run `make kube-binaries` (minutes, once)"
+        )
     return where
 
 
@@ -135,7 +152,10 @@ def kueue_folder() -> Path:
 
 
 def build_kueue() -> Path:
-    """Build Kueue and copy its manifests unless they are there; returns the folder. Raises NoBinaries."""
+    """Build Kueue and copy its manifests unless they are there; returns the folder.
+
+    Raises NoBinaries.
+    """
     where = kueue_folder()
     if not (where / "config").exists():
         if shutil.which("go") is None:
@@ -145,9 +165,18 @@ def build_kueue() -> Path:
             fcntl.flock(lock, fcntl.LOCK_EX)
             _build(KUEUE[0], where, _say)
             listed = ["go", "list", "-mod=readonly", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/kueue"]
-            of = subprocess.run(listed, cwd=MODULES / "kueue", env=_env(), capture_output=True, text=True, check=True)
+            of = subprocess.run(
+                listed,
+                cwd=MODULES / "kueue",
+                env=_env(),
+                capture_output=True,
+                text=True,
+                check=True,
+            )
             manifests = Path(of.stdout.strip()) / "config" / "components"
-            shutil.copytree(manifests, where / "half", copy_function=shutil.copyfile, dirs_exist_ok=True)
+            shutil.copytree(
+                manifests, where / "half", copy_function=shutil.copyfile, dirs_exist_ok=True
+            )
             (where / "half").rename(where / "config")
     return where
 
@@ -159,14 +188,16 @@ def _say(text: str) -> None:
 def build(say: Callable[[str], None] = _say) -> Path:
     """Build what is missing; returns the folder. An interrupted build goes on where it was.
 
-    Raises NoBinaries when ``KUBE_BINARIES`` names a folder that is not complete, when there is no Go, and with the
-    compiler's words when a build fails.
+    Raises NoBinaries when ``KUBE_BINARIES`` names a folder that is not complete, when there is no
+    Go, and with the compiler's words when a build fails.
     """
     where = folder()
     if not missing(where):
         return where
     if os.environ.get("KUBE_BINARIES"):
-        raise NoBinaries(f"KUBE_BINARIES={where} lacks {', '.join(missing(where))}: unset it to have them built")
+        raise NoBinaries(
+            f"KUBE_BINARIES={where} lacks {', '.join(missing(where))}: unset it to have them built"
+        )
     if shutil.which("go") is None:
         raise NoBinaries("the Go toolchain is not on PATH (go.mod says which; apt or go.dev)")
     where.mkdir(parents=True, exist_ok=True)
@@ -185,9 +216,13 @@ def _copy_kinds(where: Path) -> None:
     unfinished.mkdir(exist_ok=True)
     names = sorted({module for module, _ in KINDS})
     command = ["go", "mod", "download", "-json", *names]
-    done = subprocess.run(command, cwd=MODULES / "kinds", env=_env(), capture_output=True, text=True)
+    done = subprocess.run(
+        command, cwd=MODULES / "kinds", env=_env(), capture_output=True, text=True
+    )
     if done.returncode:
-        raise NoBinaries(f"kinds could not be downloaded: {(done.stderr or done.stdout).strip()[-2000:]}")
+        raise NoBinaries(
+            f"kinds could not be downloaded: {(done.stderr or done.stdout).strip()[-2000:]}"
+        )
     told = json.loads("[" + done.stdout.replace("}\n{", "},{") + "]")
     folders = {one["Path"]: Path(one["Dir"]) for one in told}
     for module, file in KINDS:

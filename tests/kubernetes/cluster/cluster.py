@@ -1,4 +1,6 @@
-"""One cluster of the tests, whole: what the fixtures hand out and ``python -m tests.kubernetes.cluster up`` runs."""
+"""One cluster of the tests, whole: what the fixtures hand out and
+``python -m tests.kubernetes.cluster up`` runs.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,11 @@ _numbers = itertools.count(1)
 
 
 class Cluster:
-    """A control plane with ``kwok`` nodes that only pretend and ``nodes`` real ones; a context manager.
+    """A control plane with ``kwok`` nodes that only pretend and ``nodes`` real ones; a context
+    manager.
 
-    ``extra`` adds flags to a program of the control plane by its name. ``images`` are OCI archives for the real nodes
-    beside the test image of ``images.py``.
+    ``extra`` adds flags to a program of the control plane by its name. ``images`` are OCI archives
+    for the real nodes beside the test image of ``images.py``.
     """
 
     def __init__(
@@ -44,36 +47,47 @@ class Cluster:
         try:
             self.node_names = [f"{self.places.name}-node{number}" for number in range(1, nodes + 1)]
             self.plane = ControlPlane(self.places, bin_, self.node_names, extra)
-            self.nodes = [Node(self.places, bin_, self.plane, name, n) for n, name in enumerate(self.node_names)]
+            self.nodes = [
+                Node(self.places, bin_, self.plane, name, n)
+                for n, name in enumerate(self.node_names)
+            ]
             self.kwok = Kwok(self.places, bin_, self.plane.kubeconfig, kwok) if kwok else None
         except BaseException:
             self.places.release(keep_folder=folder is not None)
             raise
         self._keep = folder is not None  # whoever names a folder wants to read it afterwards
         self._images = tuple(images)
-        self.kubeconfig, self.api, self.admin = self.plane.kubeconfig, self.plane.api, self.plane.admin
+        self.kubeconfig, self.api, self.admin = (
+            self.plane.kubeconfig,
+            self.plane.api,
+            self.plane.admin,
+        )
 
-    # --- life --------------------------------------------------------------------------------------------------------
+    # --- life -------------------------------------------------------------------------------------
 
     def start(self) -> Cluster:
         """Return when every node is ready. Whatever fails, nothing is left."""
         try:
             for node in self.nodes:
-                node.start(self._images)  # containerd and the images come up beside the control plane
+                # Containerd and the images come up beside the control plane.
+                node.start(self._images)
             self.plane.start()
             if self.kwok:
                 self.kwok.start(self.admin, tainted=bool(self.nodes))
             if self.nodes:
                 watched = [*self.plane.parts.values(), *(node.part for node in self.nodes)]
                 wanted = set(self.node_names)
-                until(lambda: wanted <= ready_nodes(self.admin), f"ready nodes {wanted}", 120, watched)
+                until(
+                    lambda: wanted <= ready_nodes(self.admin), f"ready nodes {wanted}", 120, watched
+                )
         except BaseException:
             self.end()
             raise
         return self
 
     def end(self) -> None:
-        """End every process, then remove mounts, links, cgroups and the folder, unless it was named by the caller.
+        """End every process, then remove mounts, links, cgroups and the folder, unless it was named
+        by the caller.
 
         Does nothing the second time.
         """
@@ -89,21 +103,29 @@ class Cluster:
         return self.start()
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.end()
 
-    # --- parts -------------------------------------------------------------------------------------------------------
+    # --- parts ------------------------------------------------------------------------------------
 
     def parts(self) -> dict[str, Part]:
-        """The processes by name: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kwok, the nodes."""
+        """The processes by name: etcd, kube-apiserver, kube-controller-manager, kube-scheduler,
+        kwok, the nodes.
+        """
         found = dict(self.plane.parts)
         if self.kwok:
             found["kwok"] = self.kwok.part
         return found | {node.name: node.part for node in self.nodes}
 
     def kill(self, part: str) -> None:
-        """SIGKILL a part and leave it dead. Also ``kubelet`` and ``containerd`` of the first real node."""
+        """SIGKILL a part and leave it dead.
+
+        Also ``kubelet`` and ``containerd`` of the first real node.
+        """
         if part in Node.INNER:
             self._node().signal(part, signal.SIGKILL)
         else:
@@ -144,7 +166,10 @@ class Cluster:
             self._part(part).signal(signal.SIGCONT)
 
     def snapshot(self, name: str = "snapshot") -> Path:
-        """A copy of etcd's data as it is now, for ``restore``. Everything stays up; etcd stands still for the copy."""
+        """A copy of etcd's data as it is now, for ``restore``.
+
+        Everything stays up; etcd stands still for the copy.
+        """
         target = self.places.folder / name
         store = self.plane.parts["etcd"]
         store.signal(signal.SIGSTOP)
@@ -156,7 +181,8 @@ class Cluster:
         return target
 
     def restore(self, snapshot: Path) -> None:
-        """Let the cluster be as it was at a snapshot, as administrators do: stop everything, put the copy back, start.
+        """Let the cluster be as it was at a snapshot, as administrators do: stop everything, put
+        the copy back, start.
 
         Resource versions go back, and are used a second time. Real nodes are left as they are.
         """
@@ -180,13 +206,14 @@ class Cluster:
             raise ClusterFailed("this cluster has no real node")
         return self.nodes[0]
 
-    # --- people and places -------------------------------------------------------------------------------------------
+    # --- people and places ------------------------------------------------------------------------
 
     def token(self, user: str = "admin") -> str:
         """A bearer token: of ``admin``, or a real one of ``system:serviceaccount:NAMESPACE:NAME``.
 
-        The service account is made when it does not exist, the namespace too. A real token ends after an hour and
-        becomes void when its account is deleted. Raises ClusterFailed for any other user.
+        The service account is made when it does not exist, the namespace too. A real token ends
+        after an hour and becomes void when its account is deleted. Raises ClusterFailed for any
+        other user.
         """
         if user in self.plane.tokens:
             return self.plane.tokens[user]
@@ -196,7 +223,11 @@ class Cluster:
         self.admin.ensure("/api/v1/namespaces", {"metadata": {"name": namespace}})
         accounts = f"/api/v1/namespaces/{namespace}/serviceaccounts"
         self.admin.ensure(accounts, {"metadata": {"name": name}})
-        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
+        body = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"expirationSeconds": 3600},
+        }
         return str(self.admin.post(f"{accounts}/{name}/token", body)["status"]["token"])
 
     def kubeconfig_of(self, user: str, namespace: str = "default") -> Path:
@@ -207,22 +238,36 @@ class Cluster:
     def namespace(self, name: str = "crawls", *, labels: Mapping[str, str] | None = None) -> str:
         """A fresh namespace ``<name>-<number>``, ready for pods. Deleted with the cluster."""
         full = f"{name}-{next(_numbers)}"
-        self.admin.post("/api/v1/namespaces", {"metadata": {"name": full, "labels": dict(labels or {})}})
+        self.admin.post(
+            "/api/v1/namespaces", {"metadata": {"name": full, "labels": dict(labels or {})}}
+        )
         path = f"/api/v1/namespaces/{full}/serviceaccounts/default"
-        until(lambda: self.admin.find(path), f"the default service account of {full}", 150, pause_s=0.05)
+        until(
+            lambda: self.admin.find(path),
+            f"the default service account of {full}",
+            150,
+            pause_s=0.05,
+        )
         return full
 
     def quota(self, namespace: str, name: str, hard: Mapping[str, str]) -> None:
-        """A quota that is in force: stored, counted, and known to what admits, which goes by a copy of its own.
+        """A quota that is in force: stored, counted, and known to what admits, which goes by a copy
+        of its own.
 
         Whether that has come so far shows in a Secret, of which the quota allows none.
         """
         path = f"/api/v1/namespaces/{namespace}"
         self.admin.post(
-            f"{path}/resourcequotas", {"metadata": {"name": name}, "spec": {"hard": {**hard, "secrets": "0"}}}
+            f"{path}/resourcequotas",
+            {"metadata": {"name": name}, "spec": {"hard": {**hard, "secrets": "0"}}},
         )
         secret, words = {"metadata": {"name": "none"}}, f"exceeded quota: {name}"
-        until(lambda: self.refuses(f"{path}/secrets", secret, words), f"the quota {name} in force", 150, pause_s=0.05)
+        until(
+            lambda: self.refuses(f"{path}/secrets", secret, words),
+            f"the quota {name} in force",
+            150,
+            pause_s=0.05,
+        )
 
     def refuses(self, path: str, body: object, words: str) -> bool:
         """Whether this would be refused in these words, were it to be created now."""

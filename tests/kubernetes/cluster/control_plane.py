@@ -1,4 +1,7 @@
-"""etcd, API server, controllers and scheduler on loopback. Real admission and real service account tokens."""
+"""etcd, API server, controllers and scheduler on loopback.
+
+Real admission and real service account tokens.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,8 @@ from tests.kubernetes.cluster.pki import Authority
 from tests.kubernetes.cluster.places import Places
 from tests.kubernetes.cluster.processes import Part, until
 
-#: Those a crawl can meet, and those without which a namespace has no service account and a claim no volume.
+#: Those a crawl can meet, and those without which a namespace has no service account and a claim no
+#: volume.
 CONTROLLERS = (
     "clusterrole-aggregation-controller",
     "disruption-controller",
@@ -29,10 +33,16 @@ CONTROLLERS = (
     "taint-eviction-controller",
     "ttl-after-finished-controller",
 )
-#: What makes pods of Deployments, where there are nodes that can run them, and what finds the pods of Services.
+#: What makes pods of Deployments, where there are nodes that can run them, and what finds the pods
+#: of Services.
 OF_SERVICES = ("deployment-controller", "endpointslice-controller", "replicaset-controller")
 #: Without these the controllers lag minutes behind a thousand pods that end at once.
-_QPS = ("--kube-api-qps=2000", "--kube-api-burst=4000", "--leader-elect=false", "--bind-address=127.0.0.1")
+_QPS = (
+    "--kube-api-qps=2000",
+    "--kube-api-burst=4000",
+    "--leader-elect=false",
+    "--bind-address=127.0.0.1",
+)
 PATIENCE_S = 150.0
 
 
@@ -40,7 +50,11 @@ class ControlPlane:
     """The four programs. ``extra`` adds or overrides flags of one of them, by its name."""
 
     def __init__(
-        self, places: Places, bin_: Path, nodes: Sequence[str] = (), extra: Mapping[str, Sequence[str]] | None = None
+        self,
+        places: Places,
+        bin_: Path,
+        nodes: Sequence[str] = (),
+        extra: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self._places, self._bin, self._extra = places, bin_, dict(extra or {})
         self._controlled = (*CONTROLLERS, *OF_SERVICES) if nodes else CONTROLLERS
@@ -48,16 +62,24 @@ class ControlPlane:
         self.data = self.folder / "etcd"
         self.authority = Authority(self.folder / "pki")
         self.api = f"https://127.0.0.1:{places.port()}"
-        self.tokens = {user: secrets.token_hex(16) for user in ("admin", *(f"system:node:{n}" for n in nodes))}
-        self.kubeconfig = self.authority.kubeconfig(self.folder / "kubeconfig", self.api, self.tokens["admin"])
+        self.tokens = {
+            user: secrets.token_hex(16) for user in ("admin", *(f"system:node:{n}" for n in nodes))
+        }
+        self.kubeconfig = self.authority.kubeconfig(
+            self.folder / "kubeconfig", self.api, self.tokens["admin"]
+        )
         self.admin = Admin(self.api, self.tokens["admin"], self.authority.certificate)
         self._etcd = f"http://127.0.0.1:{places.port()}"
         self.parts = {
-            part.name: part for part in (self._store(), self._server(), self._controllers(), self._scheduler())
+            part.name: part
+            for part in (self._store(), self._server(), self._controllers(), self._scheduler())
         }
 
     def start(self) -> None:
-        """Start everything; the caller goes on while it comes up. Controllers wait for the API server themselves."""
+        """Start everything; the caller goes on while it comes up.
+
+        Controllers wait for the API server themselves.
+        """
         self.parts["etcd"].start()
         self.parts["kube-apiserver"].start()
         self.wait_api()
@@ -71,12 +93,14 @@ class ControlPlane:
         until(self.admin.ready, "a ready API server", PATIENCE_S, watched)
 
     def wait_ready(self) -> None:
-        """Return when a pod could be created: the controllers have made the default service account."""
+        """Return when a pod could be created: the controllers have made the default service
+        account.
+        """
         watched = list(self.parts.values())
         path = "/api/v1/namespaces/default/serviceaccounts/default"
         until(lambda: self.admin.find(path), "the default service account", PATIENCE_S, watched)
 
-    # --- the command lines -------------------------------------------------------------------------------------------
+    # --- the command lines ------------------------------------------------------------------------
 
     def _part(self, name: str, *flags: str) -> Part:
         command = [str(self._bin / name), *flags, *self._extra.get(name, ())]
@@ -97,8 +121,12 @@ class ControlPlane:
         )
 
     def _server(self) -> Part:
-        certificate, key = self.authority.issue("apiserver", addresses=("127.0.0.1", self._places.api_service))
-        kubelet_certificate, kubelet_key = self.authority.issue("apiserver-kubelet", group="system:masters")
+        certificate, key = self.authority.issue(
+            "apiserver", addresses=("127.0.0.1", self._places.api_service)
+        )
+        kubelet_certificate, kubelet_key = self.authority.issue(
+            "apiserver-kubelet", group="system:masters"
+        )
         front, front_key = self.authority.issue("front-proxy")
         signing, public = self.authority.key_pair("service-accounts")
         return self._part(

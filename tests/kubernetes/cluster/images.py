@@ -1,7 +1,9 @@
-"""Container images without a registry and without an engine: OCI archives, written as plain tar files.
+"""Container images without a registry and without an engine: OCI archives, written as plain tar
+files.
 
-Two are made of this machine: ``pause`` (the sandbox of every pod) and a Python root (the interpreter that runs the
-tests, its standard library, and the shared libraries both need). Other images add layers to the latter.
+Two are made of this machine: ``pause`` (the sandbox of every pod) and a Python root (the
+interpreter that runs the tests, its standard library, and the shared libraries both need). Other
+images add layers to the latter.
 """
 
 from __future__ import annotations
@@ -31,9 +33,25 @@ PYTHON = "crawl.test/python:1"
 _OCI = "application/vnd.oci.image"
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 #: Of the standard library, what no crawl needs; a third of its size.
-_LEFT_OUT = ("test", "idlelib", "tkinter", "turtledemo", "lib2to3", "ensurepip", "__pycache__", "site-packages")
+_LEFT_OUT = (
+    "test",
+    "idlelib",
+    "tkinter",
+    "turtledemo",
+    "lib2to3",
+    "ensurepip",
+    "__pycache__",
+    "site-packages",
+)
 #: What wheels with compiled parts ask for beside what Python itself does.
-_ALSO = ("librt.so.1", "libpthread.so.0", "libdl.so.2", "libutil.so.1", "libm.so.6", "libresolv.so.2")
+_ALSO = (
+    "librt.so.1",
+    "libpthread.so.0",
+    "libdl.so.2",
+    "libutil.so.1",
+    "libm.so.6",
+    "libresolv.so.2",
+)
 _ALSO_CXX = ("libstdc++.so.6", "libgcc_s.so.1", "libnss_files.so.2", "libnss_dns.so.2")
 
 
@@ -65,7 +83,9 @@ def write_archive(
     try:
         with tarfile.open(unfinished, "w") as archive:
             blobs = [_add_layer(archive, layer) for layer in layers]
-            digest = _add_manifest(archive, reference, blobs, _config(blobs, entrypoint, env or {}, user, workdir))
+            digest = _add_manifest(
+                archive, reference, blobs, _config(blobs, entrypoint, env or {}, user, workdir)
+            )
         unfinished.rename(path)
     finally:
         unfinished.unlink(missing_ok=True)
@@ -73,7 +93,11 @@ def write_archive(
 
 
 def _config(
-    blobs: Sequence[Mapping[str, Any]], entrypoint: Sequence[str], env: Mapping[str, str], user: str, workdir: str
+    blobs: Sequence[Mapping[str, Any]],
+    entrypoint: Sequence[str],
+    env: Mapping[str, str],
+    user: str,
+    workdir: str,
 ) -> dict[str, Any]:
     variables = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", **env}
     settings = {"Env": [f"{k}={v}" for k, v in variables.items()], "Entrypoint": list(entrypoint)}
@@ -112,7 +136,10 @@ def _add_layer(archive: tarfile.TarFile, layer: Layer) -> dict[str, Any]:
 
 
 def _add_manifest(
-    archive: tarfile.TarFile, reference: str, blobs: Sequence[Mapping[str, Any]], config: Mapping[str, Any]
+    archive: tarfile.TarFile,
+    reference: str,
+    blobs: Sequence[Mapping[str, Any]],
+    config: Mapping[str, Any],
 ) -> str:
     described = _add_json(archive, None, config, f"{_OCI}.config.v1+json")
     kind = f"{_OCI}.manifest.v1+json"
@@ -120,14 +147,19 @@ def _add_manifest(
     entry = _add_json(archive, None, manifest, kind)
     entry["platform"] = {"architecture": config["architecture"], "os": "linux"}
     tag = reference.rpartition(":")[2]
-    entry["annotations"] = {"io.containerd.image.name": reference, "org.opencontainers.image.ref.name": tag}
+    entry["annotations"] = {
+        "io.containerd.image.name": reference,
+        "org.opencontainers.image.ref.name": tag,
+    }
     index = {"schemaVersion": 2, "mediaType": f"{_OCI}.index.v1+json", "manifests": [entry]}
     _add_json(archive, "index.json", index, "")
     _add_json(archive, "oci-layout", {"imageLayoutVersion": "1.0.0"}, "")
     return str(entry["digest"])
 
 
-def _add_json(archive: tarfile.TarFile, name: str | None, content: object, kind: str) -> dict[str, Any]:
+def _add_json(
+    archive: tarfile.TarFile, name: str | None, content: object, kind: str
+) -> dict[str, Any]:
     body = json.dumps(content, sort_keys=True).encode()
     digest = hashlib.sha256(body).hexdigest()
     entry = tarfile.TarInfo(name or f"blobs/sha256/{digest}")
@@ -136,7 +168,7 @@ def _add_json(archive: tarfile.TarFile, name: str | None, content: object, kind:
     return {"mediaType": kind, "digest": f"sha256:{digest}", "size": len(body)}
 
 
-# --- the two images of this machine ----------------------------------------------------------------------------------
+# --- the two images of this machine ---------------------------------------------------------------
 
 
 def pause(bin_: Path) -> Path:
@@ -145,13 +177,18 @@ def pause(bin_: Path) -> Path:
 
     def write(path: Path, root: Path) -> None:
         shutil.copy2(bin_ / "pause", root / "pause")
-        write_archive(path, PAUSE, [Layer(((root, ""),))], entrypoint=["/pause"], user="65535:65535")
+        write_archive(
+            path, PAUSE, [Layer(((root, ""),))], entrypoint=["/pause"], user="65535:65535"
+        )
 
     return _kept(f"pause-{key}", write)
 
 
 def python() -> Path:
-    """The archive of the Python image, made once for each interpreter. Its entry point is ``python3``."""
+    """The archive of the Python image, made once for each interpreter.
+
+    Its entry point is ``python3``.
+    """
     path = binaries.cache_root() / "images" / f"python-{python_key()}.tar"
     return path if path.exists() else with_python(path, PYTHON, [], workdir="/")
 
@@ -179,7 +216,9 @@ def with_python(
             shutil.rmtree(unfinished)
     every = [Layer(((kept, ""),)), *layers]
     variables = {"PYTHONUNBUFFERED": "1", **(env or {})}
-    write_archive(path, reference, every, entrypoint=entrypoint, env=variables, user=user, workdir=workdir)
+    write_archive(
+        path, reference, every, entrypoint=entrypoint, env=variables, user=user, workdir=workdir
+    )
     return path
 
 
@@ -199,7 +238,17 @@ def _kept(name: str, write: Callable[[Path, Path], None]) -> Path:
 
 def python_root(root: Path) -> None:
     """Fill a folder with a root file system in which this interpreter runs, at /usr/local."""
-    for name in ("usr/local/bin", "usr/lib", "usr/lib64", "usr/bin", "etc/ssl/certs", "proc", "sys", "dev", "run"):
+    for name in (
+        "usr/local/bin",
+        "usr/lib",
+        "usr/lib64",
+        "usr/bin",
+        "etc/ssl/certs",
+        "proc",
+        "sys",
+        "dev",
+        "run",
+    ):
         (root / name).mkdir(parents=True, exist_ok=True)
     (root / "tmp").mkdir()
     (root / "tmp").chmod(0o1777)
@@ -210,10 +259,14 @@ def python_root(root: Path) -> None:
     shutil.copy2(program, root / "usr/local/bin" / version)
     (root / "usr/local/bin/python3").symlink_to(version)
     library = Path(sysconfig.get_path("stdlib"))
-    left_out = shutil.ignore_patterns(*_LEFT_OUT, f"config-{version.removeprefix('python')}*", "dist-packages")
+    left_out = shutil.ignore_patterns(
+        *_LEFT_OUT, f"config-{version.removeprefix('python')}*", "dist-packages"
+    )
     shutil.copytree(library, root / "usr/local/lib" / version, symlinks=True, ignore=left_out)
     _copy_libraries(root, [program, *library.glob("lib-dynload/*.so")])
-    (root / "etc/passwd").write_text("root:x:0:0:root:/:/bin/false\ncrawler:x:1000:1000::/tmp:/bin/false\n")
+    (root / "etc/passwd").write_text(
+        "root:x:0:0:root:/:/bin/false\ncrawler:x:1000:1000::/tmp:/bin/false\n"
+    )
     (root / "etc/group").write_text("root:x:0:\ncrawler:x:1000:\n")
     (root / "etc/nsswitch.conf").write_text("hosts: files dns\n")
     authorities = Path("/etc/ssl/certs/ca-certificates.crt")
@@ -230,6 +283,10 @@ def _copy_libraries(root: Path, programs: Sequence[Path]) -> None:
         also = (c_library.parent / name for name in (*_ALSO, *_ALSO_CXX))
         found |= {path for path in also if path.exists()}
     for library in found:
-        place = Path("usr", *library.parts[1:]) if library.parts[1] in ("lib", "lib64") else Path(*library.parts[1:])
+        place = (
+            Path("usr", *library.parts[1:])
+            if library.parts[1] in ("lib", "lib64")
+            else Path(*library.parts[1:])
+        )
         (root / place).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(library.resolve(), root / place)

@@ -1,7 +1,8 @@
 """Kueue beside the cluster: its own program, installed by the manifests of its module, on loopback.
 
-Its services are names for this machine (``ExternalName: localhost``), so that the API server finds its webhooks and its
-visibility server as on any cluster. What the kubelet would do, to mount the certificates that it makes, is done here.
+Its services are names for this machine (``ExternalName: localhost``), so that the API server finds
+its webhooks and its visibility server as on any cluster. What the kubelet would do, to mount the
+certificates that it makes, is done here.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ class Kueue:
     def __init__(self, cluster: Cluster, **more: Any) -> None:
         where = binaries.kueue_folder()
         if not (where / "config").exists():
-            raise binaries.NoBinaries(f"no kueue in {where}: `python3 -m tools test-kueue` builds it (minutes, once)")
+            raise binaries.NoBinaries(
+                f"no kueue in {where}: `python3 -m tools test-kueue` builds it (minutes, once)"
+            )
         self.cluster, self._admin, self._config = cluster, cluster.admin, where / "config"
         folder = cluster.places.folder
         self._certificates = folder / "kueue-certificates"
@@ -49,11 +52,19 @@ class Kueue:
             "namespace": NAMESPACE,
             "health": {"healthProbeBindAddress": f"127.0.0.1:{self._health}"},
             "metrics": {"bindAddress": "0"},
-            "webhook": {"host": "127.0.0.1", "port": self._webhooks, "certDir": str(self._certificates)},
+            "webhook": {
+                "host": "127.0.0.1",
+                "port": self._webhooks,
+                "certDir": str(self._certificates),
+            },
             "leaderElection": {"leaderElect": False},
             "clientConnection": {"qps": 2000, "burst": 4000},
             "integrations": {"frameworks": ["batch/job"]},
-            "internalCertManagement": {"enable": True, "webhookServiceName": SERVICE, "webhookSecretName": SECRET},
+            "internalCertManagement": {
+                "enable": True,
+                "webhookServiceName": SERVICE,
+                "webhookSecretName": SECRET,
+            },
             "visibilityServer": {"bindAddress": "127.0.0.1", "bindPort": self._visibility},
         }
 
@@ -62,8 +73,13 @@ class Kueue:
         self._admin.ensure("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
         for name in (SERVICE, "kueue-visibility-server"):
             spec = {"type": "ExternalName", "externalName": "localhost"}
-            self._admin.ensure(f"/api/v1/namespaces/{NAMESPACE}/services", {"metadata": {"name": name}, "spec": spec})
-        self._admin.ensure(f"/api/v1/namespaces/{NAMESPACE}/secrets", {"metadata": {"name": SECRET}})
+            self._admin.ensure(
+                f"/api/v1/namespaces/{NAMESPACE}/services",
+                {"metadata": {"name": name}, "spec": spec},
+            )
+        self._admin.ensure(
+            f"/api/v1/namespaces/{NAMESPACE}/secrets", {"metadata": {"name": SECRET}}
+        )
         for path, found in self._objects():
             self._admin.ensure(path, found)
         self.start_again()
@@ -78,7 +94,9 @@ class Kueue:
 
     def _mounted(self) -> bool:
         """Whether the certificates are where the kubelet would mount them."""
-        secret = self._admin.get(f"/api/v1/namespaces/{NAMESPACE}/secrets/{SECRET}").get("data") or {}
+        secret = (
+            self._admin.get(f"/api/v1/namespaces/{NAMESPACE}/secrets/{SECRET}").get("data") or {}
+        )
         self._certificates.mkdir(exist_ok=True)
         for name, value in secret.items():
             (self._certificates / name).write_bytes(base64.b64decode(value))
@@ -86,16 +104,23 @@ class Kueue:
 
     def _ready(self) -> bool:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self._health}/readyz", timeout=5) as answer:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{self._health}/readyz", timeout=5
+            ) as answer:
                 return bool(answer.status == 200)
         except OSError:
             return False
 
-    # --- what its module installs --------------------------------------------------------------------------------
+    # --- what its module installs -----------------------------------------------------------------
 
     def _objects(self) -> Iterator[tuple[str, Object]]:
-        """The definitions with their conversion, the webhooks, and the visibility server's API; with their paths."""
-        patches = {one["metadata"]["name"]: one["spec"] for one in self._read("crd/patches/webhook_in_*.yaml")}
+        """The definitions with their conversion, the webhooks, and the visibility server's API;
+        with their paths.
+        """
+        patches = {
+            one["metadata"]["name"]: one["spec"]
+            for one in self._read("crd/patches/webhook_in_*.yaml")
+        }
         for crd in self._read("crd/bases/*.yaml"):
             crd["spec"] |= patches.get(crd["metadata"]["name"], {})
             self._called(crd["spec"].get("conversion", {}).get("webhook", {}).get("clientConfig"))
@@ -103,7 +128,9 @@ class Kueue:
         for hooks in self._read("webhook/manifests.yaml"):
             hooks["metadata"]["name"] = f"kueue-{hooks['metadata']['name']}"
             hooks["webhooks"] = [
-                one for one in hooks["webhooks"] if one["clientConfig"]["service"]["path"].endswith(_KINDS)
+                one
+                for one in hooks["webhooks"]
+                if one["clientConfig"]["service"]["path"].endswith(_KINDS)
             ]
             for one in hooks["webhooks"]:
                 self._called(one["clientConfig"])
@@ -118,13 +145,23 @@ class Kueue:
 
     def _read(self, pattern: str) -> list[Object]:
         files: list[Path] = sorted(self._config.glob(pattern))
-        return [one for file in files for one in yaml.load_all(file.read_text(), yaml.CSafeLoader) if one]
+        return [
+            one
+            for file in files
+            for one in yaml.load_all(file.read_text(), yaml.CSafeLoader)
+            if one
+        ]
 
-    # --- queues ------------------------------------------------------------------------------------------------------
+    # --- queues -----------------------------------------------------------------------------------
 
     def make(self, kind: str, name: str, namespace: str | None = None, **fields: Any) -> None:
         """Create one of Kueue's objects unless it exists."""
         where = f"{QUEUES}/namespaces/{namespace}" if namespace else QUEUES
         suffix = "es" if kind.endswith("s") else "s"
-        body = {"apiVersion": QUEUES.removeprefix("/apis/"), "kind": kind, "metadata": {"name": name}, **fields}
+        body = {
+            "apiVersion": QUEUES.removeprefix("/apis/"),
+            "kind": kind,
+            "metadata": {"name": name},
+            **fields,
+        }
         self._admin.ensure(f"{where}/{kind.lower()}{suffix}", body)

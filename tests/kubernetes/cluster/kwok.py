@@ -1,20 +1,23 @@
 """Nodes without machines: kwok plays the kubelet, and annotations of a pod say what becomes of it.
 
-For states that are hard to provoke with real containers, and for many pods. What a pod does is read from its
-annotations, or, where the manifest is not the test's to write, from variables of its first container:
+For states that are hard to provoke with real containers, and for many pods. What a pod does is read
+from its annotations, or, where the manifest is not the test's to write, from variables of its first
+container:
 
-======================  ===================  ===========================================================================
-annotation              variable             meaning (durations as Go spells them: ``200ms``, ``3s``)
-======================  ===================  ===========================================================================
-crawl.test/run-for      KWOK_RUN_FOR         ends by itself after so long; without it, it runs until it is stopped
-crawl.test/exit-code    KWOK_EXIT_CODE       of that end; default 0
-crawl.test/reason       KWOK_REASON          of that end (``OOMKilled``); default Completed or Error
-crawl.test/message      KWOK_MESSAGE         termination message, also of a stop
-crawl.test/stop-after   KWOK_STOP_AFTER      so long after it was deleted it ends; default 0
-crawl.test/stop-code    KWOK_STOP_CODE       with this exit code; default 143
-======================  ===================  ===========================================================================
+======================  ===================
+=========================================================================== annotation
+variable             meaning (durations as Go spells them: ``200ms``, ``3s``) ======================
+===================  ===========================================================================
+crawl.test/run-for      KWOK_RUN_FOR         ends by itself after so long; without it, it runs until
+it is stopped crawl.test/exit-code    KWOK_EXIT_CODE       of that end; default 0 crawl.test/reason
+KWOK_REASON          of that end (``OOMKilled``); default Completed or Error crawl.test/message
+KWOK_MESSAGE         termination message, also of a stop crawl.test/stop-after   KWOK_STOP_AFTER
+so long after it was deleted it ends; default 0 crawl.test/stop-code    KWOK_STOP_CODE       with
+this exit code; default 143 ======================  ===================
+===========================================================================
 
-Anything else a test can patch into the pod's status itself: kwok changes a pod only at the moments above.
+Anything else a test can patch into the pod's status itself: kwok changes a pod only at the moments
+above.
 """
 
 from __future__ import annotations
@@ -115,32 +118,52 @@ def _there(key: str, *, is_: bool = True) -> dict[str, Any]:
     return {"key": key, "operator": "Exists" if is_ else "DoesNotExist"}
 
 
-def _stage(name: str, when: list[dict[str, Any]], then: dict[str, Any], delay: str | None = None) -> dict[str, Any]:
-    spec: dict[str, Any] = {"resourceRef": {"apiGroup": "v1", "kind": "Pod"}, "selector": {"matchExpressions": when}}
+def _stage(
+    name: str, when: list[dict[str, Any]], then: dict[str, Any], delay: str | None = None
+) -> dict[str, Any]:
+    spec: dict[str, Any] = {
+        "resourceRef": {"apiGroup": "v1", "kind": "Pod"},
+        "selector": {"matchExpressions": when},
+    }
     spec["next"] = then
     if delay:
         spec["delay"] = {"durationMilliseconds": 0, "durationFrom": {"expressionFrom": delay}}
-    return {"apiVersion": "kwok.x-k8s.io/v1alpha1", "kind": "Stage", "metadata": {"name": name}, "spec": spec}
+    return {
+        "apiVersion": "kwok.x-k8s.io/v1alpha1",
+        "kind": "Stage",
+        "metadata": {"name": name},
+        "spec": spec,
+    }
 
 
 def pod_stages() -> list[dict[str, Any]]:
     """What becomes of a pod on a kwok node."""
-    deleted, kept = _there(".metadata.deletionTimestamp"), _there(".metadata.deletionTimestamp", is_=False)
+    deleted, kept = (
+        _there(".metadata.deletionTimestamp"),
+        _there(".metadata.deletionTimestamp", is_=False),
+    )
     end = _ended("exit-code", "KWOK_EXIT_CODE", "0", by_itself=True)
     stop = _ended("stop-code", "KWOK_STOP_CODE", "143", by_itself=False)
     phase, run_for = ".status.phase", _said("run-for", "KWOK_RUN_FOR")
     return [
         _stage("pod-start", [kept, _is(phase, "Pending")], {"statusTemplate": _HEAD + _RUNNING}),
-        _stage("pod-end", [kept, _is(phase, "Running"), _there(run_for)], {"statusTemplate": end}, run_for),
+        _stage(
+            "pod-end",
+            [kept, _is(phase, "Running"), _there(run_for)],
+            {"statusTemplate": end},
+            run_for,
+        ),
         _stage(
             "pod-stop",
             [deleted, _is(phase, "Running")],
             {"statusTemplate": stop},
             _said("stop-after", "KWOK_STOP_AFTER"),
         ),
-        # As a kubelet does: a pod that never began gets a final phase before the last delete, which does not care for
-        # finalizers, and comes once.
-        _stage("pod-give-up", [deleted, _is(phase, "Pending")], {"statusTemplate": "phase: Failed\n"}),
+        # As a kubelet does: a pod that never began gets a final phase before the last delete, which
+        # does not care for finalizers, and comes once.
+        _stage(
+            "pod-give-up", [deleted, _is(phase, "Pending")], {"statusTemplate": "phase: Failed\n"}
+        ),
         _stage(
             "pod-delete",
             [
@@ -172,34 +195,51 @@ def node_stages() -> list[dict[str, Any]]:
     """A node is Ready as long as kwok lives; its lease tells the node controller so."""
     ready = '.status.conditions[]? | select(.type == "Ready") | .status'
     stage = _stage(
-        "node-ready", [{"key": ready, "operator": "NotIn", "values": ["True"]}], {"statusTemplate": _NODE_READY}
+        "node-ready",
+        [{"key": ready, "operator": "NotIn", "values": ["True"]}],
+        {"statusTemplate": _NODE_READY},
     )
     stage["spec"]["resourceRef"]["kind"] = "Node"
     return [stage]
 
 
 class Kwok:
-    """``count`` nodes ``<cluster>-kwok<i>``, each with room for ``pods`` pods of any size up to 32 processors."""
+    """``count`` nodes ``<cluster>-kwok<i>``, each with room for ``pods`` pods of any size up to 32
+    processors.
+    """
 
-    def __init__(self, places: Places, bin_: Path, kubeconfig: Path, count: int, *, pods: int = 2000) -> None:
+    def __init__(
+        self, places: Places, bin_: Path, kubeconfig: Path, count: int, *, pods: int = 2000
+    ) -> None:
         self.nodes = [f"{places.name}-kwok{number}" for number in range(1, count + 1)]
         self._pods = pods
         config = places.folder / "stages.yaml"
-        config.write_text("\n---\n".join(json.dumps(stage, indent=1) for stage in (*node_stages(), *pod_stages())))
+        config.write_text(
+            "\n---\n".join(json.dumps(stage, indent=1) for stage in (*node_stages(), *pod_stages()))
+        )
         command = [str(bin_ / "kwok"), f"--kubeconfig={kubeconfig}", f"--config={config}"]
         selector = ",".join(f"{key}={value}" for key, value in FAKE.items())
-        command += [f"--manage-nodes-with-annotation-selector={selector}", "--node-lease-duration-seconds=40"]
+        command += [
+            f"--manage-nodes-with-annotation-selector={selector}",
+            "--node-lease-duration-seconds=40",
+        ]
         self.part = Part("kwok", command, places.folder / "kwok.log")
 
     def start(self, admin: Admin, *, tainted: bool = False) -> None:
-        """Create the nodes and wait until each is ready. ``tainted``: only pods that tolerate kwok's taint go there."""
+        """Create the nodes and wait until each is ready.
+
+        ``tainted``: only pods that tolerate kwok's taint go there.
+        """
         self.part.start()
         for name in self.nodes:
             admin.ensure("/api/v1/nodes", self._node(name, tainted=tainted))
         until(lambda: self._ready(admin), f"{len(self.nodes)} ready kwok nodes", 150, [self.part])
 
     def start_again(self, admin: Admin) -> None:
-        """Start it once more. The leases of the one before, which was somebody else, would hold it up for 40 s."""
+        """Start it once more.
+
+        The leases of the one before, which was somebody else, would hold it up for 40 s.
+        """
         for name in self.nodes:
             lease = f"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{name}"
             if admin.find(lease):
@@ -208,8 +248,14 @@ class Kwok:
 
     def _node(self, name: str, *, tainted: bool) -> dict[str, Any]:
         room = {"cpu": "32", "memory": "256Gi", "ephemeral-storage": "1Ti", "pods": str(self._pods)}
-        labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
-        taints = [{"key": key, "value": value, "effect": "NoSchedule"} for key, value in FAKE.items()]
+        labels = {
+            "kubernetes.io/hostname": name,
+            "kubernetes.io/os": "linux",
+            "kubernetes.io/arch": "amd64",
+        }
+        taints = [
+            {"key": key, "value": value, "effect": "NoSchedule"} for key, value in FAKE.items()
+        ]
         return {
             "apiVersion": "v1",
             "kind": "Node",
@@ -227,7 +273,9 @@ def ready_nodes(admin: Admin) -> set[str]:
     found = set()
     for node in admin.get("/api/v1/nodes")["items"]:
         conditions = {c["type"]: c["status"] for c in node["status"].get("conditions", [])}
-        not_ready = any(t["key"].startswith("node.kubernetes.io/") for t in node["spec"].get("taints", []))
+        not_ready = any(
+            t["key"].startswith("node.kubernetes.io/") for t in node["spec"].get("taints", [])
+        )
         if conditions.get("Ready") == "True" and not not_ready:
             found.add(node["metadata"]["name"])
     return found

@@ -1,4 +1,7 @@
-"""A real node: containerd and kubelet in private mount and pid namespaces, with real containers. Needs root."""
+"""A real node: containerd and kubelet in private mount and pid namespaces, with real containers.
+
+Needs root.
+"""
 
 from __future__ import annotations
 
@@ -43,9 +46,13 @@ class Node:
 
     INNER = ("kubelet", "containerd")
 
-    def __init__(self, places: Places, bin_: Path, plane: ControlPlane, name: str, number: int) -> None:
+    def __init__(
+        self, places: Places, bin_: Path, plane: ControlPlane, name: str, number: int
+    ) -> None:
         if number >= 3:
-            raise ClusterFailed("at most 3 real nodes a cluster: they share one subnet of 240 addresses")
+            raise ClusterFailed(
+                "at most 3 real nodes a cluster: they share one subnet of 240 addresses"
+            )
         if set(str(places.folder)) & set(",:\\'\""):
             raise ClusterFailed(
                 f"{str(places.folder)!r}: no comma, colon, quote or backslash; overlays cannot have them"
@@ -54,15 +61,31 @@ class Node:
         self._places, self._bin, self._plane = places, bin_, plane
         self.folder = places.folder / name
         self._port = places.port()
-        self.part = Part(name, [], places.folder / f"{name}.log", {"PATH": f"{bin_}:/usr/sbin:/usr/bin:/sbin:/bin"})
+        self.part = Part(
+            name,
+            [],
+            places.folder / f"{name}.log",
+            {"PATH": f"{bin_}:/usr/sbin:/usr/bin:/sbin:/bin"},
+        )
 
     def start(self, archives: Sequence[Path] = ()) -> None:
-        """Start it; it is ready when the API server says so. What an earlier life wrote is used, as after a reboot."""
+        """Start it; it is ready when the API server says so.
+
+        What an earlier life wrote is used, as after a reboot.
+        """
         loaded = [images.pause(self._bin), images.python(), *archives]
         self._write_files()
         self._make_bridge()
         self._make_cgroups()
-        private = ["unshare", "--mount", "--propagation", "slave", "--pid", "--fork", "--kill-child=SIGKILL"]
+        private = [
+            "unshare",
+            "--mount",
+            "--propagation",
+            "slave",
+            "--pid",
+            "--fork",
+            "--kill-child=SIGKILL",
+        ]
         script = [str(Path(__file__).with_name("node_init.sh")), str(self.folder), self.name]
         self.part.command = (*private, "--mount-proc", "bash", *script, *map(str, loaded))
         self.part.start()
@@ -74,11 +97,13 @@ class Node:
     def _inside(self, *command: str) -> None:
         init = self._children(self.part.pid)[0]
         enter = ["nsenter", "--target", str(init), "--mount", "--"]
-        done = subprocess.run([*enter, *command], env=self.part.env, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(
+            [*enter, *command], env=self.part.env, capture_output=True, text=True, timeout=300
+        )
         if done.returncode:
             raise ClusterFailed(f"{' '.join(command)}: {done.stderr.strip()[-1000:]}")
 
-    # --- what it stands on -------------------------------------------------------------------------------------------
+    # --- what it stands on ------------------------------------------------------------------------
 
     def _write_files(self) -> None:
         places, folder = self._places, self.folder
@@ -86,13 +111,18 @@ class Node:
         first = 10 + self.number * 80
         # One node has the whole subnet unless others follow it.
         last = 250 if self.number == 0 and not self._has_others() else first + 79
-        subnet, ends = f"{places.network}.{places.slot}.0/24", (places.address(first), places.address(last))
+        subnet, ends = (
+            f"{places.network}.{places.slot}.0/24",
+            (places.address(first), places.address(last)),
+        )
         (folder / "cni" / "10-bridge.conflist").write_text(
             cni(places.name, subnet, places.services, places.gateway, *ends)
         )
         runc = shutil.which("runc", path=self.part.env["PATH"]) or "runc"
         (folder / "containerd.toml").write_text(containerd(folder, images.PAUSE, CNI_PLUGINS, runc))
-        config = kubelet(folder, self.name, places.gateway, self._port, self._plane.authority.certificate)
+        config = kubelet(
+            folder, self.name, places.gateway, self._port, self._plane.authority.certificate
+        )
         (folder / "kubelet.yaml").write_text(json.dumps(config, indent=1))
         (folder / "address").write_text(places.gateway)
         token = self._plane.tokens[f"system:node:{self.name}"]
@@ -113,10 +143,12 @@ class Node:
             subprocess.run(["ip", *words], check=True, capture_output=True)
 
     def _make_cgroups(self) -> None:
-        """The kubelet wants its root to exist: in every hierarchy of version 1, or in the one tree of version 2.
+        """The kubelet wants its root to exist: in every hierarchy of version 1, or in the one tree
+        of version 2.
 
-        It has the kernel's highest weight: by default all pods together weigh as much as one process of the machine,
-        and get a twentieth of a processor beside twenty. Their limits bound them.
+        It has the kernel's highest weight: by default all pods together weigh as much as one
+        process of the machine, and get a twentieth of a processor beside twenty. Their limits bound
+        them.
         """
         if (CGROUPS / "cgroup.controllers").exists():
             self._delegate(CGROUPS)
@@ -142,14 +174,18 @@ class Node:
                 try:
                     (cgroup / "cgroup.subtree_control").write_text(f"+{controller}")
                 except OSError as error:
-                    raise ClusterFailed(f"{cgroup} does not hand on {controller} to a node: {error.strerror}") from None
+                    raise ClusterFailed(
+                        f"{cgroup} does not hand on {controller} to a node: {error.strerror}"
+                    ) from None
 
-    # --- what runs inside --------------------------------------------------------------------------------------------
+    # --- what runs inside -------------------------------------------------------------------------
 
     @staticmethod
     def _children(pid: int) -> list[int]:
         with suppress(OSError):
-            return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+            return [
+                int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+            ]
         return []
 
     def inner_pid(self, program: str) -> int | None:
@@ -168,13 +204,21 @@ class Node:
             raise ClusterFailed(f"{program} of {self.name} does not run")
         os.kill(pid, number)
         if number == signal.SIGKILL:
-            until(lambda: self.inner_pid(program) != pid, f"the end of {program}", 150, pause_s=0.02)
+            until(
+                lambda: self.inner_pid(program) != pid, f"the end of {program}", 150, pause_s=0.02
+            )
 
     def start_inner(self, program: str) -> None:
         """Start the kubelet or containerd again after it was killed."""
         init = self._children(self.part.pid)[0]
         os.kill(init, signal.SIGUSR1 if program == "kubelet" else signal.SIGUSR2)
-        until(lambda: self.inner_pid(program), f"{program} of {self.name}", 150, [self.part], pause_s=0.02)
+        until(
+            lambda: self.inner_pid(program),
+            f"{program} of {self.name}",
+            150,
+            [self.part],
+            pause_s=0.02,
+        )
 
     def wait_gone(self) -> None:
         """Return when no process of the node is left: the kernel ends them after its first one."""

@@ -8,7 +8,10 @@ from typing import Any
 
 
 def cni(bridge: str, subnet: str, services: str, gateway: str, first: str, last: str) -> str:
-    """A bridge with addresses of this machine. No default route: a pod reaches this machine and nothing else."""
+    """A bridge with addresses of this machine.
+
+    No default route: a pod reaches this machine and nothing else.
+    """
     ranges = [[{"subnet": subnet, "rangeStart": first, "rangeEnd": last, "gateway": gateway}]]
     plugin = {
         "type": "bridge",
@@ -27,7 +30,9 @@ def cni(bridge: str, subnet: str, services: str, gateway: str, first: str, last:
 
 
 def containerd(folder: Path, pause: str, plugins: Path, runc: str) -> str:
-    """Without AppArmor, CDI and NRI, and content with a machine that lets nobody lower an OOM score."""
+    """Without AppArmor, CDI and NRI, and content with a machine that lets nobody lower an OOM
+    score.
+    """
     state = folder / "state"
     return f"""\
 version = 3
@@ -74,7 +79,9 @@ disabled_plugins = [
 
 
 def kubelet(folder: Path, cgroup: str, address: str, port: int, authority: Path) -> dict[str, Any]:
-    """Statuses every five seconds at least, nothing of the machine changed, no image ever collected."""
+    """Statuses every five seconds at least, nothing of the machine changed, no image ever
+    collected.
+    """
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",

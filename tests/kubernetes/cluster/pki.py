@@ -1,4 +1,6 @@
-"""Certificates of one cluster: its own authority, the API server's two, the key of service account tokens."""
+"""Certificates of one cluster: its own authority, the API server's two, the key of service account
+tokens.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,10 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 
 class Authority:
-    """Signs what the parts show each other. Everything is written below ``folder`` and lives for 30 days."""
+    """Signs what the parts show each other.
+
+    Everything is written below ``folder`` and lives for 30 days.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -23,14 +28,20 @@ class Authority:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _name("crawl test authority", None)
         constraint = x509.BasicConstraints(ca=True, path_length=0)
-        builder = _builder(self._name, self._name, self._key).add_extension(constraint, critical=True)
+        builder = _builder(self._name, self._name, self._key).add_extension(
+            constraint, critical=True
+        )
         builder = builder.add_extension(_usage(authority=True), critical=True)
         self._certificate = builder.sign(self._key, hashes.SHA256())
         self.certificate = folder / "ca.crt"
         self.certificate.write_bytes(self._certificate.public_bytes(serialization.Encoding.PEM))
 
-    def issue(self, name: str, *, group: str | None = None, addresses: tuple[str, ...] = ()) -> tuple[Path, Path]:
-        """Certificate and key: for a server when ``addresses`` are given, else for a client ``name`` of ``group``."""
+    def issue(
+        self, name: str, *, group: str | None = None, addresses: tuple[str, ...] = ()
+    ) -> tuple[Path, Path]:
+        """Certificate and key: for a server when ``addresses`` are given, else for a client
+        ``name`` of ``group``.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
         builder = _builder(_name(name, group), self._name, key)
         purpose = ExtendedKeyUsageOID.SERVER_AUTH if addresses else ExtendedKeyUsageOID.CLIENT_AUTH
@@ -39,11 +50,15 @@ class Authority:
         signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
         builder = builder.add_extension(signer, critical=False)
         if addresses:
-            names: list[x509.GeneralName] = [x509.IPAddress(ipaddress.ip_address(a)) for a in addresses]
+            names: list[x509.GeneralName] = [
+                x509.IPAddress(ipaddress.ip_address(a)) for a in addresses
+            ]
             names.append(x509.DNSName("localhost"))
             builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
         certificate = self.folder / f"{name}.crt"
-        certificate.write_bytes(builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+        certificate.write_bytes(
+            builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+        )
         return certificate, _write_key(self.folder / f"{name}.key", key)
 
     def key_pair(self, name: str) -> tuple[Path, Path]:
@@ -55,14 +70,23 @@ class Authority:
         return _write_key(self.folder / f"{name}.key", key), public
 
     def kubeconfig(self, path: Path, api: str, token: str, namespace: str = "default") -> Path:
-        """A kubeconfig that trusts this authority and shows ``token``; JSON, which is YAML as well."""
+        """A kubeconfig that trusts this authority and shows ``token``; JSON, which is YAML as
+        well.
+        """
         trust = base64.b64encode(self.certificate.read_bytes()).decode()
         config = {
             "apiVersion": "v1",
             "kind": "Config",
-            "clusters": [{"name": "test", "cluster": {"server": api, "certificate-authority-data": trust}}],
+            "clusters": [
+                {"name": "test", "cluster": {"server": api, "certificate-authority-data": trust}}
+            ],
             "users": [{"name": "test", "user": {"token": token}}],
-            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test", "namespace": namespace}}],
+            "contexts": [
+                {
+                    "name": "test",
+                    "context": {"cluster": "test", "user": "test", "namespace": namespace},
+                }
+            ],
             "current-context": "test",
         }
         path.touch(mode=0o600)
@@ -77,12 +101,23 @@ def _name(common: str, group: str | None) -> x509.Name:
     return x509.Name(parts)
 
 
-def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey
+) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
-    builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key.public_key())
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+    )
     builder = builder.serial_number(x509.random_serial_number())
-    builder = builder.not_valid_before(now - timedelta(hours=1)).not_valid_after(now + timedelta(days=30))
-    return builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    builder = builder.not_valid_before(now - timedelta(hours=1)).not_valid_after(
+        now + timedelta(days=30)
+    )
+    return builder.add_extension(
+        x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
+    )
 
 
 def _usage(*, authority: bool) -> x509.KeyUsage:
@@ -101,6 +136,10 @@ def _usage(*, authority: bool) -> x509.KeyUsage:
 
 def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> Path:
     path.touch(mode=0o600)
-    encoding = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    encoding = (
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
     path.write_bytes(key.private_bytes(*encoding))
     return path

@@ -1,7 +1,10 @@
-"""The names that one cluster owns on this machine: ports, bridge, subnet, cgroups, folder. And how they are cleared.
+"""The names that one cluster owns on this machine: ports, bridge, subnet, cgroups, folder.
 
-A machine has twenty *slots*. Who holds the lock of a slot owns its names; the kernel drops the lock with its holder, so
-what is found under the names of a slot just taken was left by somebody who was killed, and is removed.
+And how they are cleared.
+
+A machine has twenty *slots*. Who holds the lock of a slot owns its names; the kernel drops the lock
+with its holder, so what is found under the names of a slot just taken was left by somebody who was
+killed, and is removed.
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ from typing import IO
 from tests.kubernetes.cluster.processes import ClusterFailed
 
 SLOTS = 20
-#: Below the range from which the kernel takes the ports of outgoing connections: nobody takes one between two starts.
+#: Below the range from which the kernel takes the ports of outgoing connections: nobody takes one
+#: between two starts.
 FIRST_PORT = 21_000
 PORTS_A_SLOT = 50
 CGROUPS = Path("/sys/fs/cgroup")
@@ -35,7 +39,10 @@ def base() -> Path:
 
 @dataclass
 class Places:
-    """A slot that is held until ``release``. ``prefix`` and ``network`` are what links, cgroups and addresses wear."""
+    """A slot that is held until ``release``.
+
+    ``prefix`` and ``network`` are what links, cgroups and addresses wear.
+    """
 
     slot: int
     folder: Path
@@ -45,8 +52,13 @@ class Places:
     _given: int = field(default=0, repr=False)
 
     @classmethod
-    def take(cls, folder: Path | None = None, prefix: str = "clk", network: str = "10.123") -> Places:
-        """The first free slot, cleared of what an earlier holder left. Raises ClusterFailed when all are taken."""
+    def take(
+        cls, folder: Path | None = None, prefix: str = "clk", network: str = "10.123"
+    ) -> Places:
+        """The first free slot, cleared of what an earlier holder left.
+
+        Raises ClusterFailed when all are taken.
+        """
         root = base()
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         for slot in range(SLOTS):
@@ -74,7 +86,9 @@ class Places:
             shutil.rmtree(self.folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         if any(self.folder.iterdir()):
-            raise ClusterFailed(f"{self.folder} is not empty and holds no test cluster: name another folder")
+            raise ClusterFailed(
+                f"{self.folder} is not empty and holds no test cluster: name another folder"
+            )
 
     @property
     def name(self) -> str:
@@ -83,7 +97,9 @@ class Places:
 
     @property
     def gateway(self) -> str:
-        """The address of the bridge: the node's own, and where pods reach a server of this machine."""
+        """The address of the bridge: the node's own, and where pods reach a server of this
+        machine.
+        """
         return f"{self.network}.{self.slot}.1"
 
     def address(self, last: int) -> str:
@@ -92,7 +108,9 @@ class Places:
 
     @property
     def services(self) -> str:
-        """The network of the addresses of Services, beside that of pods: another one for each cluster as well."""
+        """The network of the addresses of Services, beside that of pods: another one for each
+        cluster as well.
+        """
         first, second = self.network.split(".")
         return f"{first}.{int(second) + 1}.{self.slot}.0/24"
 
@@ -117,10 +135,13 @@ class Places:
         """Whether the slot is still ours."""
         return self._lock is not None
 
-    # --- clearing ----------------------------------------------------------------------------------------------------
+    # --- clearing ---------------------------------------------------------------------------------
 
     def clear(self) -> None:
-        """Remove link and cgroups of this slot. Raises ClusterFailed when something still holds them."""
+        """Remove link and cgroups of this slot.
+
+        Raises ClusterFailed when something still holds them.
+        """
         if Path(f"/sys/class/net/{self.name}").exists():
             subprocess.run(["ip", "link", "delete", self.name], check=True, capture_output=True)
         end = time.monotonic() + 150
@@ -129,7 +150,9 @@ class Places:
                 with suppress(OSError):  # busy for a moment longer: the kernel still reaps
                     folder.rmdir()
             if time.monotonic() > end:
-                raise ClusterFailed(f"cgroups of {self.name} do not go away: {[str(p) for p in left[:3]]}")
+                raise ClusterFailed(
+                    f"cgroups of {self.name} do not go away: {[str(p) for p in left[:3]]}"
+                )
             time.sleep(0.02)
 
     def cgroups(self) -> Iterator[Path]:

@@ -12,18 +12,26 @@ from pathlib import Path
 
 from tests.support.go_programs import FRUGAL
 
-#: A death signal is tied to the *thread* that forked. All forks happen in one that lives as long as the interpreter.
+#: A death signal is tied to the *thread* that forked. All forks happen in one that lives as long as
+#: the interpreter.
 _FORKER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="kube-forker")
 
 
 class ClusterFailed(Exception):
-    """A part of the test cluster did not do what it should; the text ends with the part's last words."""
+    """A part of the test cluster did not do what it should; the text ends with the part's last
+    words.
+    """
 
 
 class Part:
-    """One program of the cluster with its log file. It can be killed, frozen and started again as it was."""
+    """One program of the cluster with its log file.
 
-    def __init__(self, name: str, command: Sequence[str], log: Path, env: Mapping[str, str] | None = None) -> None:
+    It can be killed, frozen and started again as it was.
+    """
+
+    def __init__(
+        self, name: str, command: Sequence[str], log: Path, env: Mapping[str, str] | None = None
+    ) -> None:
         self.name = name
         self.command = tuple(command)
         self.log = log
@@ -77,7 +85,9 @@ class Part:
         try:
             self.process.wait(150)
         except subprocess.TimeoutExpired:
-            raise ClusterFailed(f"{self.name} (pid {self.process.pid}) did not die within 150 s") from None
+            raise ClusterFailed(
+                f"{self.name} (pid {self.process.pid}) did not die within 150 s"
+            ) from None
 
     def last_words(self, lines: int = 15) -> str:
         """The end of its log."""
@@ -88,14 +98,23 @@ class Part:
 
 
 def until(
-    condition: Callable[[], object], what: str, seconds: float, parts: Sequence[Part] = (), pause_s: float = 0.1
+    condition: Callable[[], object],
+    what: str,
+    seconds: float,
+    parts: Sequence[Part] = (),
+    pause_s: float = 0.1,
 ) -> None:
-    """Wait until ``condition`` is true. Raises ClusterFailed after ``seconds``, or when one of ``parts`` has ended."""
+    """Wait until ``condition`` is true.
+
+    Raises ClusterFailed after ``seconds``, or when one of ``parts`` has ended.
+    """
     end = time.monotonic() + seconds
     while not condition():
         for part in parts:
             if not part.alive():
-                raise ClusterFailed(f"{part.name} ended while waiting for {what}:\n{part.last_words()}")
+                raise ClusterFailed(
+                    f"{part.name} ended while waiting for {what}:\n{part.last_words()}"
+                )
         if time.monotonic() > end:
             words = "\n".join(f"--- {part.name}\n{part.last_words()}" for part in parts)
             raise ClusterFailed(f"{what} did not come within {seconds:g} s\n{words}")

@@ -1,8 +1,10 @@
-"""The network of Services for a real node: a name server and a proxy in this process, for CoreDNS and kube-proxy.
+"""The network of Services for a real node: a name server and a proxy in this process, for CoreDNS
+and kube-proxy.
 
-Every Service has its own address on the node's bridge, and the name that the specification gives it. A connection to
-``address:port`` goes on to a pod that the cluster itself calls ready, at the port that its EndpointSlice says: a wrong
-selector, port name or readiness leads nowhere here as well. Network policies are enforced by nobody.
+Every Service has its own address on the node's bridge, and the name that the specification gives
+it. A connection to ``address:port`` goes on to a pod that the cluster itself calls ready, at the
+port that its EndpointSlice says: a wrong selector, port name or readiness leads nowhere here as
+well. Network policies are enforced by nobody.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ _HERE = ("", "")
 
 
 class ServiceNetwork:
-    """Serves names and addresses of all Services that there are when ``refresh`` is called; a context manager."""
+    """Serves names and addresses of all Services that there are when ``refresh`` is called; a
+    context manager.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster, self._places = cluster, cluster.places
@@ -45,7 +49,9 @@ class ServiceNetwork:
 
     def __enter__(self) -> ServiceNetwork:
         try:
-            server = self._open.enter_context(closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)))
+            server = self._open.enter_context(
+                closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+            )
             server.bind((self._places.gateway, 53))
             self._start(self._serve_names, server)
             self.refresh()
@@ -55,7 +61,10 @@ class ServiceNetwork:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -83,14 +92,18 @@ class ServiceNetwork:
 
     def lend(self, port: int) -> str:
         """Let pods reach a server of this machine that listens on loopback alone; where they do."""
-        server = self._open.enter_context(closing(socket.create_server((self._places.gateway, port), backlog=128)))
+        server = self._open.enter_context(
+            closing(socket.create_server((self._places.gateway, port), backlog=128))
+        )
         self._start(self._accept, server, *_HERE, str(port))
         return f"{self._places.gateway}:{port}"
 
     def _listen(self, address: str, space: str, name: str, port: dict[str, Any]) -> None:
         if address not in {known for known, _ in self._listening}:
             self._ip("add", address)
-        server = self._open.enter_context(closing(socket.create_server((address, port["port"]), backlog=128)))
+        server = self._open.enter_context(
+            closing(socket.create_server((address, port["port"]), backlog=128))
+        )
         self._listening.add((address, port["port"]))
         self._start(self._accept, server, space, name, port.get("name", ""))
 
@@ -105,7 +118,7 @@ class ServiceNetwork:
         self._open.callback(thread.join, 5)
         self._open.callback(self._closing.set)
 
-    # --- connections -------------------------------------------------------------------------------------------------
+    # --- connections ------------------------------------------------------------------------------
 
     def _accept(self, server: socket.socket, space: str, name: str, port: str) -> None:
         while not self._closing.is_set():
@@ -113,15 +126,21 @@ class ServiceNetwork:
                 client, _ = server.accept()
             except TimeoutError:
                 continue
-            threading.Thread(target=self._carry, args=(client, space, name, port), daemon=True).start()
+            threading.Thread(
+                target=self._carry, args=(client, space, name, port), daemon=True
+            ).start()
 
     def _carry(self, client: socket.socket, space: str, name: str, port: str) -> None:
         with closing(client):
             ready = list(self._ends(space, name, port))
             if not ready:
-                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset, as refused
+                # A reset, as refused.
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 return
-            with suppress(OSError), closing(socket.create_connection(self._next(ready), _CONNECT_S)) as pod:
+            with (
+                suppress(OSError),
+                closing(socket.create_connection(self._next(ready), _CONNECT_S)) as pod,
+            ):
                 self._pass_on(client, pod)
 
     def _next(self, ready: list[tuple[str, int]]) -> tuple[str, int]:
@@ -137,11 +156,17 @@ class ServiceNetwork:
             return
         path = f"/apis/discovery.k8s.io/v1/namespaces/{space}/endpointslices"
         try:
-            slices = self._cluster.admin.get(f"{path}?labelSelector=kubernetes.io%2Fservice-name%3D{name}")["items"]
+            slices = self._cluster.admin.get(
+                f"{path}?labelSelector=kubernetes.io%2Fservice-name%3D{name}"
+            )["items"]
         except (AdminError, OSError):
             return
         for one in slices:
-            numbers = [known["port"] for known in one.get("ports") or () if (known.get("name") or "") == port]
+            numbers = [
+                known["port"]
+                for known in one.get("ports") or ()
+                if (known.get("name") or "") == port
+            ]
             for end in one.get("endpoints") or ():
                 if numbers and (end.get("conditions") or {}).get("ready"):
                     yield end["addresses"][0], numbers[0]
@@ -158,7 +183,7 @@ class ServiceNetwork:
                     open_.discard(end)
                     other[end].shutdown(socket.SHUT_WR)
 
-    # --- names -------------------------------------------------------------------------------------------------------
+    # --- names ------------------------------------------------------------------------------------
 
     def _serve_names(self, server: socket.socket) -> None:
         while not self._closing.is_set():
@@ -166,11 +191,14 @@ class ServiceNetwork:
                 question, asker = server.recvfrom(4096)
             except TimeoutError:
                 continue
-            with suppress(OSError, IndexError, struct.error):  # nobody waits for an answer to what is no question
+            # Nobody waits for an answer to what is no question.
+            with suppress(OSError, IndexError, struct.error):
                 server.sendto(self.answer(question), asker)
 
     def answer(self, question: bytes) -> bytes:
-        """The answer to a DNS question for one name: an address, nothing of that type, or no such name."""
+        """The answer to a DNS question for one name: an address, nothing of that type, or no such
+        name.
+        """
         labels, at = [], 12
         while length := question[at]:
             labels.append(question[at + 1 : at + 1 + length].decode("ascii", "replace"))
@@ -180,7 +208,13 @@ class ServiceNetwork:
         if address is None:
             self.unknown.add(name)
         asked = question[12 : at + 5]
-        found = struct.pack(">HHHIH", 0xC00C, _A, 1, 5, 4) + ipaddress.ip_address(address).packed if address else b""
+        found = (
+            struct.pack(">HHHIH", 0xC00C, _A, 1, 5, 4) + ipaddress.ip_address(address).packed
+            if address
+            else b""
+        )
         found = found if kind == _A else b""
         flags = 0x8580 | (0 if address else _NAME_ERROR)
-        return question[:2] + struct.pack(">HHHHH", flags, 1, 1 if found else 0, 0, 0) + asked + found
+        return (
+            question[:2] + struct.pack(">HHHHH", flags, 1, 1 if found else 0, 0, 0) + asked + found
+        )

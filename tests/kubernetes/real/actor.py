@@ -1,4 +1,6 @@
-"""A crawler that does what its argument ``do`` says: what containers can do to whoever watches them. No framework."""
+"""A crawler that does what its argument ``do`` says: what containers can do to whoever watches
+them. No framework.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,14 @@ def look_around() -> int:
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     found: dict[str, Any] = {"uid": os.getuid(), "gid": os.getgid(), "groups": os.getgroups()}
     found |= {name: status[name].strip() for name in ("CapEff", "CapBnd", "NoNewPrivs", "Seccomp")}
-    for place in ("/", "/app", "/etc", "/opt/crawl-runner", "/tmp", os.environ.get("CRAWL_FILES_DIR", "/crawl/files")):
+    for place in (
+        "/",
+        "/app",
+        "/etc",
+        "/opt/crawl-runner",
+        "/tmp",
+        os.environ.get("CRAWL_FILES_DIR", "/crawl/files"),
+    ):
         try:
             probe = Path(place) / "probe"
             probe.write_text("x")
@@ -85,7 +94,14 @@ def look_around() -> int:
     return 0
 
 
-ACTS = {"finish": finish, "eat": eat, "child eats": child_eats, "obey": obey, "ignore": ignore, "wait": wait}
+ACTS = {
+    "finish": finish,
+    "eat": eat,
+    "child eats": child_eats,
+    "obey": obey,
+    "ignore": ignore,
+    "wait": wait,
+}
 
 if __name__ == "__main__":
     sys.exit((ACTS | {"look around": look_around})[ARGS["do"]]())

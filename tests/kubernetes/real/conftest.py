@@ -11,7 +11,9 @@ from tests.kubernetes.real.real_world import RealWorld, actor_image
 
 
 @pytest.fixture(scope="package")
-def real_stack(real_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealWorld]:
+def real_stack(
+    real_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RealWorld]:
     """Up with the actor's image on the node; nothing of it outlives the tests."""
     folder = tmp_path_factory.mktemp("real")
     real_cluster.nodes[0].load(actor_image(folder))

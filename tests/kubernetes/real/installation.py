@@ -1,4 +1,6 @@
-"""``deploy/`` installed on a real node as docs/deployment.md says, and what it needs of an installer."""
+"""``deploy/`` installed on a real node as docs/deployment.md says, and what it needs of an
+installer.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +34,14 @@ from tests.support.temporal import temporal_binary
 
 SERVICES, CRAWLS = "crawler-lifecycle", "crawls"
 OVERLAY = "overlays/production"
-#: Real containers on a machine with few processors: generous, and reached only when something does not come.
+#: Real containers on a machine with few processors: generous, and reached only when something does
+#: not come.
 PATIENCE_S = 300.0
 FORCE = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0}
 SCHEMA = "lifecycle"
 SECRETS = DEPLOY / "secrets/secrets.yaml"
-#: Leaves a page, and ends when the file is there that it waits for, on the volume that keeps the state of crawls.
+#: Leaves a page, and ends when the file is there that it waits for, on the volume that keeps the
+#: state of crawls.
 PROGRAM = """
 import os, pathlib, time
 pathlib.Path(os.environ["CRAWL_FILES_DIR"], "page.html").write_text("<p>one</p>")
@@ -68,7 +72,9 @@ CATALOGUE: list[Document] = [
 
 
 class Installation:
-    """An installation; ``start`` returns when everything is there but our own pods, ``end`` leaves nothing."""
+    """An installation; ``start`` returns when everything is there but our own pods, ``end`` leaves
+    nothing.
+    """
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self.cluster, self.admin, self.address = cluster, cluster.admin, cluster.places.gateway
@@ -78,10 +84,12 @@ class Installation:
         self.tokens: dict[str, str] = {}
         self._open = ExitStack()
 
-    # --- life --------------------------------------------------------------------------------------------------------
+    # --- life -------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Bring up what an installer has: images on the node, Temporal, database, storage, bus; and our overlay."""
+        """Bring up what an installer has: images on the node, Temporal, database, storage, bus; and
+        our overlay.
+        """
         self.network = self._open.enter_context(ServiceNetwork(self.cluster))
         with ThreadPoolExecutor(1) as beside:
             images = beside.submit(self._load_images)
@@ -102,21 +110,30 @@ class Installation:
             self._open.close()
 
     def _gone(self) -> bool:
-        left = [name for name in (CRAWLS, SERVICES) if self.admin.find(f"/api/v1/namespaces/{name}")]
+        left = [
+            name for name in (CRAWLS, SERVICES) if self.admin.find(f"/api/v1/namespaces/{name}")
+        ]
         for name in left:
             for pod in self.admin.get(f"/api/v1/namespaces/{name}/pods")["items"]:
                 with suppress(AdminError):  # it went meanwhile
                     self.hold(pod, name, ())
-                    self.admin.delete(f"/api/v1/namespaces/{name}/pods/{pod['metadata']['name']}", FORCE)
+                    self.admin.delete(
+                        f"/api/v1/namespaces/{name}/pods/{pod['metadata']['name']}", FORCE
+                    )
         return not left
 
     def hold(self, pod: Document, namespace: str, by: Sequence[str] = ("crawl.test/held",)) -> None:
-        """Keep the pod's last status when it is deleted, or let it go: with no finalizers it is gone with its end."""
+        """Keep the pod's last status when it is deleted, or let it go: with no finalizers it is
+        gone with its end.
+        """
         path = f"/api/v1/namespaces/{namespace}/pods/{pod['metadata']['name']}"
         self.admin.patch(path, {"metadata": {"finalizers": list(by) or None}})
 
     def _load_images(self) -> None:
-        for archive in (service_image.assemble(self.folder / "service.tar"), actor_image(self.folder)):
+        for archive in (
+            service_image.assemble(self.folder / "service.tar"),
+            actor_image(self.folder),
+        ):
             self.cluster.nodes[0].load(archive)
             archive.unlink()
 
@@ -124,12 +141,18 @@ class Installation:
         port = self.cluster.places.port()
         self.temporal = self.network.lend(port)  # its parts find each other on loopback only
         command = [temporal_binary(), "server", "start-dev", "--port", str(port), "--headless"]
-        part = Part("temporal", [*command, "--namespace", CRAWLS, "--log-level", "error"], self.folder / "temporal.log")
+        part = Part(
+            "temporal",
+            [*command, "--namespace", CRAWLS, "--log-level", "error"],
+            self.folder / "temporal.log",
+        )
         part.start()
         self._open.callback(part.kill)
 
     def _make_database(self) -> None:
-        """With the two users of docs/security.md; the rights of the second are granted when the tables are there."""
+        """With the two users of docs/security.md; the rights of the second are granted when the
+        tables are there.
+        """
         # Durable, as the doctor wants it.
         options = (f"--bind-address=127.0.0.1,{self.address}", "--innodb-flush-log-at-trx-commit=1")
         self.database: MariaDb = self._open.enter_context(running_mariadb(*options))
@@ -155,10 +178,12 @@ class Installation:
         self.archive, self.files = self.s3.bucket(), self.s3.bucket()
         self.bus_url, self.arrived = self._open.enter_context(moto_bus(self.address))
 
-    # --- what the installer writes -----------------------------------------------------------------------------------
+    # --- what the installer writes ----------------------------------------------------------------
 
     def _make_overlay(self) -> None:
-        """A copy of the whole of deploy/, in which nothing is changed but what its files ask for."""
+        """A copy of the whole of deploy/, in which nothing is changed but what its files ask
+        for.
+        """
         shutil.copytree(DEPLOY, self.deploy)
         overlay = self.deploy / OVERLAY
         self._take_in(overlay / "kustomization.yaml", "tidy", "shared-volume")
@@ -167,16 +192,21 @@ class Installation:
         component = yaml.safe_load(image.read_text())
         name, _, tag = service_image.REFERENCE.rpartition(":")
         component["images"] = [{"name": "crawler-lifecycle", "newName": name, "newTag": tag}]
-        del component["patches"]  # "Nodes that may pull by themselves need neither": they have the image
+        # "Nodes that may pull by themselves need neither": they have the image.
+        del component["patches"]
         image.write_text(yaml.safe_dump(component))
         (overlay / "crawlers.yaml").write_text(yaml.safe_dump(CATALOGUE))
         settings = self._settings(overlay / "settings.env")
-        (overlay / "settings.env").write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        (overlay / "settings.env").write_text(
+            "".join(f"{name}={value}\n" for name, value in settings.items())
+        )
         self._own_volumes(self.deploy / "components/shared-volume/volumes.yaml")
 
     @staticmethod
     def _one_of_each(file: Path) -> None:
-        """As overlays/demo has them: a second pod of the same kind costs this machine much and proves nothing more."""
+        """As overlays/demo has them: a second pod of the same kind costs this machine much and
+        proves nothing more.
+        """
         with file.open("a") as more:
             more.write(
                 "  - target: {kind: Deployment, labelSelector: app.kubernetes.io/name=crawler-lifecycle}\n"
@@ -192,7 +222,9 @@ class Installation:
         file.write_text(wanted)
 
     def _settings(self, file: Path) -> dict[str, str]:
-        lines = [line for line in file.read_text().splitlines() if line and not line.startswith("#")]
+        lines = [
+            line for line in file.read_text().splitlines() if line and not line.startswith("#")
+        ]
         known = dict(line.split("=", 1) for line in lines)
         own = {
             "TEMPORAL_ADDRESS": self.temporal,
@@ -206,7 +238,9 @@ class Installation:
         return known | own | more
 
     def _own_volumes(self, file: Path) -> None:
-        """Local volumes of the one node, in place of those of an NFS server; a folder that pods may write to."""
+        """Local volumes of the one node, in place of those of an NFS server; a folder that pods may
+        write to.
+        """
         self.volume.mkdir()
         self.volume.chmod(0o777)
         documents = list(yaml.safe_load_all(file.read_text()))
@@ -217,7 +251,9 @@ class Installation:
         file.write_text(yaml.safe_dump_all(documents))
 
     def secrets(self) -> list[Document]:
-        """The Secrets of deploy/secrets/secrets.yaml that are not optional, and the cloud's, filled in."""
+        """The Secrets of deploy/secrets/secrets.yaml that are not optional, and the cloud's, filled
+        in.
+        """
         scheduler, task_key = secrets.token_hex(32), secrets.token_hex(32)
         lines = []
         for role in ("read", "operate", "admin"):
@@ -234,20 +270,30 @@ class Installation:
                 "login-key": task_key,
                 "tokens.toml": "\n".join(lines),
             },
-            "crawler-lifecycle-cloud": {"access-key-id": ACCESS_KEY, "secret-access-key": SECRET_KEY},
+            "crawler-lifecycle-cloud": {
+                "access-key-id": ACCESS_KEY,
+                "secret-access-key": SECRET_KEY,
+            },
         }
-        templates = {one["metadata"]["name"]: one for one in yaml.safe_load_all(SECRETS.read_text())}
+        templates = {
+            one["metadata"]["name"]: one for one in yaml.safe_load_all(SECRETS.read_text())
+        }
         for name, data in values.items():
             # Without a provider of OpenID Connect there is nothing of it.
             assert set(templates[name]["stringData"]) - {"oidc-client-secret"} == set(data), name
             templates[name]["stringData"] = data
         return [templates[name] for name in values]
 
-    # --- by the administrator's kubectl ------------------------------------------------------------------------------
+    # --- by the administrator's kubectl -----------------------------------------------------------
 
     def kubectl(self, *words: str, stdin: str | None = None, seconds: float = PATIENCE_S) -> str:
         """What kubectl answers."""
-        command = [str(binaries.available() / "kubectl"), "--kubeconfig", str(self.cluster.kubeconfig), *words]
+        command = [
+            str(binaries.available() / "kubectl"),
+            "--kubeconfig",
+            str(self.cluster.kubeconfig),
+            *words,
+        ]
         clean = {name: value for name, value in os.environ.items() if name != "KUBECONFIG"}
         done = subprocess.run(
             command,
@@ -258,12 +304,19 @@ class Installation:
             env=clean,
             cwd=self.folder,
         )
-        assert done.returncode == 0, f"{' '.join(words)}\n{done.stderr}\n{done.stdout}\n{self.state()}"
+        assert done.returncode == 0, (
+            f"{' '.join(words)}\n{done.stderr}\n{done.stdout}\n{self.state()}"
+        )
         return done.stdout
 
     def prepare(self) -> None:
         """ "The first time": namespaces, Secrets, and everything but our processes."""
-        namespaces = ("-f", "deploy/base/crawls/namespace.yaml", "-f", "deploy/base/services/namespace.yaml")
+        namespaces = (
+            "-f",
+            "deploy/base/crawls/namespace.yaml",
+            "-f",
+            "deploy/base/services/namespace.yaml",
+        )
         self.kubectl("apply", *namespaces)
         self.kubectl("create", "-f", "-", stdin=yaml.safe_dump_all(self.secrets()))
         self.kubectl("apply", "-k", f"deploy/{OVERLAY}", "-l", "!app.kubernetes.io/name")
@@ -272,7 +325,14 @@ class Installation:
         """ "Then, and for each new version": the schema before the processes."""
         job = self.kubectl("kustomize", f"deploy/{OVERLAY}/migration")
         self.kubectl("replace", "--force", "-f", "-", stdin=job)
-        wait = ("wait", "--for=condition=complete", "job/db-upgrade", "-n", SERVICES, f"--timeout={PATIENCE_S:g}s")
+        wait = (
+            "wait",
+            "--for=condition=complete",
+            "job/db-upgrade",
+            "-n",
+            SERVICES,
+            f"--timeout={PATIENCE_S:g}s",
+        )
         self.kubectl(*wait)
         self.grant()
 
@@ -284,11 +344,19 @@ class Installation:
     def rolled_out(self) -> None:
         """Return when every Deployment of ours has all its pods ready."""
         self.kubectl(
-            *("rollout", "status", "deployment", "-n", SERVICES, "-l", "app.kubernetes.io/name=crawler-lifecycle"),
+            *(
+                "rollout",
+                "status",
+                "deployment",
+                "-n",
+                SERVICES,
+                "-l",
+                "app.kubernetes.io/name=crawler-lifecycle",
+            ),
             f"--timeout={PATIENCE_S:g}s",
         )
 
-    # --- looking -----------------------------------------------------------------------------------------------------
+    # --- looking ----------------------------------------------------------------------------------
 
     def pods(self, component: str | None = None) -> list[Document]:
         """Our pods that are not being deleted."""
@@ -308,7 +376,10 @@ class Installation:
         lines = []
         for pod in self.admin.get(f"/api/v1/namespaces/{SERVICES}/pods")["items"]:
             statuses = pod["status"].get("containerStatuses") or [{}]
-            if all(status.get("ready") for status in statuses) or pod["status"].get("phase") == "Succeeded":
+            if (
+                all(status.get("ready") for status in statuses)
+                or pod["status"].get("phase") == "Succeeded"
+            ):
                 continue
             said = [pod["metadata"]["name"], str(pod["status"].get("phase")), json.dumps(statuses)]
             try:
@@ -329,7 +400,11 @@ class Installation:
         """The report of an audit that repairs nothing, by the worker of that role."""
         with self.gateway("admin") as admin:
             audit_id = admin.post("/v1/audit", {"repair": False})["audit_id"]
-            until(lambda: (admin.audit_report(audit_id) or {}).get("ended_at"), "the audit's report", PATIENCE_S)
+            until(
+                lambda: (admin.audit_report(audit_id) or {}).get("ended_at"),
+                "the audit's report",
+                PATIENCE_S,
+            )
             report = admin.audit_report(audit_id)
         assert report is not None
         return report
@@ -337,7 +412,18 @@ class Installation:
 
 def _new_token(role: str) -> tuple[str, str]:
     """A token and its lines for tokens.toml, as the page says to make them."""
-    command = [sys.executable, "-m", "crawler_lifecycle.cli", "gateway", "token", "new", "--name", role, "--role", role]
+    command = [
+        sys.executable,
+        "-m",
+        "crawler_lifecycle.cli",
+        "gateway",
+        "token",
+        "new",
+        "--name",
+        role,
+        "--role",
+        role,
+    ]
     command += ["--project", "*"]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
     token, _, lines = done.stdout.partition("\n")

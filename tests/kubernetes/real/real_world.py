@@ -1,4 +1,6 @@
-"""The whole stack over a real cluster: the services as processes of this machine, the crawls as real containers."""
+"""The whole stack over a real cluster: the services as processes of this machine, the crawls as
+real containers.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,11 @@ CATALOGUE: list[dict[str, Any]] = [
     _ENTRY | {"name": "bare", "kubernetes": {"runner": False}},
     _ENTRY | {"name": "unreachable", "image": NO_IMAGE},
     _ENTRY
-    | {"name": "absent", "image": "crawl.test/absent:1", "kubernetes": {"project": "/app", "pull_policy": "Never"}},
+    | {
+        "name": "absent",
+        "image": "crawl.test/absent:1",
+        "kubernetes": {"project": "/app", "pull_policy": "Never"},
+    },
 ]
 
 
@@ -48,11 +54,15 @@ def actor_image(folder: Path) -> Path:
 
 
 class RealWorld(World):
-    """A stack whose crawls are Jobs of ``cluster`` in a namespace that enforces Pod Security "restricted"."""
+    """A stack whose crawls are Jobs of ``cluster`` in a namespace that enforces Pod Security
+    "restricted".
+    """
 
     def __init__(self, folder: Path, cluster: Cluster) -> None:
         self.cluster = cluster
-        self.namespace = cluster.namespace("real", labels={"pod-security.kubernetes.io/enforce": "restricted"})
+        self.namespace = cluster.namespace(
+            "real", labels={"pod-security.kubernetes.io/enforce": "restricted"}
+        )
         accounts = f"/api/v1/namespaces/{self.namespace}/serviceaccounts"
         cluster.admin.ensure(accounts, {"metadata": {"name": "crawl"}})
         super().__init__(folder)
@@ -75,25 +85,44 @@ class RealWorld(World):
             say=self.said.append,
         )
 
-    # --- runs --------------------------------------------------------------------------------------------------------
+    # --- runs -------------------------------------------------------------------------------------
 
-    def begin(self, crawler: str = "actor", tasks: int = 0, limits: dict[str, Any] | None = None, **more: Any) -> int:
+    def begin(
+        self,
+        crawler: str = "actor",
+        tasks: int = 0,
+        limits: dict[str, Any] | None = None,
+        **more: Any,
+    ) -> int:
         """Start a run; ``do`` and ``code`` are arguments of the actor."""
         args = {key: str(more.pop(key)) for key in ("do", "code") if key in more}
-        request: dict[str, Any] = {"crawler": crawler, **QUICK, **more, "limits": QUICK["limits"] | (limits or {})}
+        request: dict[str, Any] = {
+            "crawler": crawler,
+            **QUICK,
+            **more,
+            "limits": QUICK["limits"] | (limits or {}),
+        }
         request |= {"tasks": [{"args": args}] * tasks} if tasks else {"args": args}
         return int(self.gateway.start(request, uuid.uuid4().hex)["run_id"])
 
     def until_running(self, run_id: int) -> None:
-        """Return when the run and every task of it execute, on record: a look writes tasks first."""
+        """Return when the run and every task of it execute, on record: a look writes tasks
+        first.
+        """
         until(lambda: set(self.tasks(run_id)) == {"RUNNING"}, f"run {run_id} executing")
         until(lambda: self.status(run_id) == "PROCESSING", f"run {run_id} processing")
-        # A container runs before its program does: a signal to that moment would prove something else.
+        # A container runs before its program does: a signal to that moment would prove something
+        # else.
         logs = [f"{self.path(pod)}/log" for pod in self.objects(run_id, "pods")]
-        until(lambda: all("waiting" in self.cluster.admin.text(path) for path in logs), "the actors at work")
+        until(
+            lambda: all("waiting" in self.cluster.admin.text(path) for path in logs),
+            "the actors at work",
+        )
 
     def until_ended(self, run_id: int) -> dict[str, Any]:
-        """The row of the run once it has ended, with its event, its export and its workflow closed."""
+        """The row of the run once it has ended, with its event, its export and its workflow
+        closed.
+        """
         until(lambda: self.status(run_id) in TERMINAL, f"the end of run {run_id}")
         until(lambda: self.closed([run_id]), f"the close of run {run_id}")
         return self.run_row(run_id)
@@ -106,14 +135,14 @@ class RealWorld(World):
 
     def task(self, run_id: int) -> dict[str, Any]:
         """The row of the run's only task."""
-        columns = (
-            "task_id, status, outcome, cause, reason, exit_code, exit_signal, cluster_uid, cluster_name, node, pages"
+        columns = "task_id, status, outcome, cause, reason, exit_code, exit_signal, cluster_uid, cluster_name, node, pages"
+        rows = self.query(
+            f"SELECT {columns} FROM task_history WHERE run_id = ? AND superseded_by IS NULL", run_id
         )
-        rows = self.query(f"SELECT {columns} FROM task_history WHERE run_id = ? AND superseded_by IS NULL", run_id)
         assert len(rows) == 1
         return dict(zip(columns.split(", "), rows[0], strict=True))
 
-    # --- the cluster, as its administrator sees it -------------------------------------------------------------------
+    # --- the cluster, as its administrator sees it ------------------------------------------------
 
     def objects(self, run_id: int, kind: str) -> list[dict[str, Any]]:
         """Jobs or pods of a run."""
@@ -129,15 +158,23 @@ class RealWorld(World):
 
     def path(self, item: dict[str, Any]) -> str:
         """The address of a Job or pod."""
-        group, kind = ("/api/v1", "pods") if item["metadata"].get("ownerReferences") else ("/apis/batch/v1", "jobs")
+        group, kind = (
+            ("/api/v1", "pods")
+            if item["metadata"].get("ownerReferences")
+            else ("/apis/batch/v1", "jobs")
+        )
         return f"{group}/namespaces/{self.namespace}/{kind}/{item['metadata']['name']}"
 
     def until_settled(self, run_id: int) -> None:
-        """Return when everything of the run is marked as on record and our finalizer holds nothing."""
+        """Return when everything of the run is marked as on record and our finalizer holds
+        nothing.
+        """
 
         def settled() -> bool:
             items = [*self.objects(run_id, "jobs"), *self.objects(run_id, "pods")]
             marked = all(labels.SETTLED in item["metadata"]["labels"] for item in items)
-            return marked and not any(labels.FINALIZER in i["metadata"].get("finalizers", ()) for i in items)
+            return marked and not any(
+                labels.FINALIZER in i["metadata"].get("finalizers", ()) for i in items
+            )
 
         until(settled, f"run {run_id} settled on the cluster")

@@ -1,4 +1,6 @@
-"""``deploy/helm`` of two builds on a real node, as docs/deployment-kubernetes.md says; and crawls meanwhile."""
+"""``deploy/helm`` of two builds on a real node, as docs/deployment-kubernetes.md says; and crawls
+meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +40,12 @@ from tests.support.manifests import Document
 REPOSITORY = service_image.REFERENCE.rpartition(":")[0]
 #: Tags of the two images.
 FORMER, NEXT = "landed", "next"
-#: Nine Deployments roll out at once on two processors: what each pod asks for is less than the chart's default.
-ASKS = {"requests": {"cpu": "30m", "memory": "160Mi", "ephemeral-storage": "64Mi"}, "limits": {"memory": "512Mi"}}
+#: Nine Deployments roll out at once on two processors: what each pod asks for is less than the
+#: chart's default.
+ASKS = {
+    "requests": {"cpu": "30m", "memory": "160Mi", "ephemeral-storage": "64Mi"},
+    "limits": {"memory": "512Mi"},
+}
 #: Says at its site that it begins, leaves a page, goes on until it may end, and says that it ends.
 PROGRAM = """
 import json, os, pathlib, time, urllib.request
@@ -94,7 +100,9 @@ class Page:
 
 
 class Release(Installation):
-    """The chart of the last landed build and of this one, on one database; each step is what the page says."""
+    """The chart of the last landed build and of this one, on one database; each step is what the
+    page says.
+    """
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         super().__init__(cluster, folder)
@@ -103,7 +111,7 @@ class Release(Installation):
         #: Names of the Secrets that an administrator made.
         self.made: set[str] = set()
 
-    # --- what an installer has ---------------------------------------------------------------------------------------
+    # --- what an installer has --------------------------------------------------------------------
 
     def _load_images(self) -> None:
         checked_out(LANDED, self.former.folder)
@@ -141,7 +149,9 @@ class Release(Installation):
         self._open.callback(over.set)
 
     def write(self, page: Page, tag: str, name: str) -> Path:
-        """The values of the page, filled in as an installer does; one of most things, as in ci/small-values.yaml."""
+        """The values of the page, filled in as an installer does; one of most things, as in
+        ci/small-values.yaml.
+        """
         values = page.values()
         small = yaml.safe_load((page.folder / "deploy/helm/ci/small-values.yaml").read_text())
         values["image"] |= {"repository": REPOSITORY, "tag": tag}
@@ -151,18 +161,37 @@ class Release(Installation):
         values["files"]["url"] = f"s3://{self.files.name}/tasks"
         values["settings"] |= {"AWS_ENDPOINT_URL": self.s3.url}
         (shops,) = values["catalogue"]
-        shops |= {"image": crawler_image.REFERENCE, "project": "/opt/crawlers", "spider": "services"}
-        shops |= {"args": {"site": {"required": True}}, "resources": {"cpu": "250m", "memory": "256Mi"}}
+        shops |= {
+            "image": crawler_image.REFERENCE,
+            "project": "/opt/crawlers",
+            "spider": "services",
+        }
+        shops |= {
+            "args": {"site": {"required": True}},
+            "resources": {"cpu": "250m", "memory": "256Mi"},
+        }
         values["catalogue"] += [
-            {"name": "told", "kind": "command", "command": ["python3", "-c", PROGRAM], "image": ACTOR}
-            | {"args": {"site": {"required": True}, "number": {"required": False}}, "stop_signal": "SIGTERM"}
+            {
+                "name": "told",
+                "kind": "command",
+                "command": ["python3", "-c", PROGRAM],
+                "image": ACTOR,
+            }
+            | {
+                "args": {"site": {"required": True}, "number": {"required": False}},
+                "stop_signal": "SIGTERM",
+            }
             | {"resources": {"cpu": "30m", "memory": "96Mi"}}
         ]
         for one in ("apiServer", "temporal", "database"):
             values["network"][one]["cidrs"] = [f"{self.address}/32"]
-        values |= {name: small[name] for name in ("workers", "scheduler")} | {"gateway": {"replicas": 2}}
+        values |= {name: small[name] for name in ("workers", "scheduler")} | {
+            "gateway": {"replicas": 2}
+        }
         roles = yaml.safe_load((page.folder / "deploy/helm/values.yaml").read_text())["workers"]
-        values["workers"] = {role: {"resources": ASKS} | values["workers"].get(role, {}) for role in roles}
+        values["workers"] = {
+            role: {"resources": ASKS} | values["workers"].get(role, {}) for role in roles
+        }
         values["workers"]["plans"]["replicas"] = 1
         for service in ("gateway", "scheduler"):
             values[service]["resources"] = ASKS
@@ -176,17 +205,26 @@ class Release(Installation):
             self.admin.delete(f"/api/v1/namespaces/{SERVICES}")
         super().end()
 
-    # --- the page's commands -----------------------------------------------------------------------------------------
+    # --- the page's commands ----------------------------------------------------------------------
 
     def type(self, page: Page, command: str, values: Path | None = None) -> str:
         """What a shell answers, in the folder of that build."""
         secrets = self.folder / "secrets.yaml"
         command = command.replace("SECRETS", str(secrets)).replace("-f crawls.yaml", f"-f {values}")
-        clean = {name: value for name, value in os.environ.items() if not name.startswith(("KUBE", "HELM"))}
+        clean = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("KUBE", "HELM"))
+        }
         clean |= {"KUBECONFIG": str(self.cluster.kubeconfig), "HOME": str(self.folder)}
         clean["PATH"] = f"{binaries.available()}{os.pathsep}{clean['PATH']}"
         done = subprocess.run(
-            ["sh", "-ec", command], cwd=page.folder, env=clean, capture_output=True, text=True, timeout=900
+            ["sh", "-ec", command],
+            cwd=page.folder,
+            env=clean,
+            capture_output=True,
+            text=True,
+            timeout=900,
         )
         assert done.returncode == 0, f"{command}\n{done.stderr}\n{done.stdout}\n{self.state()}"
         return done.stdout
@@ -211,7 +249,10 @@ class Release(Installation):
         self._apply(page, values, self._login)
 
     def upgrade(self, page: Page, values: Path) -> None:
-        """ "A new version": the last line again. The changelog asks for grants where a table is new."""
+        """ "A new version": the last line again.
+
+        The changelog asks for grants where a table is new.
+        """
         self._apply(page, values)
 
     def _apply(self, page: Page, values: Path, login: Callable[[str], None] | None = None) -> None:
@@ -221,13 +262,19 @@ class Release(Installation):
 
         def migrated() -> bool:
             job = self.admin.find(place)
-            return bool(job and job.get("status", {}).get("succeeded")) and _uid(job) != _uid(before)
+            return bool(job and job.get("status", {}).get("succeeded")) and _uid(job) != _uid(
+                before
+            )
 
         def other_terminal() -> None:
             until(migrated, "the tables", PATIENCE_S)
             self.grant(page.folder / "docs")
             if login:
-                until(lambda: self.admin.find(f"/api/v1/namespaces/{CRAWLS}"), "the namespace of crawls", PATIENCE_S)
+                until(
+                    lambda: self.admin.find(f"/api/v1/namespaces/{CRAWLS}"),
+                    "the namespace of crawls",
+                    PATIENCE_S,
+                )
                 login(CRAWLS)
 
         with ThreadPoolExecutor(1) as beside:
@@ -236,7 +283,11 @@ class Release(Installation):
             done.result()
 
     def _login(self, namespace: str) -> None:
-        words = ("--docker-server=crawl.test", "--docker-username=puller", "--docker-password=nothing")
+        words = (
+            "--docker-server=crawl.test",
+            "--docker-username=puller",
+            "--docker-password=nothing",
+        )
         self.kubectl("create", "secret", "docker-registry", "registry", "-n", namespace, *words)
 
     def images(self) -> set[str]:
@@ -248,10 +299,14 @@ class Release(Installation):
         return [pod for pod in self.pods() if pod["status"]["phase"] in ("Pending", "Running")]
 
     def left(self) -> set[tuple[str, str, str]]:
-        """Kind, namespace and name of all that is in the namespace of the release, or is labelled as a part of it."""
+        """Kind, namespace and name of all that is in the namespace of the release, or is labelled
+        as a part of it.
+        """
         kinds = self.kubectl("api-resources", "--verbs=list", "-o", "name").split()
         ours = [one for one in kinds if not one.startswith("events")]
-        spaced = set(self.kubectl("api-resources", "--verbs=list", "--namespaced", "-o", "name").split())
+        spaced = set(
+            self.kubectl("api-resources", "--verbs=list", "--namespaced", "-o", "name").split()
+        )
         found = self._names(",".join(one for one in ours if one in spaced), "-n", SERVICES)
         return (found | self.left_by_label()) - {("Namespace", "", SERVICES)}
 
@@ -265,7 +320,7 @@ class Release(Installation):
         names = ((one["kind"], one["metadata"]) for one in found)
         return {(kind, meta.get("namespace", ""), meta["name"]) for kind, meta in names}
 
-    # --- what is on record -------------------------------------------------------------------------------------------
+    # --- what is on record ------------------------------------------------------------------------
 
     def rows(self, columns: str, table: str, where: str = "TRUE") -> list[tuple[Any, ...]]:
         return list(self.database.execute(f"SELECT {columns} FROM {table} WHERE {where}", SCHEMA))
@@ -274,7 +329,10 @@ class Release(Installation):
         return [row[0] for row in self.rows("run_id", "run_history", "parent LIKE 'manager/%'")]
 
     def ended(self) -> set[int]:
-        return {row[0] for row in self.rows("run_id", "run_history", "status IN ('COMPLETED', 'FAILED')")}
+        return {
+            row[0]
+            for row in self.rows("run_id", "run_history", "status IN ('COMPLETED', 'FAILED')")
+        }
 
     def exported(self) -> set[int]:
         return {row[0] for row in self.rows("run_id", "export_record")}
@@ -298,11 +356,13 @@ def _uid(job: Document | None) -> str | None:
     return job["metadata"]["uid"] if job else None
 
 
-# --- what the crawls themselves say ----------------------------------------------------------------------------------
+# --- what the crawls themselves say ---------------------------------------------------------------
 
 
 class Journal:
-    """The site of the crawls ``told``: it knows which of them began and ended, and when, without anything of ours."""
+    """The site of the crawls ``told``: it knows which of them began and ended, and when, without
+    anything of ours.
+    """
 
     def __init__(self, address: str) -> None:
         self.began: Counter[tuple[int, int, int]] = Counter()
@@ -314,7 +374,9 @@ class Journal:
             (address, 0), self._handler()
         )
         self.url = f"http://{address}:{self._server.server_address[1]}"
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.05}
+        )
         self._thread.start()
 
     def close(self) -> None:
@@ -346,7 +408,8 @@ class Journal:
             self.ended[who] = time.time()
         else:
             self.asked[who[0]] += 1
-        # A run that is held is known as such only after its number is: so none ends within its first second.
+        # A run that is held is known as such only after its number is: so none ends within its
+        # first second.
         return b"no" if who[0] in self.held or self.asked[who[0]] < 3 else b"yes"
 
 
@@ -368,7 +431,9 @@ class Load:
     def begin(self) -> None:
         """Two that start crawls, one after the other, and one that asks four times a second."""
         self._over.clear()
-        self._threads = [threading.Thread(target=self._guarded, args=(work,)) for work in self._work()]
+        self._threads = [
+            threading.Thread(target=self._guarded, args=(work,)) for work in self._work()
+        ]
         for thread in self._threads:
             thread.start()
 
@@ -399,11 +464,15 @@ class Load:
                 time.sleep(0.2)
 
     def start(self, tasks: int = 1, *, held: bool = False) -> int:
-        """A run, accepted once however often it has to be asked for; ``held``: it goes on until it is let go."""
+        """A run, accepted once however often it has to be asked for; ``held``: it goes on until it
+        is let go.
+        """
         key, site = uuid.uuid4().hex, {"site": self.journal.url}
         request: dict[str, Any] = {"crawler": "told"}
         request |= (
-            {"args": site} if tasks == 1 else {"tasks": [{"args": site | {"number": str(n)}} for n in range(tasks)]}
+            {"args": site}
+            if tasks == 1
+            else {"tasks": [{"args": site | {"number": str(n)}} for n in range(tasks)]}
         )
         run_id = int(self.insist(lambda gateway: gateway.start(request, key))["run_id"])
         if held:
@@ -441,13 +510,17 @@ class Load:
             begun, wrong = time.monotonic(), ""
             try:
                 answer = httpx.get(url, headers=headers, timeout=10, trust_env=False, verify=False)
-                wrong = "" if answer.is_success else f"HTTP {answer.status_code} {answer.text[:200]}"
+                wrong = (
+                    "" if answer.is_success else f"HTTP {answer.status_code} {answer.text[:200]}"
+                )
             except httpx.HTTPError as error:
                 wrong = repr(error)
             self.asked.append((begun, time.monotonic() - begun, wrong))
 
     def silence(self, since: float) -> tuple[int, int, float, float]:
-        """Questions, those that failed, the longest time without a good answer while some failed, the slowest."""
+        """Questions, those that failed, the longest time without a good answer while some failed,
+        the slowest.
+        """
         asked = [one for one in self.asked if one[0] >= since]
         longest, first = 0.0, None
         for begun, lasted, wrong in asked:
@@ -458,4 +531,9 @@ class Load:
             if not wrong:
                 first = None
         failed = [one for one in asked if one[2]]
-        return len(asked), len(failed), longest, max((lasted for _, lasted, _ in asked), default=0.0)
+        return (
+            len(asked),
+            len(failed),
+            longest,
+            max((lasted for _, lasted, _ in asked), default=0.0),
+        )

@@ -1,12 +1,14 @@
-"""A release from an empty cluster on: first crawl, upgrade, back, again, removal, and taken over again, under load.
+"""A release from an empty cluster on: first crawl, upgrade, back, again, removal, and taken over
+again, under load.
 
-The chart, the image, the values and the commands are those of the last landed build and of this one, as their
-docs/deployment-kubernetes.md has them; ``release.py`` fills in what an installer has to. As in ``test_service_pods.py``
-database, Temporal and storage are processes of this machine, and names and Services are served by the tests. There is
-one worker of most roles (``deploy/helm/ci/small-values.yaml``), two for workflows, stops and the gateway.
+The chart, the image, the values and the commands are those of the last landed build and of this
+one, as their docs/deployment-kubernetes.md has them; ``release.py`` fills in what an installer has
+to. As in ``test_service_pods.py`` database, Temporal and storage are processes of this machine, and
+names and Services are served by the tests. There is one worker of most roles
+(``deploy/helm/ci/small-values.yaml``), two for workflows, stops and the gateway.
 
-What is true is read from the crawls' own site, from the cluster and from the database; the task `test-chart` prints the
-seconds of each step.
+What is true is read from the crawls' own site, from the cluster and from the database; the task
+`test-chart` prints the seconds of each step.
 """
 
 from __future__ import annotations
@@ -39,9 +41,15 @@ from tests.support.manifests import Document
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 #: "Chart from an empty test cluster to the first crawl in pods."
 FIRST_CRAWL_S = 600.0
-#: The longest time in which no question to the gateway was answered well, while processes are replaced.
+#: The longest time in which no question to the gateway was answered well, while processes are
+#: replaced.
 SILENCE_S = 10.0
-POLICIES = ("nothing-unless-allowed", "crawls-to-the-internet", "crawls-to-name-service", "crawls-to-gateway")
+POLICIES = (
+    "nothing-unless-allowed",
+    "crawls-to-the-internet",
+    "crawls-to-name-service",
+    "crawls-to-gateway",
+)
 
 
 @pytest.fixture
@@ -65,7 +73,17 @@ def journal(release: Release) -> Iterator[Journal]:
 @pytest.fixture
 def site(release: Release, tmp_path: Path) -> Iterator[str]:
     """The demonstration site, for Scrapy."""
-    command = [sys.executable, "-m", "examples.site", "--host", release.address, "--port", "0", "--services", "4"]
+    command = [
+        sys.executable,
+        "-m",
+        "examples.site",
+        "--host",
+        release.address,
+        "--port",
+        "0",
+        "--services",
+        "4",
+    ]
     with (tmp_path / "site.log").open("w") as log:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
     assert process.stdout is not None
@@ -83,7 +101,17 @@ class Manager:
         self._load, self.jobs = load, 1
         lines = folder / "jobs.jsonl"
         lines.write_text(json.dumps({"site": load.journal.url, "number": "0"}) + "\n")
-        words = ("manager", "start", "--crawler", "told", "--each", str(lines), "--max-running", "1", "--keep-open")
+        words = (
+            "manager",
+            "start",
+            "--crawler",
+            "told",
+            "--each",
+            str(lines),
+            "--max-running",
+            "1",
+            "--keep-open",
+        )
         self.id = self._call(*words, "--flow", "one", "--request-id", "one", "-o", "name")
 
     def add(self, *more: str) -> None:
@@ -150,11 +178,18 @@ def test_from_an_empty_cluster_to_removal_while_crawls_go_on(
     pod = executing(release, spans[0])
     with release.step("uninstall"):
         release.type(release.next, release.next.one_line("helm uninstall"))
-        until(lambda: release.left() <= stays(release), "the end of the release", PATIENCE_S, pause_s=1)
+        until(
+            lambda: release.left() <= stays(release),
+            "the end of the release",
+            PATIENCE_S,
+            pause_s=1,
+        )
     assert release.left() == stays(release)
     heard = journal.asked[spans[0]]
     try:
-        until(lambda: journal.asked[spans[0]] > heard + 3, "the crawl that was left open goes on", 300)
+        until(
+            lambda: journal.asked[spans[0]] > heard + 3, "the crawl that was left open goes on", 300
+        )
     except ClusterFailed as error:
         raise AssertionError(f"{error}\n{release.said(pod)}") from None
     assert executing(release, spans[0])["metadata"]["uid"] == pod["metadata"]["uid"]
@@ -162,7 +197,9 @@ def test_from_an_empty_cluster_to_removal_while_crawls_go_on(
     with release.step("install again"):
         release.upgrade(release.next, this)
     journal.held.clear()
-    until(lambda: release.ended() >= set(spans), "the end of the run that was left open", PATIENCE_S)
+    until(
+        lambda: release.ended() >= set(spans), "the end of the run that was left open", PATIENCE_S
+    )
     closed(release, load, first)
     [same] = release.objects(spans[0], "pods")
     assert same["metadata"]["uid"] == pod["metadata"]["uid"]
@@ -176,7 +213,11 @@ def first_crawl(release: Release, site: str) -> int:
         run_id = int(gateway.start({"crawler": "shops", "args": {"site": site}}, "first")["run_id"])
         until(lambda: gateway.run(run_id)["exports"], "the archive of the first crawl", PATIENCE_S)
         run = gateway.run(run_id)
-        assert (run["status"], run["outcome"], run["tasks"]) == ("COMPLETED", "finished", {"SUCCEEDED": 1}), run
+        assert (run["status"], run["outcome"], run["tasks"]) == (
+            "COMPLETED",
+            "finished",
+            {"SUCCEEDED": 1},
+        ), run
         names = zipfile.ZipFile(io.BytesIO(b"".join(gateway.archive(run_id, 1)))).namelist()
     assert "manifest.json" in names
     assert any(name.startswith("task-0/") for name in names), names
@@ -191,7 +232,9 @@ def back(release: Release) -> None:
 
 @contextlib.contextmanager
 def under_load(load: Load, manager: Manager, goes_on: Collection[int], name: str) -> Iterator[None]:
-    """A step while crawls begin and end; one goes on across it and one is stopped in the middle of it."""
+    """A step while crawls begin and end; one goes on across it and one is stopped in the middle of
+    it.
+    """
     release = load.release
     across, stopped = load.long(), load.long()
     before, since = len(load.accepted), time.monotonic()
@@ -202,7 +245,11 @@ def under_load(load: Load, manager: Manager, goes_on: Collection[int], name: str
         yield
     middle.join()
     old = NEXT if name == "rollback" else FORMER
-    until(lambda: not any(old in image for image in running(release)), "the end of the former processes", PATIENCE_S)
+    until(
+        lambda: not any(old in image for image in running(release)),
+        "the end of the former processes",
+        PATIENCE_S,
+    )
     questions, failed, longest, slowest = load.silence(since)
     said = f"{questions} questions, {failed} failed, silent for {longest:.1f} s at most, slowest answer {slowest:.1f} s"
     print(f"{name}: {len(load.accepted) - before} runs accepted; gateway: {said}", flush=True)
@@ -213,7 +260,11 @@ def under_load(load: Load, manager: Manager, goes_on: Collection[int], name: str
         for run_id in (across, *goes_on):
             executing(release, run_id)
             assert gateway.run(run_id)["tasks"] == {"RUNNING": 1}
-        until(lambda: gateway.run(stopped)["status"] == "FAILED", "the end of the stopped run", PATIENCE_S)
+        until(
+            lambda: gateway.run(stopped)["status"] == "FAILED",
+            "the end of the stopped run",
+            PATIENCE_S,
+        )
     load.journal.held.discard(across)
 
 
@@ -232,18 +283,26 @@ def running(release: Release) -> list[str]:
 
 
 def stays(release: Release) -> set[tuple[str, str, str]]:
-    """What the page says that a removal leaves, what an administrator made, and what Kubernetes makes by itself."""
+    """What the page says that a removal leaves, what an administrator made, and what Kubernetes
+    makes by itself.
+    """
     made = {("Secret", SERVICES, name) for name in release.made}
     made |= {("ServiceAccount", SERVICES, "default"), ("ConfigMap", SERVICES, "kube-root-ca.crt")}
     kept = {("Namespace", "", CRAWLS), *(("NetworkPolicy", CRAWLS, name) for name in POLICIES)}
     [pod] = [pod["metadata"]["name"] for pod in release.pods("db-upgrade")]
-    migration = {("ServiceAccount", SERVICES, "db-upgrade"), ("Job", SERVICES, "db-upgrade"), ("Pod", SERVICES, pod)}
+    migration = {
+        ("ServiceAccount", SERVICES, "db-upgrade"),
+        ("Job", SERVICES, "db-upgrade"),
+        ("Pod", SERVICES, pod),
+    }
     return made | kept | migration
 
 
 def closed(release: Release, load: Load, first: int, besides: Collection[int] = ()) -> None:
     """Return when every run but these has its verdict and its export."""
-    runs = {run_id for run_id, _ in load.accepted.values()} | {first} | set(release.runs_of_managers())
+    runs = (
+        {run_id for run_id, _ in load.accepted.values()} | {first} | set(release.runs_of_managers())
+    )
     until(lambda: release.exported() >= runs - set(besides), "the exports of all runs", PATIENCE_S)
 
 
@@ -257,7 +316,9 @@ def prove(release: Release, load: Load, manager: Manager, first: int) -> None:
     rows = release.rows("run_id, status, outcome, attempt, ended_at", "run_history")
     assert {row[0] for row in rows} == {first, *tasks}
     for run_id, status, outcome, attempt, ended_at in rows:
-        right = ("FAILED", "cancelled", 1) if run_id in load.stopped else ("COMPLETED", "finished", 1)
+        right = (
+            ("FAILED", "cancelled", 1) if run_id in load.stopped else ("COMPLETED", "finished", 1)
+        )
         assert (status, outcome, attempt) == right, run_id
         for who in ((run_id, n, 1) for n in range(tasks.get(run_id, 0))):
             assert journal.began[who] == 1, who
@@ -274,7 +335,11 @@ def prove(release: Release, load: Load, manager: Manager, first: int) -> None:
         assert (status, retry, superseded) == (right, 0, None), (run_id, index)
     for run_id, number in tasks.items():
         right = [] if run_id in load.stopped else [("Succeeded", 1)] * number
-        until(lambda run_id=run_id, right=right: on_cluster(release, run_id) == right, f"{run_id}: {right}", 300)  # type: ignore[misc]
+        until(
+            lambda run_id=run_id, right=right: on_cluster(release, run_id) == right,
+            f"{run_id}: {right}",
+            300,
+        )  # type: ignore[misc]
     assert release.audit()["findings"] == []
     told = f"{len(tasks) + 1} runs, {sum(tasks.values()) + 1} tasks, {len(load.stopped)} of them stopped"
     print(f"{told}; each executed once, with its status and its archive", flush=True)

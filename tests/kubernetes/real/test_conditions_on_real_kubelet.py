@@ -1,7 +1,8 @@
-"""Recorded conditions come out the same when they are provoked again: neither the cluster nor the reading has moved.
+"""Recorded conditions come out the same when they are provoked again: neither the cluster nor the
+reading has moved.
 
-A sample; `python -m tests.kubernetes.record_conditions` plays them all. Those that another test of this folder brings
-about, and reads to the end on record, are for `make test-all`.
+A sample; `python -m tests.kubernetes.record_conditions` plays them all. Those that another test of
+this folder brings about, and reads to the end on record, are for `make test-all`.
 """
 
 from __future__ import annotations
@@ -66,9 +67,13 @@ ELSEWHERE = (
 
 
 @pytest.fixture(scope="module")
-def scenes(real_cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Mapping[str, Future[dict[str, Any]]]]:
+def scenes(
+    real_cluster: Cluster, request: pytest.FixtureRequest
+) -> Iterator[Mapping[str, Future[dict[str, Any]]]]:
     """As many at once as two processors bear; each test waits for its own."""
-    wanted = [item.callspec.params["name"] for item in request.session.items if item.path == request.path]  # type: ignore[attr-defined]
+    wanted = [
+        item.callspec.params["name"] for item in request.session.items if item.path == request.path
+    ]  # type: ignore[attr-defined]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         yield {name: pool.submit(played, real_cluster, name, SCENES[name]) for name in wanted}
 

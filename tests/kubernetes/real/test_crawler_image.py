@@ -1,4 +1,6 @@
-"""The crawler's image in restricted pods of a real node: Scrapy crawls, is stopped, and its files reach a bucket."""
+"""The crawler's image in restricted pods of a real node: Scrapy crawls, is stopped, and its files
+reach a bucket.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,9 @@ class _Door(BaseHTTPRequestHandler):
         known = self.headers["Authorization"] == f"Bearer {TOKEN}" and self.path == "/upload"
         answer: dict[str, Any] = {"detail": "unknown"}
         if known:
-            ticket = self.bundles.ticket(run_ref(7), 0, 1, asked["part"], asked["bytes"], asked["md5"])
+            ticket = self.bundles.ticket(
+                run_ref(7), 0, 1, asked["part"], asked["bytes"], asked["md5"]
+            )
             answer = {"url": ticket.url, "headers": dict(ticket.headers)}
         body = json.dumps(answer).encode()
         self.send_response(200 if known else 403)
@@ -98,7 +102,17 @@ def address(real_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> 
 def site(address: str) -> Iterator[str]:
     """The demonstration site, small and in no hurry."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "examples.site", "--host", address, "--port", "0", "--services", "6"],
+        [
+            sys.executable,
+            "-m",
+            "examples.site",
+            "--host",
+            address,
+            "--port",
+            "0",
+            "--services",
+            "6",
+        ],
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -128,9 +142,15 @@ class Namespace:
         self.api = Api(kubeconfig=cluster.kubeconfig, namespace=self.name, read_s=20.0)
 
     def deploy(
-        self, crawler: CrawlerDefinition, rules: Rules, environment: dict[str, str] | None = None, **more: Any
+        self,
+        crawler: CrawlerDefinition,
+        rules: Rules,
+        environment: dict[str, str] | None = None,
+        **more: Any,
     ) -> None:
-        deployer = KubernetesDeployer(self.api, rules, task_environment=lambda *_: dict(environment or {}))
+        deployer = KubernetesDeployer(
+            self.api, rules, task_environment=lambda *_: dict(environment or {})
+        )
         try:
             until = datetime.now(UTC) + timedelta(seconds=600)
             asked = {"args": {}, "settings": {}, "limits": Limits(stop_grace_s=10), **more}
@@ -160,7 +180,9 @@ class Namespace:
 
     @contextmanager
     def followed(self) -> Iterator[Future[str]]:
-        """The log to its end: a node removes the container of a deleted pod, and its log, as soon as that has ended."""
+        """The log to its end: a node removes the container of a deleted pod, and its log, as soon
+        as that has ended.
+        """
         pod = self.pod()
         assert pod is not None
         path = f"{self.core}/pods/{pod['metadata']['name']}/log?follow=true"
@@ -172,7 +194,9 @@ class Namespace:
 
     def stop(self) -> None:
         path = f"/apis/batch/v1/namespaces/{self.name}/jobs/crawl-7-0-1"
-        self.admin.delete(path, {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Foreground"})
+        self.admin.delete(
+            path, {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Foreground"}
+        )
 
     def ended(self) -> tuple[int, dict[str, Any]]:
         """Exit code and summary."""
@@ -196,7 +220,12 @@ def namespace(real_cluster: Cluster, address: str) -> Iterator[Namespace]:
 
 
 def test_scrapy_crawls_in_a_restricted_pod_and_its_files_reach_the_bucket(
-    namespace: Namespace, address: str, site: str, storage: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    namespace: Namespace,
+    address: str,
+    site: str,
+    storage: S3Server,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     use_aws(monkeypatch, storage.url)
     bundles = S3Bundles(f"s3://{storage.bucket().name}/files")
@@ -214,7 +243,9 @@ def test_scrapy_crawls_in_a_restricted_pod_and_its_files_reach_the_bucket(
     assert TOKEN not in json.dumps(namespace.pod())
     # Scrapy knows the limit of its pod: 85 % of 256 MiB.
     assert "'MEMUSAGE_LIMIT_MB': 217" in log
-    progress = json.loads(re.findall(r"^(\{\"crawl_progress\".*)$", log, re.MULTILINE)[-1])["crawl_progress"]
+    progress = json.loads(re.findall(r"^(\{\"crawl_progress\".*)$", log, re.MULTILINE)[-1])[
+        "crawl_progress"
+    ]
     assert progress["pages"] == summary["pages"]
     with tarfile.open(fileobj=io.BytesIO(b"".join(bundles.read(run_ref(7), 0, 1)))) as tar:
         names = tar.getnames()
@@ -222,7 +253,11 @@ def test_scrapy_crawls_in_a_restricted_pod_and_its_files_reach_the_bucket(
 
 
 def test_a_stop_in_mid_crawl_reaches_scrapy_once_and_the_upload_fits_into_the_grace(
-    namespace: Namespace, address: str, site: str, storage: S3Server, monkeypatch: pytest.MonkeyPatch
+    namespace: Namespace,
+    address: str,
+    site: str,
+    storage: S3Server,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     use_aws(monkeypatch, storage.url)
     bundles = S3Bundles(f"s3://{storage.bucket().name}/files")
@@ -231,7 +266,8 @@ def test_a_stop_in_mid_crawl_reaches_scrapy_once_and_the_upload_fits_into_the_gr
         slowly = {"DOWNLOAD_DELAY": "3", "CONCURRENT_REQUESTS": "1"}
         rules = Rules(files_url="s3://crawls/files")
         namespace.deploy(SERVICES, rules, way, args={"site": site}, settings=slowly)
-        # Scrapy opens its spider before it handles signals; one that comes between the two kills it.
+        # Scrapy opens its spider before it handles signals; one that comes between the two kills
+        # it.
         _until(lambda: namespace.state("running") and "Crawled (200)" in namespace.log())
         with namespace.followed() as log:
             namespace.stop()
@@ -283,12 +319,16 @@ open(os.environ["CRAWL_STATS_FILE"], "w").write(json.dumps({"message": json.dump
 
 
 def _claim(namespace: Namespace, folder: Path) -> None:
-    """A folder of this machine as a claim that is bound already; the cluster here has no controller for volumes."""
+    """A folder of this machine as a claim that is bound already; the cluster here has no controller
+    for volumes.
+    """
     volume, claim = f"files-{namespace.name}", f"{namespace.core}/persistentvolumeclaims"
     common = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
     wanted = {**common, "volumeName": volume, "resources": {"requests": {"storage": "1Gi"}}}
     bound = {"pv.kubernetes.io/bind-completed": "yes"}
-    made = namespace.admin.post(claim, {"metadata": {"name": "files", "annotations": bound}, "spec": wanted})
+    made = namespace.admin.post(
+        claim, {"metadata": {"name": "files", "annotations": bound}, "spec": wanted}
+    )
     owner = {
         "kind": "PersistentVolumeClaim",
         "namespace": namespace.name,
@@ -298,14 +338,22 @@ def _claim(namespace: Namespace, folder: Path) -> None:
     place = {"capacity": {"storage": "1Gi"}, "hostPath": {"path": str(folder)}, "claimRef": owner}
     volumes = "/api/v1/persistentvolumes"
     namespace.admin.post(volumes, {"metadata": {"name": volume}, "spec": {**common, **place}})
-    ready = {"status": {"phase": "Bound", "accessModes": ["ReadWriteMany"], "capacity": {"storage": "1Gi"}}}
+    ready = {
+        "status": {
+            "phase": "Bound",
+            "accessModes": ["ReadWriteMany"],
+            "capacity": {"storage": "1Gi"},
+        }
+    }
     namespace.admin.patch(f"{claim}/files/status", ready)
     namespace.admin.patch(f"{volumes}/{volume}/status", {"status": {"phase": "Bound"}})
 
 
 @pytest.fixture
 def volume() -> Iterator[Path]:
-    """The node has private overlays over /var and /run only, so it sees this folder; pods write there as uid 1000."""
+    """The node has private overlays over /var and /run only, so it sees this folder; pods write
+    there as uid 1000.
+    """
     with reachable_folder() as folder:
         folder.chmod(0o777)
         yield folder
@@ -328,7 +376,9 @@ open("/crawl/files/../elsewhere", "w")
     assert exit_code == 1  # nothing above its own folders can be written
     assert "Read-only file system" in namespace.log() or "Permission denied" in namespace.log()
     assert (volume / f"state/{run_ref(7)}/0/seen").read_text() == "once"
-    found = task_files("files", volume, None).files(run_ref(7), [TaskRef(70, 0, 1, "uid"), TaskRef(71, 1, 1, "other")])
+    found = task_files("files", volume, None).files(
+        run_ref(7), [TaskRef(70, 0, 1, "uid"), TaskRef(71, 1, 1, "other")]
+    )
     assert [source.prefix for source in found] == ["task-0"]
     archive = open_archive((tmp_path / "archive").as_uri())
     result = archive.store("7/1/x.zip", found, {}, lambda *_: None)
@@ -339,7 +389,9 @@ open("/crawl/files/../elsewhere", "w")
 
 
 def _tidied(volume: Path) -> None:
-    """The kubelet's folders have the rights of the volume's top, so the user of crawl pods can clear all of it."""
+    """The kubelet's folders have the rights of the volume's top, so the user of crawl pods can
+    clear all of it.
+    """
     code = """
 import os, sys
 from pathlib import Path
@@ -360,7 +412,9 @@ assert place.finish() == []
 
 
 def test_a_limit_that_the_namespace_gives_reaches_the_crawler(namespace: Namespace) -> None:
-    limits = [{"type": "Container", "default": {"memory": "200Mi"}, "defaultRequest": {"memory": "50Mi"}}]
+    limits = [
+        {"type": "Container", "default": {"memory": "200Mi"}, "defaultRequest": {"memory": "50Mi"}}
+    ]
     path = f"{namespace.core}/limitranges"
     namespace.admin.post(path, {"metadata": {"name": "general"}, "spec": {"limits": limits}})
     code = """
@@ -372,7 +426,9 @@ open(os.environ["CRAWL_STATS_FILE"], "w").write(json.dumps({"message": os.enviro
 
 
 @pytest.mark.slow
-def test_a_deaf_crawler_is_killed_by_the_runner_and_its_last_words_survive(namespace: Namespace) -> None:
+def test_a_deaf_crawler_is_killed_by_the_runner_and_its_last_words_survive(
+    namespace: Namespace,
+) -> None:
     code = """
 import os, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)

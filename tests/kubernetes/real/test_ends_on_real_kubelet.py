@@ -1,4 +1,6 @@
-"""Every way a container can end, each in a real one, and what the database says about it in the end."""
+"""Every way a container can end, each in a real one, and what the database says about it in the
+end.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,11 @@ BARE = pytest.param("bare", marks=pytest.mark.slow)
 
 
 def proved(world: RealWorld, run_id: int) -> tuple[Row, Row, Row]:
-    """Run and task as the database has them after the end, and what the kubelet said of the container.
+    """Run and task as the database has them after the end, and what the kubelet said of the
+    container.
 
-    Whatever the end was: it is on record once, it is the end of that container, and the cluster was let go of.
+    Whatever the end was: it is on record once, it is the end of that container, and the cluster was
+    let go of.
     """
     run = world.until_ended(run_id)
     task = world.task(run_id)
@@ -34,7 +38,10 @@ def proved(world: RealWorld, run_id: int) -> tuple[Row, Row, Row]:
     assert task["exit_code"] == ended["exitCode"]
     assert task["node"] == pod["spec"]["nodeName"]
     sql = "SELECT ended_at FROM task_history WHERE run_id = ?"
-    assert abs((moment(world.query(sql, run_id)[0][0]) - moment(ended["finishedAt"])).total_seconds()) <= 1
+    assert (
+        abs((moment(world.query(sql, run_id)[0][0]) - moment(ended["finishedAt"])).total_seconds())
+        <= 1
+    )
     twice = "SELECT to_status FROM status_transition WHERE run_id = ? AND task_id IS NOT NULL"
     assert world.query(f"{twice} GROUP BY task_id, to_status HAVING COUNT(*) > 1", run_id) == []
     world.until_settled(run_id)
@@ -45,7 +52,12 @@ def test_exit_0(world: RealWorld) -> None:
     run_id = world.begin(do="finish")
     run, task, ended = proved(world, run_id)
     assert (run["status"], run["outcome"]) == ("COMPLETED", "finished")
-    assert (task["status"], task["outcome"], task["exit_code"], task["pages"]) == ("SUCCEEDED", "finished", 0, 3)
+    assert (task["status"], task["outcome"], task["exit_code"], task["pages"]) == (
+        "SUCCEEDED",
+        "finished",
+        0,
+        3,
+    )
     assert json.loads(ended["message"])["finish_reason"] == "finished"
     assert "three pages, two of them with something on" in world.gateway.logs(run_id)
     kinds = world.query("SELECT kind FROM correction WHERE run_id = ?", run_id)
@@ -77,7 +89,8 @@ def test_a_child_killed_for_memory(world: RealWorld, code: int) -> None:
     run_id = world.begin("bare", do="child eats", code=code)
     run, task, ended = proved(world, run_id)
     assert (ended["reason"], ended["exitCode"]) == ("OOMKilled", code)
-    phase = "Failed" if code else "Succeeded"  # which follows the end of the container a moment later
+    # Which follows the end of the container a moment later.
+    phase = "Failed" if code else "Succeeded"
     until(lambda: world.pod(run_id)["status"]["phase"] == phase, f"a pod that has {phase}")
     assert (run["status"], task["outcome"], task["exit_code"]) == ("FAILED", "killed by oom", code)
 
@@ -99,17 +112,28 @@ def obeyed(world: RealWorld) -> int:
 
 
 def test_sigterm_handled(world: RealWorld) -> None:
-    """Its log is kept before the Job is deleted: what is said after the signal goes with its container.
+    """Its log is kept before the Job is deleted: what is said after the signal goes with its
+    container.
 
-    A node does not wait for whoever wants to read it, nor a stop for a node, but for two seconds. A busy one may miss
-    them, and is asked again.
+    A node does not wait for whoever wants to read it, nor a stop for a node, but for two seconds. A
+    busy one may miss them, and is asked again.
     """
     run_id = obeyed(world)
     run, task = world.run_row(run_id), world.task(run_id)
     assert (run["status"], run["outcome"]) == ("FAILED", "cancelled")
-    assert (task["status"], task["outcome"], task["exit_code"], task["pages"]) == ("CANCELLED", "cancelled", 11, 7)
-    until(lambda: not world.objects(run_id, "pods") and not world.objects(run_id, "jobs"), "nothing left to hold")
-    assert any("waiting" in world.gateway.logs(one or obeyed(world)) for one in (run_id, 0, 0, 0, 0))
+    assert (task["status"], task["outcome"], task["exit_code"], task["pages"]) == (
+        "CANCELLED",
+        "cancelled",
+        11,
+        7,
+    )
+    until(
+        lambda: not world.objects(run_id, "pods") and not world.objects(run_id, "jobs"),
+        "nothing left to hold",
+    )
+    assert any(
+        "waiting" in world.gateway.logs(one or obeyed(world)) for one in (run_id, 0, 0, 0, 0)
+    )
 
 
 @pytest.mark.parametrize("crawler", ["actor", BARE])
@@ -136,10 +160,15 @@ def test_a_forced_stop(world: RealWorld) -> None:
 
 
 @pytest.mark.parametrize("crawler", [pytest.param("actor", marks=pytest.mark.slow), "bare"])
-def test_a_stop_becomes_a_forced_one_where_nobody_can_tell_the_pod(world: RealWorld, crawler: str) -> None:
-    """A kubelet keeps the grace that it has begun. The run says so instead of calling the node silent.
+def test_a_stop_becomes_a_forced_one_where_nobody_can_tell_the_pod(
+    world: RealWorld, crawler: str
+) -> None:
+    """A kubelet keeps the grace that it has begun.
 
-    There is no gateway here that pods can reach. How our runner learns of the force from one: test_service_pods.
+    The run says so instead of calling the node silent.
+
+    There is no gateway here that pods can reach. How our runner learns of the force from one:
+    test_service_pods.
     """
     run_id = world.begin(crawler, do="ignore", limits={"stop_grace_s": 20})
     world.until_running(run_id)
@@ -147,7 +176,10 @@ def test_a_stop_becomes_a_forced_one_where_nobody_can_tell_the_pod(world: RealWo
     own = pod["spec"]["terminationGracePeriodSeconds"]
     world.gateway.stop(run_id, reason="enough")
     name = pod["metadata"]["name"]
-    until(lambda: world.cluster.admin.is_killing(world.namespace, name), "the node's beginning to end the pod")
+    until(
+        lambda: world.cluster.admin.is_killing(world.namespace, name),
+        "the node's beginning to end the pod",
+    )
     world.gateway.stop(run_id, force=True, reason="now")
     words = f"if its node had already begun its grace of {own} s"
     until(lambda: words in str(world.task(run_id)["reason"]), "the reason why it takes so long")
@@ -172,7 +204,9 @@ def test_killed_from_outside(world: RealWorld) -> None:
 
 @pytest.mark.parametrize("crawler", ["actor", BARE])
 def test_a_pod_deleted_by_a_person(world: RealWorld, crawler: str) -> None:
-    """Also the one that leaves in order and says so was ended from outside, and was believed to execute meanwhile."""
+    """Also the one that leaves in order and says so was ended from outside, and was believed to
+    execute meanwhile.
+    """
     run_id = world.begin(crawler, do="obey")
     world.until_running(run_id)
     world.cluster.admin.delete(world.path(world.pod(run_id)))
@@ -180,11 +214,15 @@ def test_a_pod_deleted_by_a_person(world: RealWorld, crawler: str) -> None:
     assert (run["status"], run["outcome"]) == ("FAILED", "interrupted")
     assert (task["status"], task["outcome"], task["exit_code"]) == ("FAILED", "interrupted", 11)
     assert "delete" in task["cause"]
-    assert [kind for (kind,) in world.query("SELECT kind FROM correction WHERE run_id = ?", run_id)] == ["killed"]
+    assert [
+        kind for (kind,) in world.query("SELECT kind FROM correction WHERE run_id = ?", run_id)
+    ] == ["killed"]
 
 
 def proved_after_deletion(world: RealWorld, run_id: int) -> tuple[Row, Row]:
-    """The same for an end whose pod is gone with its last finalizer: nothing of it is left on the cluster."""
+    """The same for an end whose pod is gone with its last finalizer: nothing of it is left on the
+    cluster.
+    """
     run = world.until_ended(run_id)
     until(lambda: not world.objects(run_id, "pods"), "the end of the pod")
     return run, world.task(run_id)
@@ -216,12 +254,17 @@ def test_an_image_that_does_not_exist(world: RealWorld, crawler: str) -> None:
     """The run says so while it waits, can be stopped, and never becomes a success."""
     run_id = world.begin(crawler, do="finish")
     reference = next(entry["image"] for entry in CATALOGUE if entry["name"] == crawler)
-    until(lambda: reference in str(world.run_row(run_id)["waiting_for"]), "a reason that names the image")
+    until(
+        lambda: reference in str(world.run_row(run_id)["waiting_for"]),
+        "a reason that names the image",
+    )
     assert world.status(run_id) == "INITIALIZING"
     world.gateway.stop(run_id, reason="no such image")
     run, task = world.until_ended(run_id), world.task(run_id)
     assert (run["status"], run["outcome"]) == ("FAILED", "cancelled")
-    assert (task["status"], task["exit_code"]) == ("CANCELLED", None), "what never began has no exit code"
+    assert (task["status"], task["exit_code"]) == ("CANCELLED", None), (
+        "what never began has no exit code"
+    )
     until(lambda: not world.objects(run_id, "pods"), "the end of the pod")
 
 
@@ -250,7 +293,10 @@ def test_the_restricted_security_context_is_in_force(world: RealWorld) -> None:
 
 
 def test_the_kubelet_is_away_when_a_container_ends(world: RealWorld) -> None:
-    """Killed from outside. It is found late, and nothing else: the right code, and no other verdict in between."""
+    """Killed from outside.
+
+    It is found late, and nothing else: the right code, and no other verdict in between.
+    """
     run_id = world.begin("bare", do="wait")
     world.until_running(run_id)
     world.cluster.kill("kubelet")

@@ -1,4 +1,6 @@
-"""docs/foreign-crawlers.md in a restricted pod: the image has the foreign program and our runner, and nothing else."""
+"""docs/foreign-crawlers.md in a restricted pod: the image has the foreign program and our runner,
+and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -49,14 +51,18 @@ def test_browsertrix_is_stopped_in_mid_page_and_leaves_a_wacz_and_its_state(
     with gated_site(real_cluster.places.gateway) as site, reachable_folder() as volume:
         volume.chmod(0o777)
         _claim(namespace, volume)
-        namespace.deploy(BROWSERTRIX, Rules(volume_claim="files"), args={"site": site.address("pod")})
+        namespace.deploy(
+            BROWSERTRIX, Rules(volume_claim="files"), args={"site": site.address("pod")}
+        )
         _until(lambda: site.waiting["pod"])
         with namespace.followed() as log:
             namespace.stop()
             _until(lambda: "gracefully finishing" in namespace.log())
             site.open("pod")
             code, summary = namespace.ended()
-        assert (code, summary["finish_reason"], summary["own_exit"]) == (11, "shutdown", 11), log.result(120)
+        assert (code, summary["finish_reason"], summary["own_exit"]) == (11, "shutdown", 11), (
+            log.result(120)
+        )
         assert 1 < summary["pages"] < PAGES
         (wacz,) = volume.glob(f"tasks/{run_ref(7)}/0/1/**/crawl.wacz")
         with zipfile.ZipFile(wacz) as whole:

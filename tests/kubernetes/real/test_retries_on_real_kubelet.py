@@ -1,4 +1,6 @@
-"""A Scrapy crawl in a real container whose pod is evicted: the next try goes on where the first one was."""
+"""A Scrapy crawl in a real container whose pod is evicted: the next try goes on where the first one
+was.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ class Site:
 def site(address: str) -> Iterator[Site]:
     listener = socket.create_server((address, 0))
     made = Site(f"http://{address}:{listener.getsockname()[1]}")
-    server = uvicorn.Server(uvicorn.Config(made, log_level="critical", lifespan="off", timeout_graceful_shutdown=1))
+    server = uvicorn.Server(
+        uvicorn.Config(made, log_level="critical", lifespan="off", timeout_graceful_shutdown=1)
+    )
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     yield made
@@ -73,14 +77,20 @@ async def kube(
 
 def evict(kube: KubeLab) -> None:
     [name] = [pod["metadata"]["name"] for pod in kube.pods()]
-    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": kube.namespace}}
+    body = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": name, "namespace": kube.namespace},
+    }
     kube.cluster.admin.post(kube.path("pods", f"{name}/eviction"), body)
 
 
 async def test_an_evicted_crawl_goes_on_where_it_was(kube: KubeLab, site: Site) -> None:
     kube.knows(replace(SERVICES, resumable=True))
     slowly = {"DOWNLOAD_DELAY": "0.3", "CONCURRENT_REQUESTS": str(AT_ONCE)}
-    handle = await kube.lab.start({"crawler": "services", "args": {"site": site.url}, "settings": slowly, **QUICK})
+    handle = await kube.lab.start(
+        {"crawler": "services", "args": {"site": site.url}, "settings": slowly, **QUICK}
+    )
     await asyncio.to_thread(until, lambda: len(set(site.asked)) >= 8)
     await asyncio.to_thread(evict, kube)
     result = await kube.lab.ended(handle, 150)

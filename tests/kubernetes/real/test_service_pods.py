@@ -1,11 +1,13 @@
-"""``deploy/`` at work: overlays/production, installed by docs/deployment.md on a real node, each process in a pod.
+"""``deploy/`` at work: overlays/production, installed by docs/deployment.md on a real node, each
+process in a pod.
 
-Changed is what its files ask an installer for: the image, settings, catalogue, volumes, Secrets; there is one pod of a
-kind, as in overlays/demo. Temporal, MariaDB with the two users of docs/security.md, S3 and the event bus are processes
-of this machine. Nothing pulls images, so the registry's login is left out. The small cluster has no CoreDNS and no
-kube-proxy: a name server and a proxy of the tests stand in for both (``cluster/services.py``), over the EndpointSlices
-of the real controller. Network policies are enforced by nobody, and the CronJobs are called by hand, as nobody keeps
-their schedules.
+Changed is what its files ask an installer for: the image, settings, catalogue, volumes, Secrets;
+there is one pod of a kind, as in overlays/demo. Temporal, MariaDB with the two users of
+docs/security.md, S3 and the event bus are processes of this machine. Nothing pulls images, so the
+registry's login is left out. The small cluster has no CoreDNS and no kube-proxy: a name server and
+a proxy of the tests stand in for both (``cluster/services.py``), over the EndpointSlices of the
+real controller. Network policies are enforced by nobody, and the CronJobs are called by hand, as
+nobody keeps their schedules.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ def gateway(installed: Installation) -> Iterator[Gateway]:
         yield found
 
 
-# --- as they stand ---------------------------------------------------------------------------------------------------
+# --- as they stand --------------------------------------------------------------------------------
 
 
 def test_the_migration_ran_to_its_end_once(installed: Installation) -> None:
@@ -72,7 +74,9 @@ def test_the_migration_ran_to_its_end_once(installed: Installation) -> None:
     assert "database empty -> " in installed.log(pod)
 
 
-def test_every_deployment_is_ready_by_its_own_probe_and_no_process_gave_up(installed: Installation) -> None:
+def test_every_deployment_is_ready_by_its_own_probe_and_no_process_gave_up(
+    installed: Installation,
+) -> None:
     found = installed.admin.get(f"/apis/apps/v1/namespaces/{SERVICES}/deployments")["items"]
     assert {one["metadata"]["name"] for one in found} == set(COMPONENTS)
     for one in found:
@@ -82,7 +86,8 @@ def test_every_deployment_is_ready_by_its_own_probe_and_no_process_gave_up(insta
         [pod] = installed.pods(one["metadata"]["name"])
         [status] = pod["status"]["containerStatuses"]
         assert status["ready"] is True
-        # A probe that a starved machine answers late may have had it ended. It must not have ended by itself.
+        # A probe that a starved machine answers late may have had it ended. It must not have ended
+        # by itself.
         before = status["lastState"].get("terminated") or {"exitCode": 0}
         assert before["exitCode"] in (0, 137, 143), f"{before}\n{installed.log(pod, before=True)}"
 
@@ -96,13 +101,20 @@ def test_no_process_of_ours_has_more_than_restricted_allows(installed: Installat
         lines = (line.split(":", 1) for line in (process / "status").read_text().splitlines())
         status = {name: value.split() for name, value in lines}
         assert (status["Uid"], status["Gid"]) == (["65532"] * 4, ["65532"] * 4), component
-        assert {int(status[name][0], 16) for name in ("CapEff", "CapPrm", "CapBnd", "CapAmb")} == {0}
+        assert {int(status[name][0], 16) for name in ("CapEff", "CapPrm", "CapBnd", "CapAmb")} == {
+            0
+        }
         assert (status["NoNewPrivs"], status["Seccomp"]) == (["1"], ["2"])
         mounts = [line.split() for line in (process / "mounts").read_text().splitlines()]
-        assert next(options for _, place, _, options, *_ in mounts if place == "/").startswith("ro,")
+        assert next(options for _, place, _, options, *_ in mounts if place == "/").startswith(
+            "ro,"
+        )
         assert (process / "cwd").readlink() == Path("/var/lib/crawler-lifecycle")
-        # Of the mounts, since /var/run of an image may be a link, which would be followed on this machine.
-        account = any(place.endswith("/secrets/kubernetes.io/serviceaccount") for _, place, *_ in mounts)
+        # Of the mounts, since /var/run of an image may be a link, which would be followed on this
+        # machine.
+        account = any(
+            place.endswith("/secrets/kubernetes.io/serviceaccount") for _, place, *_ in mounts
+        )
         assert account is (component in rbac.COMPONENTS), component
 
 
@@ -117,17 +129,34 @@ def processes_of(pod: Document) -> list[Path]:
     return found
 
 
-#: A doctor takes seconds of a processor. These have between them every Secret and every way; what each account may is
-#: asked of a doctor in its place in ``test_deploy``.
+#: A doctor takes seconds of a processor. These have between them every Secret and every way; what
+#: each account may is asked of a doctor in its place in ``test_deploy``.
 EXAMINED = ("worker-cluster", "worker-export", "worker-webhooks", "gateway", "scheduler")
 
 
-@pytest.mark.parametrize("components", [EXAMINED, pytest.param(COMPONENTS, marks=pytest.mark.slow)], ids=len)
-def test_the_doctor_finds_nothing_wrong_in_any_pod(installed: Installation, components: tuple[str, ...]) -> None:
-    """As the page says to call it. It uses settings, Secrets, mounts, accounts and ways exactly as the process does."""
+@pytest.mark.parametrize(
+    "components", [EXAMINED, pytest.param(COMPONENTS, marks=pytest.mark.slow)], ids=len
+)
+def test_the_doctor_finds_nothing_wrong_in_any_pod(
+    installed: Installation, components: tuple[str, ...]
+) -> None:
+    """As the page says to call it.
+
+    It uses settings, Secrets, mounts, accounts and ways exactly as the process does.
+    """
 
     def examined(component: str) -> dict[str, Any]:
-        words = ("exec", "-n", SERVICES, f"deploy/{component}", "--", "crawlctl", "doctor", "-o", "json")
+        words = (
+            "exec",
+            "-n",
+            SERVICES,
+            f"deploy/{component}",
+            "--",
+            "crawlctl",
+            "doctor",
+            "-o",
+            "json",
+        )
         found: dict[str, Any] = json.loads(installed.kubectl(*words))
         return found
 
@@ -137,15 +166,22 @@ def test_the_doctor_finds_nothing_wrong_in_any_pod(installed: Installation, comp
             assert bad == [], component
             if component in rbac.COMPONENTS:
                 text = next(line["text"] for line in report["checks"] if line["check"] == "rights")
-                assert text == f"{component} has its rights, checked as system:serviceaccount:{SERVICES}:{component}"
+                assert (
+                    text
+                    == f"{component} has its rights, checked as system:serviceaccount:{SERVICES}:{component}"
+                )
 
 
 def test_figures_are_where_the_monitors_look(installed: Installation) -> None:
     for role in WORKERS:
         [pod] = installed.pods(f"worker-{role}")
-        assert f'build="{BUILD_ID}"' in fetched(f"http://{pod['status']['podIP']}:9464/metrics"), role
+        assert f'build="{BUILD_ID}"' in fetched(f"http://{pod['status']['podIP']}:9464/metrics"), (
+            role
+        )
     gateway = f"http://{installed.network.address('gateway', SERVICES)}:8500"
-    assert "crawler_lifecycle_gateway_available" in fetched(f"{gateway}/metrics", installed.tokens["read"])
+    assert "crawler_lifecycle_gateway_available" in fetched(
+        f"{gateway}/metrics", installed.tokens["read"]
+    )
     scheduler = f"http://{installed.network.address('scheduler', SERVICES)}:8600"
     assert f'build="{BUILD_ID}"' in fetched(f"{scheduler}/metrics", installed.tokens["scheduler"])
     assert json.loads(fetched(f"{gateway}/readyz", installed.tokens["read"]))["ready"] is True
@@ -158,14 +194,18 @@ def fetched(url: str, token: str | None = None) -> str:
         return str(answer.read().decode())
 
 
-# --- at work ---------------------------------------------------------------------------------------------------------
+# --- at work --------------------------------------------------------------------------------------
 
 
 def begin(gateway: Gateway, crawler: str = "writer", **limits: Any) -> int:
     """A run whose crawl waits until it is let go or stopped."""
     request = {"crawler": crawler, **QUICK, "limits": QUICK["limits"] | limits}
     run_id = int(gateway.start(request, uuid.uuid4().hex)["run_id"])
-    until(lambda: gateway.run(run_id)["tasks"] == {"RUNNING": 1}, f"run {run_id} executing", PATIENCE_S)
+    until(
+        lambda: gateway.run(run_id)["tasks"] == {"RUNNING": 1},
+        f"run {run_id} executing",
+        PATIENCE_S,
+    )
     until(lambda: "waiting" in gateway.logs(run_id), "a line of its log", PATIENCE_S)
     return run_id
 
@@ -177,7 +217,9 @@ def ended(gateway: Gateway, run_id: int) -> dict[str, Any]:
 
 
 def crawl_pod(installed: Installation, run_id: int) -> Document:
-    [pod] = installed.admin.get(f"/api/v1/namespaces/{CRAWLS}/pods?labelSelector={labels.RUN}%3D{run_id}")["items"]
+    [pod] = installed.admin.get(
+        f"/api/v1/namespaces/{CRAWLS}/pods?labelSelector={labels.RUN}%3D{run_id}"
+    )["items"]
     found: Document = pod
     return found
 
@@ -206,12 +248,16 @@ def leave(installed: Installation, pod: Document) -> None:
     path = f"/api/v1/namespaces/{SERVICES}/pods/{pod['metadata']['name']}"
     installed.hold(pod, SERVICES)
     installed.admin.delete(path)
-    until(lambda: left_in_order(installed, pod["metadata"]["name"]), f"the end of {path}", PATIENCE_S)
+    until(
+        lambda: left_in_order(installed, pod["metadata"]["name"]), f"the end of {path}", PATIENCE_S
+    )
     installed.hold(pod, SERVICES, ())
 
 
 def left_in_order(installed: Installation, name: str) -> bool:
-    """Whether a held pod has ended; fails when it did so in any other way than by itself, within its grace."""
+    """Whether a held pod has ended; fails when it did so in any other way than by itself, within
+    its grace.
+    """
     pod = installed.admin.get(f"/api/v1/namespaces/{SERVICES}/pods/{name}")
     [status] = pod["status"]["containerStatuses"]
     end = status["state"].get("terminated")
@@ -247,7 +293,10 @@ def events_of(installed: Installation, run_id: int) -> list[str]:
 def test_its_files_went_from_the_pod_by_the_gateways_tickets_into_the_archive(
     installed: Installation, gateway: Gateway, completed: int
 ) -> None:
-    assert sorted(name.rpartition("/")[2] for name in left_in(installed, completed)) == ["bundle.json", "part-00000"]
+    assert sorted(name.rpartition("/")[2] for name in left_in(installed, completed)) == [
+        "bundle.json",
+        "part-00000",
+    ]
     content = zipfile.ZipFile(io.BytesIO(b"".join(gateway.archive(completed, 1))))
     assert content.read("task-0/page.html") == b"<p>one</p>"
     assert json.loads(content.read("manifest.json"))["run_id"] == completed
@@ -264,17 +313,34 @@ def test_a_stop_reaches_the_crawl(installed: Installation, gateway: Gateway) -> 
     run_id = begin(gateway)
     gateway.stop(run_id, reason="enough", requested_by="a person")
     run = ended(gateway, run_id)
-    assert (run["status"], run["outcome"], run["tasks"]) == ("FAILED", "cancelled", {"CANCELLED": 1})
+    assert (run["status"], run["outcome"], run["tasks"]) == (
+        "FAILED",
+        "cancelled",
+        {"CANCELLED": 1},
+    )
     path = f"/api/v1/namespaces/{CRAWLS}/pods?labelSelector={labels.RUN}%3D{run_id}"
-    until(lambda: installed.admin.get(path)["items"] == [], "nothing of it is left on the cluster", PATIENCE_S)
+    until(
+        lambda: installed.admin.get(path)["items"] == [],
+        "nothing of it is left on the cluster",
+        PATIENCE_S,
+    )
 
 
-def test_a_forced_stop_reaches_a_crawl_that_is_being_stopped(installed: Installation, gateway: Gateway) -> None:
-    """Its node cannot be told: a kubelet keeps the grace that it has begun. Its runner asks the gateway."""
+def test_a_forced_stop_reaches_a_crawl_that_is_being_stopped(
+    installed: Installation, gateway: Gateway
+) -> None:
+    """Its node cannot be told: a kubelet keeps the grace that it has begun.
+
+    Its runner asks the gateway.
+    """
     run_id = begin(gateway, "deaf", stop_grace_s=3600)
     gateway.stop(run_id, reason="enough", requested_by="a person")
     name = crawl_pod(installed, run_id)["metadata"]["name"]
-    until(lambda: installed.admin.is_killing(CRAWLS, name), "the node's beginning to end the pod", PATIENCE_S)
+    until(
+        lambda: installed.admin.is_killing(CRAWLS, name),
+        "the node's beginning to end the pod",
+        PATIENCE_S,
+    )
     gateway.stop(run_id, force=True, reason="now", requested_by="a person")
     run = ended(gateway, run_id)
     assert (run["status"], run["outcome"]) == ("FAILED", "cancelled")
@@ -286,10 +352,14 @@ def test_an_audit_by_its_own_worker_finds_nothing(installed: Installation, compl
     assert installed.audit()["findings"] == []
 
 
-def test_the_nightly_jobs_by_hand(installed: Installation, gateway: Gateway, completed: int) -> None:
+def test_the_nightly_jobs_by_hand(
+    installed: Installation, gateway: Gateway, completed: int
+) -> None:
     """Of a run that ended, and was exported, long ago, as far as the database knows."""
     for table, column in (("run_history", "ended_at"), ("export_record", "at")):
-        sql = f"UPDATE {table} SET {column} = {column} - INTERVAL 100 DAY WHERE run_id = {completed}"
+        sql = (
+            f"UPDATE {table} SET {column} = {column} - INTERVAL 100 DAY WHERE run_id = {completed}"
+        )
         installed.database.execute(sql, "lifecycle")
     assert left_in(installed, completed)
     assert saved(installed, gateway, completed).is_dir()
@@ -297,19 +367,31 @@ def test_the_nightly_jobs_by_hand(installed: Installation, gateway: Gateway, com
     assert not saved(installed, gateway, completed).exists()
     assert left_in(installed, completed) == []
     by_hand(installed, "prune")
-    assert (gateway.run(completed)["status"], len(b"".join(gateway.archive(completed, 1))) > 0) == ("COMPLETED", True)
+    assert (gateway.run(completed)["status"], len(b"".join(gateway.archive(completed, 1))) > 0) == (
+        "COMPLETED",
+        True,
+    )
 
 
 def by_hand(installed: Installation, cron_job: str) -> None:
     """Call a CronJob now, and wait until it is done."""
     job = f"{cron_job}-{uuid.uuid4().hex[:8]}"
     installed.kubectl("create", "job", job, f"--from=cronjob/{cron_job}", "-n", SERVICES)
-    installed.kubectl("wait", "--for=condition=complete", f"job/{job}", "-n", SERVICES, f"--timeout={PATIENCE_S:g}s")
+    installed.kubectl(
+        "wait",
+        "--for=condition=complete",
+        f"job/{job}",
+        "-n",
+        SERVICES,
+        f"--timeout={PATIENCE_S:g}s",
+    )
 
 
 def test_it_is_removed_as_the_page_says(installed: Installation) -> None:
     """The last test: every process ends by itself, in order, before anybody kills it."""
-    names = [pod["metadata"]["name"] for pod in installed.pods() if pod["status"]["phase"] == "Running"]
+    names = [
+        pod["metadata"]["name"] for pod in installed.pods() if pod["status"]["phase"] == "Running"
+    ]
     assert len(names) == len(COMPONENTS)
     for pod in installed.pods():
         if pod["metadata"]["name"] in names:

@@ -1,4 +1,6 @@
-"""What a task leaves on the cluster after its end is ended as well, by a real node and the real Job controller."""
+"""What a task leaves on the cluster after its end is ended as well, by a real node and the real Job
+controller.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def later() -> datetime:
 
 
 class Left:
-    """A scene on the real cluster, and our adapter before it whose clock is put forward by two minutes."""
+    """A scene on the real cluster, and our adapter before it whose clock is put forward by two
+    minutes.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
         self.scene = Scene(cluster, cluster.namespace("left"))
@@ -60,7 +64,10 @@ def test_a_container_that_outlives_the_crawler_is_ended_and_its_job_with_it(left
     assert [end.key for end in left.finalizers.kept()] == [(1, 0, 1)]
     left.finalizers.release(RUN, [left.task()])
     left.scene.until(lambda o: o["pods"][0]["status"]["phase"] == "Failed", "the end of the pod")
-    left.scene.until(lambda o: [c for c in o["job"]["status"]["conditions"] if c["type"] == "Failed"], "the Job's end")
+    left.scene.until(
+        lambda o: [c for c in o["job"]["status"]["conditions"] if c["type"] == "Failed"],
+        "the Job's end",
+    )
     [pod] = left.scene.objects()["pods"]
     states = {status["name"]: status["state"] for status in pod["status"]["containerStatuses"]}
     assert states[labels.CONTAINER]["terminated"]["exitCode"] == 0, "the evidence stays"
@@ -75,17 +82,24 @@ def test_a_queue_that_takes_a_job_back_before_it_ran_gets_a_second_pod_later(lef
     assert left.finalizers.kept() == []
     left.scene.until(lambda o: not o["pods"], "no pod")
     left.scene.cluster.admin.patch(f"{left.scene.jobs}/{NAME}", {"spec": {"suspend": False}})
-    left.scene.until(lambda o: o["pods"] and "deletionTimestamp" not in o["pods"][0]["metadata"], "another pod")
+    left.scene.until(
+        lambda o: o["pods"] and "deletionTimestamp" not in o["pods"][0]["metadata"], "another pod"
+    )
     assert left.phase() is Phase.WAITING
 
 
-def test_a_job_that_was_suspended_under_its_pod_ends_with_that_and_makes_no_other(left: Left) -> None:
+def test_a_job_that_was_suspended_under_its_pod_ends_with_that_and_makes_no_other(
+    left: Left,
+) -> None:
     left.scene.start(SAYS_SHUTDOWN.format(code=11))
     left.scene.ready()
     left.scene.cluster.admin.patch(f"{left.scene.jobs}/{NAME}", {"spec": {"suspend": True}})
     left.scene.ended()
     assert left.phase() is Phase.ENDED
     left.finalizers.release(RUN, [left.task()])
-    left.scene.until(lambda o: [c for c in o["job"]["status"]["conditions"] if c["type"] == "Failed"], "the Job's end")
+    left.scene.until(
+        lambda o: [c for c in o["job"]["status"]["conditions"] if c["type"] == "Failed"],
+        "the Job's end",
+    )
     left.scene.until(lambda o: not o["pods"], "no pod")
     assert left.scene.objects()["job"]["spec"]["parallelism"] == 0

@@ -1,1 +1,4 @@
-"""Fakes of the ports, which pass the same contract tests as the adapters. This file imports none of them."""
+"""Fakes of the ports, which pass the same contract tests as the adapters.
+
+This file imports none of them.
+"""

@@ -13,7 +13,12 @@ from pathlib import Path
 from crawler_lifecycle.domain.audits.audit import ClusterTask
 from crawler_lifecycle.domain.coverage import Coverage
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, given_to_task
-from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired, InvalidRequest, OtherPlace
+from crawler_lifecycle.domain.errors import (
+    ClusterUnavailable,
+    DeploymentExpired,
+    InvalidRequest,
+    OtherPlace,
+)
 from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Counters, End, Observation, Phase
@@ -38,12 +43,14 @@ class Behaviour:
     """``None``: until it is stopped."""
     end: End = FINISHED
     counters: Counters = field(default_factory=lambda: Counters(pages=10, items=100, errors=0))
-    """What it will have counted at its end, and before that a share by the time that passed; an endless one counts as
-    much in every ten minutes."""
+    """What it will have counted at its end, and before that a share by the time that passed; an
+    endless one counts as much in every ten minutes."""
     counts_for: float | None = None
     """Seconds after which it goes on without counting any more; ``None``: it never stalls."""
     writes_for: float | None = None
-    """Seconds after which it writes nothing any more, not even to its log; ``None``: nobody sees what it writes."""
+    """Seconds after which it writes nothing any more, not even to its log; ``None``: nobody sees
+    what it writes.
+    """
     heeds_stop_after: float | None = 0.0
     """Seconds from a stop to its end; ``None``: it ignores stops."""
     stopped: End = SHUTDOWN
@@ -57,7 +64,9 @@ class Behaviour:
     statistics: Mapping[str, int | float] | None = None
     """What it tells at its end."""
     resumed: bool | None = None
-    """What its runner says, of a later attempt, about going on with saved state; ``resume_note`` in words."""
+    """What its runner says, of a later attempt, about going on with saved state; ``resume_note`` in
+    words.
+    """
     resume_note: str | None = None
 
 
@@ -79,7 +88,9 @@ class _Task:
         return self.created_at + timedelta(seconds=self.behaviour.waits)
 
     def settle(self, now: datetime) -> None:
-        """Write down the end when it has come: the earliest of its own and the one a stop brings."""
+        """Write down the end when it has come: the earliest of its own and the one a stop
+        brings.
+        """
         if self.ended is not None or self.gone:
             return
         does, started = self.behaviour, self.started_at()
@@ -99,9 +110,10 @@ class _Task:
 class FakeCluster:
     """Implements ``Cluster``, ``TaskFiles``, ``KnowsRuns`` and ``Deployer``; thread-safe.
 
-    ``behaviour`` is one for all tasks, or a function of (run_id, index, attempt). ``calls`` counts the calls by method
-    name, failed ones too. ``fail_with`` makes methods raise; ``vanish`` and ``end_now`` are what happens behind our
-    back. ``folders`` are answered by ``files`` for tasks that exist.
+    ``behaviour`` is one for all tasks, or a function of (run_id, index, attempt). ``calls`` counts
+    the calls by method name, failed ones too. ``fail_with`` makes methods raise; ``vanish`` and
+    ``end_now`` are what happens behind our back. ``folders`` are answered by ``files`` for tasks
+    that exist.
     """
 
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -112,7 +124,9 @@ class FakeCluster:
     """Folders of supporting files by (run_id, index)."""
     calls: Counter[str] = field(default_factory=Counter)
     here: str | None = None
-    """The place where tasks are put and looked for. What is in another one is not seen; a test changes it."""
+    """The place where tasks are put and looked for. What is in another one is not seen; a test
+    changes it.
+    """
     gone_places: set[str] = field(default_factory=set)
     """Places that are gone for certain, with all that was in them."""
 
@@ -124,9 +138,19 @@ class FakeCluster:
     # --- the script
 
     def fail_with(self, error: Exception | None, *methods: str) -> None:
-        """From now on these methods (all, when none is named) raise the error; ``None`` heals them."""
+        """From now on these methods (all, when none is named) raise the error; ``None`` heals
+        them.
+        """
         with self._lock:
-            for method in methods or ("deploy", "look", "details", "stop", "kill", "files", "inventory"):
+            for method in methods or (
+                "deploy",
+                "look",
+                "details",
+                "stop",
+                "kill",
+                "files",
+                "inventory",
+            ):
                 if error is None:
                     self._errors.pop(method, None)
                 else:
@@ -166,15 +190,23 @@ class FakeCluster:
         with self._lock:
             now = self.clock()
             refs = {key: TaskRef(0, key[1], key[2], task.uid) for key, task in self._tasks.items()}
-            return {key: self._observe(self._tasks[key].run, ref, now).phase for key, ref in refs.items()}
+            return {
+                key: self._observe(self._tasks[key].run, ref, now).phase
+                for key, ref in refs.items()
+            }
 
     def counted(self) -> list[LiveCounters]:
         """What the tasks that execute now have counted so far."""
         with self._lock:
             now = self.clock()
-            alive = [(key, self._tasks[key]) for key, phase in self.phases().items() if phase is Phase.EXECUTING]
+            alive = [
+                (key, self._tasks[key])
+                for key, phase in self.phases().items()
+                if phase is Phase.EXECUTING
+            ]
             return [
-                LiveCounters(t.run, attempt, index, self._counters(t, now), now) for (_, index, attempt), t in alive
+                LiveCounters(t.run, attempt, index, self._counters(t, now), now)
+                for (_, index, attempt), t in alive
             ]
 
     # --- Deployer
@@ -197,17 +229,28 @@ class FakeCluster:
                     continue
                 behaviour = self._behaviour(*key)
                 try:
-                    given = given_to_task(crawler, deployment.args, deployment.settings, queued.args)
+                    given = given_to_task(
+                        crawler, deployment.args, deployment.settings, queued.args
+                    )
                 except InvalidRequest as why:
                     answers.append(DeployedTask(queued.index, "refused", name, reason=str(why)))
                     continue
                 if behaviour.deployed != "created":
-                    answers.append(DeployedTask(queued.index, behaviour.deployed, name, reason=behaviour.deploy_reason))
+                    answers.append(
+                        DeployedTask(
+                            queued.index, behaviour.deployed, name, reason=behaviour.deploy_reason
+                        )
+                    )
                     continue
                 now = self.clock()
                 if now >= deployment.expires_at:
-                    raise DeploymentExpired(f"the deployment call expired at {deployment.expires_at.isoformat()}")
-                uid, about = str(uuid.uuid4()), (queued.index, queued.attempt, queued.task_id, deployment.crawler)
+                    raise DeploymentExpired(
+                        f"the deployment call expired at {deployment.expires_at.isoformat()}"
+                    )
+                uid, about = (
+                    str(uuid.uuid4()),
+                    (queued.index, queued.attempt, queued.task_id, deployment.crawler),
+                )
                 record = TaskRecord(*about, *given, name, uid, self.here, deployment.record)
                 task = _Task(name, uid, deployment.run, behaviour, now, record, self.here)
                 self._tasks[key] = task
@@ -242,7 +285,9 @@ class FakeCluster:
                     counters = self._counters(task, now)
                     told = task.behaviour
                     statistics = told.statistics if task.ended is not None else None
-                    found.append(Details(ref.task_id, told.log, counters, told.peak_memory, statistics))
+                    found.append(
+                        Details(ref.task_id, told.log, counters, told.peak_memory, statistics)
+                    )
             return found
 
     def stop(self, run: RunRef, task: TaskRef) -> None:
@@ -285,12 +330,18 @@ class FakeCluster:
             return max([above, *(run for run, _, _ in self._tasks)])
 
     def inventory(
-        self, *, run_id: int | None = None, after: tuple[int, int, int] | None = None, limit: int = 500
+        self,
+        *,
+        run_id: int | None = None,
+        after: tuple[int, int, int] | None = None,
+        limit: int = 500,
     ) -> list[ClusterTask]:
         with self._called("inventory"):
             now = self.clock()
             found = []
-            for (run, index, attempt), task in sorted(self._tasks.items(), key=lambda item: item[0]):
+            for (run, index, attempt), task in sorted(
+                self._tasks.items(), key=lambda item: item[0]
+            ):
                 if run_id not in (None, run):
                     continue  # the activities of a laboratory have clocks of their own
                 task.settle(now)
@@ -301,7 +352,11 @@ class FakeCluster:
                 if after is None or (run, index, attempt) > after:
                     when = started if executing else None
                     uid = task.run.uid
-                    found.append(ClusterTask(run, index, attempt, executing, None, task.uid, when, "fake", uid))
+                    found.append(
+                        ClusterTask(
+                            run, index, attempt, executing, None, task.uid, when, "fake", uid
+                        )
+                    )
             return found[:limit]
 
     # --- inside
@@ -317,7 +372,9 @@ class FakeCluster:
 
     def _find(self, run: RunRef, ref: TaskRef) -> _Task | None:
         found = self._tasks.get((run.run_id, ref.index, ref.attempt))
-        return found if found is not None and found.place == self.here and found.run == run else None
+        return (
+            found if found is not None and found.place == self.here and found.run == run else None
+        )
 
     def _is_foreign(self, run: RunRef, ref: TaskRef) -> bool:
         other = self._tasks.get((run.run_id, ref.index, ref.attempt))
@@ -328,7 +385,10 @@ class FakeCluster:
             raise ClusterUnavailable(f"a task was put into {other}, and we look into {self.here}")
 
     def _ours(self, run: RunRef, ref: TaskRef) -> _Task | None:
-        """The task, unless another object is under its name. Raises ``ClusterUnavailable`` for one elsewhere."""
+        """The task, unless another object is under its name.
+
+        Raises ``ClusterUnavailable`` for one elsewhere.
+        """
         found = self._find(run, ref)
         if found is None:
             self._check_places([ref.place])
@@ -345,7 +405,9 @@ class FakeCluster:
         def part(value: int | None) -> int | None:
             return None if value is None else int(value * share)
 
-        return Counters(part(planned.pages), part(planned.items), part(planned.errors), part(planned.bytes))
+        return Counters(
+            part(planned.pages), part(planned.items), part(planned.errors), part(planned.bytes)
+        )
 
     def _observe(self, run: RunRef, ref: TaskRef, now: datetime) -> Observation:
         task = self._find(run, ref)
@@ -357,11 +419,19 @@ class FakeCluster:
             return Observation(ref.index, ref.attempt, phase, now, reason=words)
         task.settle(now)
         seen = Observation(ref.index, ref.attempt, Phase.GONE, now, name=task.name, uid=task.uid)
-        told = (task.behaviour.resumed, task.behaviour.resume_note) if ref.attempt > 1 else (None, None)
+        told = (
+            (task.behaviour.resumed, task.behaviour.resume_note)
+            if ref.attempt > 1
+            else (None, None)
+        )
         started = task.started_at()
         if task.gone:
             # Without its uid nobody knows that there ever was one.
-            return seen if ref.uid is not None else Observation(ref.index, ref.attempt, Phase.ABSENT, now)
+            return (
+                seen
+                if ref.uid is not None
+                else Observation(ref.index, ref.attempt, Phase.ABSENT, now)
+            )
         if task.ended is not None:
             when, end = task.ended
             ran = end.reason != NEVER_RAN.reason
@@ -380,7 +450,12 @@ class FakeCluster:
                 end=end,
             )
         if now < started:
-            return replace(seen, phase=Phase.WAITING, reason=task.behaviour.wait_reason, changed_at=task.created_at)
+            return replace(
+                seen,
+                phase=Phase.WAITING,
+                reason=task.behaviour.wait_reason,
+                changed_at=task.created_at,
+            )
         return replace(
             seen,
             phase=Phase.EXECUTING,

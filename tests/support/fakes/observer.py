@@ -37,7 +37,9 @@ class FakeObserver:
             while not over.is_set():
                 if self.problem is None:
                     phases = self.cluster.phases()
-                    for key in [key for key, phase in phases.items() if known.get(key) is not phase]:
+                    for key in [
+                        key for key, phase in phases.items() if known.get(key) is not phase
+                    ]:
                         changed(key[0], datetime.now(UTC), frozenset({key[1:]}))
                     self._known = known = phases
                 over.wait(self.every_s)

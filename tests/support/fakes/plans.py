@@ -10,7 +10,15 @@ from copy import deepcopy
 from typing import Any
 
 from crawler_lifecycle.domain.run_data import AskedFiles
-from crawler_lifecycle.features.managers.domain.manager import Decision, Facts, JobState, Live, Page, Start, Waiting
+from crawler_lifecycle.features.managers.domain.manager import (
+    Decision,
+    Facts,
+    JobState,
+    Live,
+    Page,
+    Start,
+    Waiting,
+)
 from crawler_lifecycle.managers.base import BaseScript
 from crawler_lifecycle.managers.driver import Driver
 from crawler_lifecycle.managers.platform import OwnedPage, OwnedQuery
@@ -23,8 +31,12 @@ Answer = Callable[[str, Mapping[str, Any]], Any]
 class FakeHosts:
     """Processes that are objects."""
 
-    def __init__(self, classes: Mapping[str, type[BaseScript]], queue: str = "crawler-lifecycle-plans/fake") -> None:
-        """``classes``: by the name of the plan; more may be added, and others put in their place."""
+    def __init__(
+        self, classes: Mapping[str, type[BaseScript]], queue: str = "crawler-lifecycle-plans/fake"
+    ) -> None:
+        """``classes``: by the name of the plan; more may be added, and others put in their
+        place.
+        """
         self.classes = dict(classes)
         self.queue = queue
         self.fingerprints: dict[str, str] = {}
@@ -161,7 +173,9 @@ class FakePlatform(AskedFiles):
         self.done = deepcopy(done)
 
     def waiting_jobs(self, state: JobState, after_id: int = 0, limit: int = 100) -> list[Waiting]:
-        found: list[Waiting] = self.answer("waiting_jobs", {"state": state, "after_id": after_id, "limit": limit})
+        found: list[Waiting] = self.answer(
+            "waiting_jobs", {"state": state, "after_id": after_id, "limit": limit}
+        )
         return found
 
     def live_jobs(self, after_id: int = 0, limit: int = 500) -> list[Live]:

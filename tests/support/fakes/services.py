@@ -1,6 +1,8 @@
-"""Outside services in memory: scheduler service, workflow directory, notifier, sink, archive, catalogue.
+"""Outside services in memory: scheduler service, workflow directory, notifier, sink, archive,
+catalogue.
 
-Each behaves like its adapter (``tests/contracts/services`` runs the same tests over both) and can be told to fail.
+Each behaves like its adapter (``tests/contracts/services`` runs the same tests over both) and can
+be told to fail.
 """
 
 from __future__ import annotations
@@ -22,7 +24,11 @@ from crawler_lifecycle.adapters.archive.limits import checked_key
 from crawler_lifecycle.cloudevents import bus_text
 from crawler_lifecycle.domain.audits.adoption import WorkflowRecord
 from crawler_lifecycle.domain.audits.audit import OpenWorkflow, WorkflowState
-from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, effective_args, effective_settings
+from crawler_lifecycle.domain.crawlers.crawler import (
+    CrawlerDefinition,
+    effective_args,
+    effective_settings,
+)
 from crawler_lifecycle.domain.errors import (
     ClusterUnavailable,
     DeploymentExpired,
@@ -130,12 +136,15 @@ class FakeDeployer:
 class FakeScheduler:
     """The port ``SchedulerClient``: the scheduler service without HTTP.
 
-    ``faults`` strike before anything happens; ``lost_answers`` calls take effect and then seem to have failed.
+    ``faults`` strike before anything happens; ``lost_answers`` calls take effect and then seem to
+    have failed.
     """
 
     problem: str | None = None
 
-    def __init__(self, crawlers: Iterable[CrawlerDefinition] = (), deployer: Deployer | None = None) -> None:
+    def __init__(
+        self, crawlers: Iterable[CrawlerDefinition] = (), deployer: Deployer | None = None
+    ) -> None:
         self.catalogue = FakeCatalogue(crawlers)
         self.deployer: Deployer = deployer or FakeDeployer()
         self.calls: list[Deployment] = []
@@ -170,7 +179,9 @@ class FakeScheduler:
 
 
 def _merged(deployment: Deployment, crawler: CrawlerDefinition) -> Deployment:
-    tasks = [replace(t, args=effective_args(crawler, deployment.args, t.args)) for t in deployment.tasks]
+    tasks = [
+        replace(t, args=effective_args(crawler, deployment.args, t.args)) for t in deployment.tasks
+    ]
     return replace(
         deployment,
         tasks=tasks,
@@ -210,11 +221,20 @@ class FakeDirectory:
 
     def state(self, workflow_id: str, first_run_id: str | None = None) -> WorkflowState:
         self.faults.strike()
-        opened = any(o.workflow_id == workflow_id and first_run_id in (None, o.first_run_id) for o in self.open)
+        opened = any(
+            o.workflow_id == workflow_id and first_run_id in (None, o.first_run_id)
+            for o in self.open
+        )
         how = "terminated" if workflow_id in self.closed or first_run_id is not None else None
-        return WorkflowState(open=True) if opened else WorkflowState(False, self.closed.get(workflow_id), how)
+        return (
+            WorkflowState(open=True)
+            if opened
+            else WorkflowState(False, self.closed.get(workflow_id), how)
+        )
 
-    def open_runs(self, after: str | None = None, limit: int = 100) -> tuple[list[OpenWorkflow], str | None]:
+    def open_runs(
+        self, after: str | None = None, limit: int = 100
+    ) -> tuple[list[OpenWorkflow], str | None]:
         self.faults.strike()
         begin = int(after or 0)
         page = self.workflows[begin : begin + limit]
@@ -224,7 +244,9 @@ class FakeDirectory:
         self.faults.strike()
         return workflow if workflow in self.workflows else None
 
-    def begin(self, request: RunRequest, workflow_id: str, run_uid: str, *, repair: bool = False) -> None:
+    def begin(
+        self, request: RunRequest, workflow_id: str, run_uid: str, *, repair: bool = False
+    ) -> None:
         self.faults.strike()
         self.begun[workflow_id] = (request, repair)
 
@@ -315,7 +337,9 @@ class FakeNotifier:
 
 
 class FakeWebhooks:
-    """``WebhookSenders`` that remembers, and fails for as long as ``fails`` says so, for one subject or for all."""
+    """``WebhookSenders`` that remembers, and fails for as long as ``fails`` says so, for one
+    subject or for all.
+    """
 
     def __init__(self) -> None:
         self.sent: list[Event] = []
@@ -367,7 +391,9 @@ def _contents(source: FileSource) -> list[tuple[str, bytes]]:
         raise FilesMissing(source.missing)
     if source.bundle is not None:
         with tarfile.open(fileobj=io.BytesIO(b"".join(source.bundle()))) as bundle:
-            return [(m.name, file.read()) for m in bundle if (file := bundle.extractfile(m)) is not None]
+            return [
+                (m.name, file.read()) for m in bundle if (file := bundle.extractfile(m)) is not None
+            ]
     assert source.folder is not None
     files = sorted(path for path in source.folder.rglob("*") if path.is_file())
     return [(str(path.relative_to(source.folder)), path.read_bytes()) for path in files]
@@ -405,7 +431,9 @@ class FakeArchive:
                 for path, content in found:
                     name = f"{source.prefix}/{path}".strip("/")
                     if files_max is not None and len(entries) >= files_max:
-                        skipped.append({"name": name, "reason": f"over the limit of {files_max} files"})
+                        skipped.append(
+                            {"name": name, "reason": f"over the limit of {files_max} files"}
+                        )
                         continue
                     with archive.open(name, "w") as member:
                         member.write(content)
@@ -413,12 +441,21 @@ class FakeArchive:
                     digest = hashlib.sha256(content).hexdigest()
                     entries.append({"name": name, "size": len(content), "sha256": digest})
                     progress(len(entries), size)
-            document = {**manifest, "files": entries, "skipped": skipped, "skipped_count": len(skipped)}
+            document = {
+                **manifest,
+                "files": entries,
+                "skipped": skipped,
+                "skipped_count": len(skipped),
+            }
             with archive.open("manifest.json", "w") as member:
                 member.write(json.dumps(document).encode())
         content = self.stored[url] = target.getvalue()
-        note = f"files of {len(lacking)} tasks are missing: {'; '.join(lacking)}" if lacking else None
-        return ExportResult(url, len(content), len(entries), hashlib.sha256(content).hexdigest(), note)
+        note = (
+            f"files of {len(lacking)} tasks are missing: {'; '.join(lacking)}" if lacking else None
+        )
+        return ExportResult(
+            url, len(content), len(entries), hashlib.sha256(content).hexdigest(), note
+        )
 
     def open(self, url: str) -> Iterator[bytes]:
         self.faults.strike()

@@ -1,4 +1,6 @@
-"""Clients for tests: patient with a machine that stands still, in a hurry only where a fault is to be waited out."""
+"""Clients for tests: patient with a machine that stands still, in a hurry only where a fault is to
+be waited out.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,10 @@ def patient(server: FakeApiServer, **more: Any) -> Api:
 
 @contextmanager
 def impatient(api: Api, silence_s: float = 0.3) -> Iterator[None]:
-    """Calls that begin meanwhile give up after so much silence. Every one of them, so let it be the faulty one."""
+    """Calls that begin meanwhile give up after so much silence.
+
+    Every one of them, so let it be the faulty one.
+    """
     with _limits(api, silence_s, 1e6):
         yield
 
@@ -50,5 +55,10 @@ def _limits(api: Api, silence_s: float, whole_s: float) -> Iterator[None]:
 def kept_are_dead(api: Api) -> bool:
     """Whether the end of every connection that the client keeps has arrived here."""
     pools = api._wire._access.current()[0].pools.pools
-    kept = [conn for key in pools.keys() for conn in list(pools[key].pool.queue) if conn is not None]  # noqa: SIM118
+    kept = [
+        conn
+        for key in pools.keys()  # noqa: SIM118
+        for conn in list(pools[key].pool.queue)
+        if conn is not None
+    ]
     return not any(conn.is_connected for conn in kept)

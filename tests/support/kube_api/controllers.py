@@ -1,4 +1,6 @@
-"""What the rest of a cluster does by itself: Jobs get their pod, deletions cascade, ends are counted."""
+"""What the rest of a cluster does by itself: Jobs get their pod, deletions cascade, ends are
+counted.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,19 @@ ORPHAN = "orphan"
 def default_job(job: Object) -> None:
     """What the API server adds to a new Job."""
     meta, spec = job["metadata"], job["spec"]
-    identity = {"batch.kubernetes.io/controller-uid": meta["uid"], "batch.kubernetes.io/job-name": meta["name"]}
+    identity = {
+        "batch.kubernetes.io/controller-uid": meta["uid"],
+        "batch.kubernetes.io/job-name": meta["name"],
+    }
     legacy = {"controller-uid": meta["uid"], "job-name": meta["name"]}
     template = spec["template"]
     template.setdefault("metadata", {}).setdefault("labels", {}).update(identity | legacy)
-    for name, value in {"parallelism": 1, "completions": 1, "backoffLimit": 6, "suspend": False}.items():
+    for name, value in {
+        "parallelism": 1,
+        "completions": 1,
+        "backoffLimit": 6,
+        "suspend": False,
+    }.items():
         spec.setdefault(name, value)
     spec.setdefault("completionMode", "NonIndexed")
     spec.setdefault("podReplacementPolicy", "TerminatingOrFailed")
@@ -53,7 +63,9 @@ class Controllers:
         self.counts_ends = True
         """Whether Jobs notice the ends of their pods."""
         self.kubelet_stops: int | None = 143
-        """The exit code with which a running pod ends as soon as it is being deleted; ``None``: it does not."""
+        """The exit code with which a running pod ends as soon as it is being deleted; ``None``: it
+        does not.
+        """
         self.lost_nodes: set[str] = set()
         """Kubelets of these nodes do nothing any more."""
         store.after_write.append(self._act)
@@ -74,14 +86,20 @@ class Controllers:
         meta = job["metadata"]
         if "deletionTimestamp" in meta:
             self._deleting(job)
-        elif self.makes_pods and not job["spec"].get("suspend") and not job.get("status", {}).get("startTime"):
+        elif (
+            self.makes_pods
+            and not job["spec"].get("suspend")
+            and not job.get("status", {}).get("startTime")
+        ):
             self.start_job(job)
 
     def start_job(self, job: Object) -> Object | None:
         """The Job controller's first act: the pod, or the event that says why there is none."""
         key = key_of(job)
         if self.refuses_pods is not None:
-            self.store.update(JOBS, key, lambda j: j.setdefault("status", {}).update(startTime=stamp()))
+            self.store.update(
+                JOBS, key, lambda j: j.setdefault("status", {}).update(startTime=stamp())
+            )
             text = f"Error creating: {self.refuses_pods}"
             self.event(job, "FailedCreate", text, source="job-controller")
             return None
@@ -128,7 +146,9 @@ class Controllers:
             left = [name for name in found["metadata"].get("finalizers", []) if name != finalizer]
             found["metadata"]["finalizers"] = left
 
-        if any(found["metadata"]["uid"] == job["metadata"]["uid"] for found in self.store.find(JOBS)):
+        if any(
+            found["metadata"]["uid"] == job["metadata"]["uid"] for found in self.store.find(JOBS)
+        ):
             self.store.update(JOBS, key_of(job), drop)
 
     def _collect(self, uid: str) -> None:
@@ -162,7 +182,8 @@ class Controllers:
             return
         meta = pod["metadata"]
         if not finished(pod) and not pod["spec"].get("nodeName") and "deletionTimestamp" in meta:
-            # The Job controller waits for a final phase, which the collector of pods writes within 20 s.
+            # The Job controller waits for a final phase, which the collector of pods writes within
+            # 20 s.
             pod = self.store.update(PODS, key_of(pod), lambda p: p["status"].update(phase="Failed"))
         if finished(pod):
             self._count(pod)
@@ -183,7 +204,10 @@ class Controllers:
         """The kubelet's report: every container ended like this."""
         now = stamp()
         ended = {
-            **{"exitCode": exit_code, "reason": reason or ("Completed" if exit_code == 0 else "Error")},
+            **{
+                "exitCode": exit_code,
+                "reason": reason or ("Completed" if exit_code == 0 else "Error"),
+            },
             **{"startedAt": pod["status"].get("startTime", now), "finishedAt": now},
             **({"message": message} if message is not None else {}),
             **({"signal": signal} if signal is not None else {}),
@@ -195,7 +219,8 @@ class Controllers:
             for container in status.get("containerStatuses", []):
                 container.update(state={"terminated": dict(ended)}, ready=False, started=False)
             if "deletionTimestamp" in found["metadata"]:
-                found["metadata"]["deletionGracePeriodSeconds"] = 0  # the kubelet's word that nothing runs any more
+                # The kubelet's word that nothing runs any more.
+                found["metadata"]["deletionGracePeriodSeconds"] = 0
 
         return self.store.update(PODS, key_of(pod), report)
 
@@ -205,38 +230,64 @@ class Controllers:
             return
 
         def drop(found: Object) -> None:
-            found["metadata"]["finalizers"] = [n for n in found["metadata"]["finalizers"] if n != TRACKING]
+            found["metadata"]["finalizers"] = [
+                n for n in found["metadata"]["finalizers"] if n != TRACKING
+            ]
 
         self.store.update(PODS, key_of(pod), drop)
         owner = next(iter(pod["metadata"].get("ownerReferences", [])), None)
-        job = next((j for j in self.store.find(JOBS) if owner and j["metadata"]["uid"] == owner["uid"]), None)
+        job = next(
+            (j for j in self.store.find(JOBS) if owner and j["metadata"]["uid"] == owner["uid"]),
+            None,
+        )
         if job is not None and "deletionTimestamp" not in job["metadata"] and finished(pod):
-            self.store.update(JOBS, key_of(job), lambda j: _conclude(j, pod["status"]["phase"] == "Succeeded"))
+            self.store.update(
+                JOBS, key_of(job), lambda j: _conclude(j, pod["status"]["phase"] == "Succeeded")
+            )
 
     def _owner_again(self, pod: Object) -> None:
         for owner in pod["metadata"].get("ownerReferences", []):
             for job in self.store.find(JOBS):
-                if job["metadata"]["uid"] == owner["uid"] and "deletionTimestamp" in job["metadata"]:
+                if (
+                    job["metadata"]["uid"] == owner["uid"]
+                    and "deletionTimestamp" in job["metadata"]
+                ):
                     self._deleting(job)
 
     def event(
-        self, obj: Object, reason: str, message: str, *, type: str = "Warning", source: str = "kubelet"
+        self,
+        obj: Object,
+        reason: str,
+        message: str,
+        *,
+        type: str = "Warning",
+        source: str = "kubelet",
     ) -> Object:
         """Something that a part of the cluster said about an object."""
         meta, now = obj["metadata"], stamp()
-        involved = {name: meta[name] for name in ("name", "namespace", "uid", "resourceVersion") if name in meta}
+        involved = {
+            name: meta[name]
+            for name in ("name", "namespace", "uid", "resourceVersion")
+            if name in meta
+        }
         event = {
             "metadata": {},
             "involvedObject": {"kind": obj["kind"], "apiVersion": obj["apiVersion"], **involved},
             **{"reason": reason, "message": message, "type": type, "count": 1},
             **{"firstTimestamp": now, "lastTimestamp": now, "eventTime": None},
-            **{"source": {"component": source}, "reportingComponent": source, "reportingInstance": ""},
+            **{
+                "source": {"component": source},
+                "reportingComponent": source,
+                "reportingInstance": "",
+            },
         }
         name = f"{meta['name'][:200]}.{CHANCE.getrandbits(64):016x}"
         return self.store.create(EVENTS, (meta.get("namespace", "default"), name), event)
 
     def lose_node(self, node: str) -> None:
-        """The node stops answering: its pods stay Running, not ready any more, and their kubelet does nothing."""
+        """The node stops answering: its pods stay Running, not ready any more, and their kubelet
+        does nothing.
+        """
         self.lost_nodes.add(node)
         for pod in self.store.find(PODS, lambda p: p["spec"].get("nodeName") == node):
             self.store.update(PODS, key_of(pod), _unready)
@@ -248,14 +299,21 @@ def _disown(pod: Object) -> None:
 
 def _unready(found: Object) -> None:
     kept = [c for c in found.setdefault("status", {}).get("conditions", []) if c["type"] != "Ready"]
-    found["status"]["conditions"] = [*kept, {"type": "Ready", "status": "False", "lastTransitionTime": stamp()}]
+    found["status"]["conditions"] = [
+        *kept,
+        {"type": "Ready", "status": "False", "lastTransitionTime": stamp()},
+    ]
 
 
 def _conclude(job: Object, succeeded: bool) -> None:
     status, now = job["status"], stamp()
     steps = ("SuccessCriteriaMet", "Complete") if succeeded else ("FailureTarget", "Failed")
     reason = "CompletionsReached" if succeeded else "BackoffLimitExceeded"
-    text = "Reached expected number of succeeded pods" if succeeded else "Job has reached the specified backoff limit"
+    text = (
+        "Reached expected number of succeeded pods"
+        if succeeded
+        else "Job has reached the specified backoff limit"
+    )
     status["conditions"] = [
         {
             **{"type": step, "status": "True", "reason": reason, "message": text},

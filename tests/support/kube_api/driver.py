@@ -32,8 +32,13 @@ class Driver:
     def pod(self, job: str | Object) -> Object:
         """The newest pod of a Job."""
         born = self.store.born
-        found = sorted(self.pods(job), key=lambda p: (p["metadata"]["creationTimestamp"], born[p["metadata"]["uid"]]))
-        assert found, f"the Job {job if isinstance(job, str) else job['metadata']['name']} has no pod"
+        found = sorted(
+            self.pods(job),
+            key=lambda p: (p["metadata"]["creationTimestamp"], born[p["metadata"]["uid"]]),
+        )
+        assert found, (
+            f"the Job {job if isinstance(job, str) else job['metadata']['name']} has no pod"
+        )
         return found[-1]
 
     def _key(self, job: str | Object) -> tuple[str, str]:
@@ -52,7 +57,8 @@ class Driver:
             pod["status"] |= {"startTime": stamp(), "phase": "Pending"}
             pod["status"]["conditions"] = [_condition("PodScheduled", "True")]
             pod["status"]["containerStatuses"] = [
-                _container(c, {"waiting": {"reason": "ContainerCreating"}}) for c in pod["spec"]["containers"]
+                _container(c, {"waiting": {"reason": "ContainerCreating"}})
+                for c in pod["spec"]["containers"]
             ]
 
         return self.store.update(PODS, key_of(self.pod(job)), schedule)
@@ -63,9 +69,15 @@ class Driver:
 
         def start(pod: Object) -> None:
             pod["status"]["phase"] = "Running"
-            pod["status"]["conditions"] = [_condition(k, "True") for k in ("PodScheduled", "Initialized", "Ready")]
+            pod["status"]["conditions"] = [
+                _condition(k, "True") for k in ("PodScheduled", "Initialized", "Ready")
+            ]
             pod["status"]["containerStatuses"] = [
-                {**_container(c, {"running": {"startedAt": stamp()}}), "ready": True, "started": True}
+                {
+                    **_container(c, {"running": {"startedAt": stamp()}}),
+                    "ready": True,
+                    "started": True,
+                }
                 for c in pod["spec"]["containers"]
             ]
 
@@ -73,7 +85,9 @@ class Driver:
         self._job_status(job, ready=1)
         return pod
 
-    def pod_waits(self, job: str | Object, reason: str, message: str = "", node: str = "node-1") -> Object:
+    def pod_waits(
+        self, job: str | Object, reason: str, message: str = "", node: str = "node-1"
+    ) -> Object:
         """The container does not start: ``ErrImagePull``, ``CreateContainerConfigError``, …"""
         self.pod_scheduled(job, node)
 
@@ -87,7 +101,11 @@ class Driver:
         self, job: str | Object, message: str = "0/1 nodes are available: 1 Insufficient cpu."
     ) -> Object:
         """No node takes the pod."""
-        told = {**_condition("PodScheduled", "False"), "reason": "Unschedulable", "message": message}
+        told = {
+            **_condition("PodScheduled", "False"),
+            "reason": "Unschedulable",
+            "message": message,
+        }
         return self.change_pod(job, lambda pod: pod["status"].update(conditions=[told]))
 
     def pod_ends(
@@ -99,9 +117,13 @@ class Driver:
         *,
         signal: int | None = None,
     ) -> Object:
-        """Every container of the pod ended like this, and the Job counts it (unless ``counts_ends`` is off)."""
+        """Every container of the pod ended like this, and the Job counts it (unless ``counts_ends``
+        is off).
+        """
         pod = self.pod(job)
-        return self.controllers.end_pod(pod, exit_code, reason=reason, message=message, signal=signal)
+        return self.controllers.end_pod(
+            pod, exit_code, reason=reason, message=message, signal=signal
+        )
 
     def pod_marked(self, job: str | Object, reason: str, message: str = "") -> Object:
         """The pod gets a ``DisruptionTarget`` with this reason."""
@@ -127,13 +149,20 @@ class Driver:
         """Change the Job in place."""
         return self.store.update(JOBS, self._key(job), change)
 
-    def job_fails(self, job: str | Object, reason: str = "DeadlineExceeded", message: str = "") -> Object:
+    def job_fails(
+        self, job: str | Object, reason: str = "DeadlineExceeded", message: str = ""
+    ) -> Object:
         """The Job controller gives the Job up, and its pods go."""
         now = stamp()
 
         def fail(found: Object) -> None:
             found["status"]["conditions"] = [
-                {**_condition(kind, "True"), "reason": reason, "message": message, "lastProbeTime": now}
+                {
+                    **_condition(kind, "True"),
+                    "reason": reason,
+                    "message": message,
+                    "lastProbeTime": now,
+                }
                 for kind in ("FailureTarget", "Failed")
             ]
             found["status"].pop("active", None)
@@ -150,7 +179,9 @@ class Driver:
         gone = self.pods(found)
         self.store.remove(JOBS, key_of(found))
         for pod in gone if pods else []:
-            if self.store.find(PODS, lambda p, uid=pod["metadata"]["uid"]: p["metadata"]["uid"] == uid):
+            if self.store.find(
+                PODS, lambda p, uid=pod["metadata"]["uid"]: p["metadata"]["uid"] == uid
+            ):
                 self.store.remove(PODS, key_of(pod))
 
     def delete_pod_behind(self, job: str | Object) -> None:
@@ -161,17 +192,25 @@ class Driver:
         """Another Job under the same name, with the same labels and another uid."""
         found = self.job(job)
         self.delete_behind(found)
-        again = {"metadata": copy.deepcopy(found["metadata"]), "spec": copy.deepcopy(found["spec"]), "status": {}}
+        again = {
+            "metadata": copy.deepcopy(found["metadata"]),
+            "spec": copy.deepcopy(found["spec"]),
+            "status": {},
+        }
         for name in ("uid", "resourceVersion", "creationTimestamp", "deletionTimestamp"):
             again["metadata"].pop(name, None)
         return self.store.create(JOBS, key_of(found), again)
 
     def node_lost(self, node: str = "node-1") -> None:
-        """The node stops answering: its pods stay Running and not ready, and no kubelet ends them."""
+        """The node stops answering: its pods stay Running and not ready, and no kubelet ends
+        them.
+        """
         self.controllers.lose_node(node)
 
     def _job_status(self, job: str | Object, **status: Any) -> None:
-        self.store.update(JOBS, self._key(job), lambda found: found.setdefault("status", {}).update(status))
+        self.store.update(
+            JOBS, self._key(job), lambda found: found.setdefault("status", {}).update(status)
+        )
 
 
 def _condition(kind: str, status: str) -> dict[str, Any]:
@@ -180,6 +219,11 @@ def _condition(kind: str, status: str) -> dict[str, Any]:
 
 def _container(container: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
     return {
-        **{"name": container["name"], "image": container.get("image", ""), "imageID": "", "ready": False},
+        **{
+            "name": container["name"],
+            "image": container.get("image", ""),
+            "imageID": "",
+            "ready": False,
+        },
         **{"started": False, "restartCount": 0, "lastState": {}, "state": state},
     }

@@ -28,7 +28,11 @@ class Answer(Fault):
     def body(self) -> dict[str, Any]:
         return {
             **{"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"},
-            **{"message": self.message, "reason": self.reason or REASONS.get(self.status, ""), "code": self.status},
+            **{
+                "message": self.message,
+                "reason": self.reason or REASONS.get(self.status, ""),
+                "code": self.status,
+            },
         }
 
 
@@ -56,7 +60,9 @@ class Silence(Fault):
 
 @dataclass(frozen=True)
 class Drip(Fault):
-    """The right answer, ``size`` bytes at a time with a pause between them; ``head``: the head drips as well."""
+    """The right answer, ``size`` bytes at a time with a pause between them; ``head``: the head
+    drips as well.
+    """
 
     pause_s: float
     size: int = 1
@@ -65,7 +71,8 @@ class Drip(Fault):
 
 @dataclass(frozen=True)
 class Cut(Fault):
-    """The right answer, but the connection ends after so many bytes of its body; ``chunked``: one without a length;
+    """The right answer, but the connection ends after so many bytes of its body; ``chunked``: one
+    without a length;
     ``reset``: by an RST."""
 
     after: int
@@ -140,9 +147,11 @@ class Script:
         self._rules: list[_Rule] = []
         self._lock = threading.Lock()
 
-    def add(self, method: str, pattern: str, fault: Fault, *, nth: int = 1, times: int | None = 1) -> None:
-        """From the ``nth`` request on whose method is this and whose target (with query) holds the pattern, ``times``
-        requests go wrong (``None``: all of them)."""
+    def add(
+        self, method: str, pattern: str, fault: Fault, *, nth: int = 1, times: int | None = 1
+    ) -> None:
+        """From the ``nth`` request on whose method is this and whose target (with query) holds the
+        pattern, ``times`` requests go wrong (``None``: all of them)."""
         with self._lock:
             self._rules.append(_Rule(method, re.compile(pattern), fault, nth - 1, times))
 

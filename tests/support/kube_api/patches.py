@@ -13,9 +13,14 @@ DELETE = "$deleteFromPrimitiveList/"
 
 
 def apply(content_type: str, target: dict[str, Any], patch: Any) -> dict[str, Any]:
-    """The patched object; the target stays as it is. It is a plain merge for objects without keyed lists."""
+    """The patched object; the target stays as it is.
+
+    It is a plain merge for objects without keyed lists.
+    """
     if content_type != STRATEGIC:
-        raise Problem(415, f"the body of the request was in an unknown format - this fake takes {STRATEGIC}")
+        raise Problem(
+            415, f"the body of the request was in an unknown format - this fake takes {STRATEGIC}"
+        )
     merged: dict[str, Any] = _merge(target, patch)
     return merged
 
@@ -32,7 +37,10 @@ def _merge(target: Any, patch: Any) -> Any:
         elif value is None:
             merged.pop(key, None)
         elif key == "finalizers":  # a set: what is there stays, behind what is new
-            merged[key] = [*(one for one in value if one not in merged.get(key, [])), *merged.get(key, [])]
+            merged[key] = [
+                *(one for one in value if one not in merged.get(key, [])),
+                *merged.get(key, []),
+            ]
         else:
             merged[key] = _merge(merged.get(key), value)
     return merged

@@ -55,7 +55,9 @@ def not_found(resource: str, group: str, name: str) -> Problem:
 
 def already_exists(resource: str, group: str, name: str) -> Problem:
     full = f"{resource}.{group}" if group else resource
-    return Problem(409, f'{full} "{name}" already exists', "AlreadyExists", _details(resource, group, name))
+    return Problem(
+        409, f'{full} "{name}" already exists', "AlreadyExists", _details(resource, group, name)
+    )
 
 
 def conflict(resource: str, group: str, name: str, why: str, plural: str | None = None) -> Problem:
@@ -64,7 +66,9 @@ def conflict(resource: str, group: str, name: str, why: str, plural: str | None 
     return Problem(409, text, "Conflict", _details(plural or resource, group, name))
 
 
-def forbidden(resource: str, group: str, name: str, why: str, causes: list[dict[str, str]] | None = None) -> Problem:
+def forbidden(
+    resource: str, group: str, name: str, why: str, causes: list[dict[str, str]] | None = None
+) -> Problem:
     full = f"{resource}.{group}" if group else resource
     details = _details(resource, group, name)
     if causes:
@@ -73,13 +77,23 @@ def forbidden(resource: str, group: str, name: str, why: str, causes: list[dict[
     return Problem(403, f"{full}{named} is forbidden: {why}", "Forbidden", details)
 
 
-def invalid(kind: str, group: str, name: str, field: str, why: str, cause: str = "FieldValueInvalid") -> Problem:
+def invalid(
+    kind: str, group: str, name: str, field: str, why: str, cause: str = "FieldValueInvalid"
+) -> Problem:
     full = f"{kind}.{group}" if group else kind
-    details = {"name": name, "kind": kind, "causes": [{"reason": cause, "message": why, "field": field}]}
+    details = {
+        "name": name,
+        "kind": kind,
+        "causes": [{"reason": cause, "message": why, "field": field}],
+    }
     if group:
         details["group"] = group
     return Problem(422, f'{full} "{name}" is invalid: {field}: {why}', "Invalid", details)
 
 
 def _details(resource: str, group: str, name: str) -> dict[str, Any]:
-    return {**({"name": name} if name else {}), **({"group": group} if group else {}), "kind": resource}
+    return {
+        **({"name": name} if name else {}),
+        **({"group": group} if group else {}),
+        "kind": resource,
+    }

@@ -11,7 +11,14 @@ from datetime import datetime
 from typing import Any
 
 from tests.support.kube_api import patches, problems, selectors
-from tests.support.kube_api.controllers import FOREGROUND, ORPHAN, Controllers, default_job, finished, key_of
+from tests.support.kube_api.controllers import (
+    FOREGROUND,
+    ORPHAN,
+    Controllers,
+    default_job,
+    finished,
+    key_of,
+)
 from tests.support.kube_api.driver import Driver
 from tests.support.kube_api.faults import Fault, Stale
 from tests.support.kube_api.problems import Problem
@@ -22,7 +29,9 @@ _PATH = re.compile(
     r"(?:/namespaces/(?P<namespace>[^/]+)(?=/))?/(?P<plural>[^/]+)(?:/(?P<name>[^/]+))?(?:/(?P<sub>[^/]+))?"
 )
 _REVIEWS = "/apis/authorization.k8s.io/v1"
-_REVIEW = Kind("authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False)
+_REVIEW = Kind(
+    "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False
+)
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _TOO_OLD = (
     "The provided continue parameter is too old to display a consistent list result. You can start a new list without "
@@ -83,7 +92,10 @@ class Place:
 
 
 class Routes:
-    """What the server does. ``denied`` holds (verb, resource) pairs that nobody has the right to."""
+    """What the server does.
+
+    ``denied`` holds (verb, resource) pairs that nobody has the right to.
+    """
 
     def __init__(self, store: Store, controllers: Controllers, driver: Driver) -> None:
         self.store, self.controllers, self.driver = store, controllers, driver
@@ -128,23 +140,29 @@ class Routes:
         resource = place.kind.plural + (f"/{place.sub}" if place.sub else "")
         if not self._denied(verb, resource, place.name):
             return
-        where = f' in the namespace "{place.namespace}"' if place.namespace else " at the cluster scope"
+        where = (
+            f' in the namespace "{place.namespace}"' if place.namespace else " at the cluster scope"
+        )
         why = f'User "{user}" cannot {verb} resource "{resource}" in API group "{place.kind.group}"{where}'
         raise problems.forbidden(place.kind.plural, place.kind.group, place.name or "", why)
 
     def _denied(self, verb: str, resource: str, name: str | None) -> bool:
-        return not self.denied.isdisjoint({(verb, resource), ("*", resource), (verb, f"{resource} {name}")})
+        return not self.denied.isdisjoint(
+            {(verb, resource), ("*", resource), (verb, f"{resource} {name}")}
+        )
 
     def _may(self, wanted: Wanted) -> Reply:
         asked = wanted.body["spec"]["resourceAttributes"]
-        resource = asked["resource"] + (f"/{asked['subresource']}" if asked.get("subresource") else "")
+        resource = asked["resource"] + (
+            f"/{asked['subresource']}" if asked.get("subresource") else ""
+        )
         allowed = not self._denied(asked["verb"], resource, asked.get("name"))
         status = {"allowed": allowed, **({} if allowed else {"reason": "no RBAC policy matched"})}
         kind = "SelfSubjectAccessReview" if "self" in wanted.path else "SubjectAccessReview"
         of = {"kind": kind, "apiVersion": "authorization.k8s.io/v1"}
         return Reply(201, {**of, **wanted.body, "status": status})
 
-    # --- reading ------------------------------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
     def _get(self, wanted: Wanted, place: Place) -> Reply:
         return Reply(200, self.store.get(place.kind, place.key))
@@ -166,9 +184,17 @@ class Routes:
             meta["continue"] = _token(version, page[-1])
             if not (query.get("labelSelector") or query.get("fieldSelector")):
                 meta["remainingItemCount"] = len(keys) - len(page)
-        items = [{k: v for k, v in found[key].items() if k not in ("kind", "apiVersion")} for key in page]
+        items = [
+            {k: v for k, v in found[key].items() if k not in ("kind", "apiVersion")} for key in page
+        ]
         return Reply(
-            200, {"kind": f"{kind.kind}List", "apiVersion": kind.api_version, "metadata": meta, "items": items}
+            200,
+            {
+                "kind": f"{kind.kind}List",
+                "apiVersion": kind.api_version,
+                "metadata": meta,
+                "items": items,
+            },
         )
 
     def _goes_on(self, token: str) -> tuple[int, Key]:
@@ -204,40 +230,57 @@ class Routes:
         if not pod["spec"].get("nodeName"):
             return Reply(200, b"", "text/plain")  # nobody to ask, and no error
         if pod["spec"]["nodeName"] in self.controllers.lost_nodes:
-            raise Problem(500, "Get the log of the container: dial tcp: connect: no route to host", "InternalError")
-        told = next((c for c in pod["status"].get("containerStatuses", []) if c["name"] == name), None)
+            raise Problem(
+                500,
+                "Get the log of the container: dial tcp: connect: no route to host",
+                "InternalError",
+            )
+        told = next(
+            (c for c in pod["status"].get("containerStatuses", []) if c["name"] == name), None
+        )
         if told is not None and "waiting" in told["state"] and not told["lastState"]:
             why = told["state"]["waiting"]["reason"]
             doing = "is waiting to start: " + why
             raise Problem(400, f'container "{name}" in pod "{place.name}" {doing}', "BadRequest")
-        return Reply(200, _cut(self.driver.logs.get(pod["metadata"]["uid"], []), wanted.query), "text/plain")
+        return Reply(
+            200, _cut(self.driver.logs.get(pod["metadata"]["uid"], []), wanted.query), "text/plain"
+        )
 
-    # --- writing ------------------------------------------------------------------------------------------------------
+    # --- writing ----------------------------------------------------------------------------------
 
     def _create(self, wanted: Wanted, place: Place) -> Reply:
         obj, kind = wanted.body, place.kind
         if not isinstance(obj, dict) or not isinstance(obj.get("metadata"), dict):
             raise Problem(400, "the object provided is unrecognized")
         if obj.get("kind", kind.kind) != kind.kind:
-            raise Problem(400, f"{obj['kind']} in version {kind.api_version!r} cannot be handled as a {kind.kind}")
+            raise Problem(
+                400,
+                f"{obj['kind']} in version {kind.api_version!r} cannot be handled as a {kind.kind}",
+            )
         name = str(obj["metadata"].get("name", ""))
         self._check(place, obj, name)
         key = (place.namespace or "", name)
         if kind is JOBS:
             self._check_job(obj, name, place.namespace or "")
-        if kind is JOBS and self.jobs_quota is not None and len(self.store.find(JOBS)) >= self.jobs_quota:
+        if (
+            kind is JOBS
+            and self.jobs_quota is not None
+            and len(self.store.find(JOBS)) >= self.jobs_quota
+        ):
             used = len(self.store.find(JOBS))
             why = (
                 "exceeded quota: crawls, requested: count/jobs.batch=1, "
                 f"used: count/jobs.batch={used}, limited: count/jobs.batch={self.jobs_quota}"
             )
             raise problems.forbidden(kind.plural, kind.group, name, why)
-        if any(key_of(found) == key for found in self.store.find(kind)):  # last: admission comes before the storage
+        # Last: admission comes before the storage.
+        if any(key_of(found) == key for found in self.store.find(kind)):
             raise problems.already_exists(kind.plural, kind.group, name)
         return Reply(201, self._stored(kind, key, obj, wanted.query.get("dryRun") == "All"))
 
     def _stored(self, kind: Kind, key: Key, obj: Object, dry: bool) -> Object:
-        store = Store() if dry else self.store  # a dry run is all the same things, in a world that is thrown away
+        # A dry run is all the same things, in a world that is thrown away.
+        store = Store() if dry else self.store
         obj = {"kind": kind.kind, "apiVersion": kind.api_version, **obj}
         meta = dict(obj["metadata"])
         for name in ("uid", "resourceVersion", "creationTimestamp", "deletionTimestamp"):
@@ -269,14 +312,23 @@ class Routes:
         if space["status"]["phase"] == "Terminating":
             text = f"namespace {place.namespace} is being terminated"
             why = f"unable to create new content in namespace {place.namespace} because it is being terminated"
-            cause = {"reason": "NamespaceTerminating", "message": text, "field": "metadata.namespace"}
+            cause = {
+                "reason": "NamespaceTerminating",
+                "message": text,
+                "field": "metadata.namespace",
+            }
             raise problems.forbidden(kind.plural, kind.group, name, why, [cause])
 
     def _check_job(self, obj: Object, name: str, namespace: str) -> None:
         pod = obj.get("spec", {}).get("template", {}).get("spec", {})
         if not pod.get("containers"):
             raise problems.invalid(
-                "Job", "batch", name, "spec.template.spec.containers", "Required value", "FieldValueRequired"
+                "Job",
+                "batch",
+                name,
+                "spec.template.spec.containers",
+                "Required value",
+                "FieldValueRequired",
             )
         if pod.get("restartPolicy") not in ("Never", "OnFailure"):
             why = f'Required value: valid values: "OnFailure", "Never", not {pod.get("restartPolicy")!r}'
@@ -301,7 +353,12 @@ class Routes:
                 f"found new finalizers []string{{{told}}}"
             )
             raise problems.invalid(
-                kind.kind, kind.group, mine["name"], "metadata.finalizers", why, "FieldValueForbidden"
+                kind.kind,
+                kind.group,
+                mine["name"],
+                "metadata.finalizers",
+                why,
+                "FieldValueForbidden",
             )
         for name in ("name", "namespace", "uid", "creationTimestamp", "deletionTimestamp"):
             if name in mine:
@@ -323,16 +380,29 @@ class Routes:
         if kind is PODS:
             marked = self.controllers.delete_pod(found, options.get("gracePeriodSeconds"))
             return Reply(200, marked if marked is not None else found)
-        finalizer = {"Foreground": FOREGROUND, "Orphan": ORPHAN if kind is JOBS else None}.get(policy)
+        finalizer = {"Foreground": FOREGROUND, "Orphan": ORPHAN if kind is JOBS else None}.get(
+            policy
+        )
         if kind is NAMESPACES:
             return self._delete_namespace(found)
         marked = self.store.begin_deletion(kind, place.key, 0, finalizer)
         if marked is not None:
             return Reply(200, marked)
-        details = {"name": meta["name"], "group": kind.group, "kind": kind.plural, "uid": meta["uid"]}
+        details = {
+            "name": meta["name"],
+            "group": kind.group,
+            "kind": kind.plural,
+            "uid": meta["uid"],
+        }
         return Reply(
             200,
-            {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details},
+            {
+                "kind": "Status",
+                "apiVersion": "v1",
+                "metadata": {},
+                "status": "Success",
+                "details": details,
+            },
         )
 
     def _precondition(self, kind: Kind, meta: dict[str, Any], wanted: dict[str, str]) -> None:
@@ -345,9 +415,13 @@ class Routes:
                 raise problems.conflict(kind.kind, kind.group, meta["name"], why, kind.plural)
 
     def _delete_namespace(self, space: Object) -> Reply:
-        """Everything in it is deleted; it goes when nothing is left, which is for the test to say."""
+        """Everything in it is deleted; it goes when nothing is left, which is for the test to
+        say.
+        """
         name = space["metadata"]["name"]
-        marked = self.store.update(NAMESPACES, ("", name), lambda found: found["status"].update(phase="Terminating"))
+        marked = self.store.update(
+            NAMESPACES, ("", name), lambda found: found["status"].update(phase="Terminating")
+        )
         for job in self.store.find(JOBS, lambda found: found["metadata"]["namespace"] == name):
             self.store.begin_deletion(JOBS, key_of(job), 0, None)
         for pod in self.store.find(PODS, lambda found: found["metadata"]["namespace"] == name):
@@ -360,7 +434,9 @@ def _verb(wanted: Wanted, place: Place) -> str:
         return "watch" if wanted.query.get("watch") in ("true", "1") else "list"
     if wanted.method == "DELETE" and place.name is None:
         return "deletecollection"
-    return {"GET": "get", "POST": "create", "PATCH": "patch", "DELETE": "delete", "PUT": "update"}[wanted.method]
+    return {"GET": "get", "POST": "create", "PATCH": "patch", "DELETE": "delete", "PUT": "update"}[
+        wanted.method
+    ]
 
 
 def _match(wanted: Wanted, place: Place) -> Callable[[Any], bool]:
@@ -380,7 +456,9 @@ def _token(version: int, after: Key) -> str:
 
 
 def _cut(lines: list[tuple[datetime, bytes]], query: dict[str, str]) -> bytes:
-    """A log as the kubelet cuts it: lines after a time, the last of them, and of those the first bytes."""
+    """A log as the kubelet cuts it: lines after a time, the last of them, and of those the first
+    bytes.
+    """
     if since := query.get("sinceTime"):
         from_ = datetime.fromisoformat(since.replace("Z", "+00:00"))
         lines = [line for line in lines if line[0] >= from_]
@@ -388,7 +466,12 @@ def _cut(lines: list[tuple[datetime, bytes]], query: dict[str, str]) -> bytes:
         lines = lines[-int(tail) :] if int(tail) else []
     stamped = query.get("timestamps") == "true"
     text = b"".join(
-        (at.isoformat(timespec="microseconds").replace("+00:00", "000Z ").encode() if stamped else b"") + line
+        (
+            at.isoformat(timespec="microseconds").replace("+00:00", "000Z ").encode()
+            if stamped
+            else b""
+        )
+        + line
         for at, line in lines
     )
     return text[: int(query["limitBytes"])] if "limitBytes" in query else text

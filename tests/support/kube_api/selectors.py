@@ -20,10 +20,21 @@ _VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?")
 
 #: What may be selected by, beside name and namespace.
 _FIELDS = {
-    "pods": ("spec.nodeName", "spec.restartPolicy", "spec.serviceAccountName", "status.phase", "status.podIP"),
+    "pods": (
+        "spec.nodeName",
+        "spec.restartPolicy",
+        "spec.serviceAccountName",
+        "status.phase",
+        "status.podIP",
+    ),
     "jobs": ("status.successful",),
     "events": (
-        *("involvedObject.kind", "involvedObject.name", "involvedObject.namespace", "involvedObject.uid"),
+        *(
+            "involvedObject.kind",
+            "involvedObject.name",
+            "involvedObject.namespace",
+            "involvedObject.uid",
+        ),
         *("reason", "type", "reportingComponent", "source"),
     ),
     "namespaces": ("status.phase",),
@@ -42,10 +53,18 @@ def _label(part: str) -> Match:
         values = {value.strip() for value in inside.split(",")}
         if wrong := [value for value in values if not _VALUE.fullmatch(value)]:
             raise Problem(400, f"unable to parse requirement: {wrong[0]!r} is no value of a label")
-        return (lambda has: has.get(key) in values) if operator == "in" else (lambda has: has.get(key) not in values)
+        return (
+            (lambda has: has.get(key) in values)
+            if operator == "in"
+            else (lambda has: has.get(key) not in values)
+        )
     if found := _EQUAL.fullmatch(part):
         key, operator, value = found.groups()
-        return (lambda has: has.get(key) != value) if operator == "!=" else (lambda has: has.get(key) == value)
+        return (
+            (lambda has: has.get(key) != value)
+            if operator == "!="
+            else (lambda has: has.get(key) == value)
+        )
     if found := _THERE.fullmatch(part):
         absent, key = found.groups()
         return lambda has: (key in has) != bool(absent)

@@ -40,9 +40,12 @@ class Seen:
 
 
 class FakeApiServer(Driver):
-    """An API server on loopback; a context manager. What happens on the cluster is said by the methods of ``Driver``.
+    """An API server on loopback; a context manager.
 
-    ``faults.add("GET", r"/pods\\?", throttled("2"))`` makes requests go wrong; ``requests`` are those that came.
+    What happens on the cluster is said by the methods of ``Driver``.
+
+    ``faults.add("GET", r"/pods\\?", throttled("2"))`` makes requests go wrong; ``requests`` are
+    those that came.
     """
 
     def __init__(self, folder: Path, namespace: str = "crawls", *, tls: Any = None) -> None:
@@ -67,14 +70,22 @@ class FakeApiServer(Driver):
         self.add_namespace("kube-system")
         self.add_namespace(namespace)
         self._thread = threading.Thread(
-            target=self._http.serve_forever, kwargs={"poll_interval": 0.02}, name="fake-api", daemon=True
+            target=self._http.serve_forever,
+            kwargs={"poll_interval": 0.02},
+            name="fake-api",
+            daemon=True,
         )
         self._thread.start()
 
     def __enter__(self) -> FakeApiServer:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -87,11 +98,21 @@ class FakeApiServer(Driver):
 
     # --- for tests
 
-    def kubeconfig(self, *, token: str | None = "test", name: str = "kubeconfig", **cluster: Any) -> Path:
-        """A kubeconfig of this server, in the test's folder. ``cluster`` are further keys of its cluster entry."""
+    def kubeconfig(
+        self, *, token: str | None = "test", name: str = "kubeconfig", **cluster: Any
+    ) -> Path:
+        """A kubeconfig of this server, in the test's folder.
+
+        ``cluster`` are further keys of its cluster entry.
+        """
         config = {
             **{"apiVersion": "v1", "kind": "Config", "current-context": "fake", "preferences": {}},
-            "contexts": [{"name": "fake", "context": {"cluster": "fake", "user": "fake", "namespace": self.namespace}}],
+            "contexts": [
+                {
+                    "name": "fake",
+                    "context": {"cluster": "fake", "user": "fake", "namespace": self.namespace},
+                }
+            ],
             "clusters": [{"name": "fake", "cluster": {"server": self.url, **cluster}}],
             "users": [{"name": "fake", "user": {"token": token} if token is not None else {}}],
         }
@@ -101,10 +122,13 @@ class FakeApiServer(Driver):
 
     def add_namespace(self, name: str) -> Object:
         """A namespace that is active."""
-        return self.store.create(NAMESPACES, ("", name), {"metadata": {}, "status": {"phase": "Active"}})
+        return self.store.create(
+            NAMESPACES, ("", name), {"metadata": {}, "status": {"phase": "Active"}}
+        )
 
     def deny(self, verb: str, resource: str, name: str | None = None) -> None:
-        """Nobody has the right to this any more: ``deny("list", "pods")``, ``deny("get", "pods/log")``.
+        """Nobody has the right to this any more: ``deny("list", "pods")``,
+        ``deny("get", "pods/log")``.
 
         ``name``: to this one only.
         """
@@ -116,7 +140,10 @@ class FakeApiServer(Driver):
 
     def count(self, method: str = "*", pattern: str = "") -> int:
         """How many such requests came."""
-        return sum(method in ("*", r.method) and bool(re.search(pattern, r.target)) for r in list(self.requests))
+        return sum(
+            method in ("*", r.method) and bool(re.search(pattern, r.target))
+            for r in list(self.requests)
+        )
 
     def bookmark(self) -> None:
         """Every watch that wants them gets a bookmark now."""
@@ -156,7 +183,8 @@ class _Http(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         import sys
 
-        # A client that hangs up is what half of the tests are about. Anything else is a bug of the fake.
+        # A client that hangs up is what half of the tests are about. Anything else is a bug of the
+        # fake.
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
@@ -210,8 +238,14 @@ class _Handler(BaseHTTPRequestHandler):
         if isinstance(reply, Stream):
             _Streaming(self, reply, fault).run(api)
             return
-        body = reply.body if isinstance(reply.body, bytes) else json.dumps(_mutated(fault, reply.body)).encode() + b"\n"
-        self._send(fault, api, reply.status, body, {"Content-Type": reply.content_type, **reply.headers})
+        body = (
+            reply.body
+            if isinstance(reply.body, bytes)
+            else json.dumps(_mutated(fault, reply.body)).encode() + b"\n"
+        )
+        self._send(
+            fault, api, reply.status, body, {"Content-Type": reply.content_type, **reply.headers}
+        )
 
     def _wanted(self, api: FakeApiServer) -> Wanted:
         raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -219,10 +253,14 @@ class _Handler(BaseHTTPRequestHandler):
         query = dict(parse_qsl(parts.query, keep_blank_values=True))
         body = json.loads(raw) if raw else None
         headers = {name.lower(): value for name, value in self.headers.items()}
-        seen = Seen(self.command, self.path, unquote(parts.path), query, body, headers, time.monotonic())
+        seen = Seen(
+            self.command, self.path, unquote(parts.path), query, body, headers, time.monotonic()
+        )
         api.requests.append(seen)
         fault = api.faults.of(self.command, self.path)
-        return Wanted(self.command, seen.path, query, body, headers.get("content-type", ""), fault=fault)
+        return Wanted(
+            self.command, seen.path, query, body, headers.get("content-type", ""), fault=fault
+        )
 
     def _authenticate(self, api: FakeApiServer, wanted: Wanted) -> None:
         shown = (self.headers.get("Authorization") or "").split()
@@ -248,7 +286,14 @@ class _Handler(BaseHTTPRequestHandler):
                 return
         raise _Answered
 
-    def _send(self, fault: Fault | None, api: FakeApiServer, status: int, body: bytes, headers: dict[str, str]) -> None:
+    def _send(
+        self,
+        fault: Fault | None,
+        api: FakeApiServer,
+        status: int,
+        body: bytes,
+        headers: dict[str, str],
+    ) -> None:
         match fault:
             case f.LostAnswer():
                 raise _Over
@@ -340,7 +385,8 @@ class _Streaming:
             return
         while True:
             self._maybe_ends()
-            with store.changed:  # what ends a watch and what it shows before that are decided at one moment
+            # What ends a watch and what it shows before that are decided at one moment.
+            with store.changed:
                 if time.monotonic() >= self.until or api.over.is_set():
                     break
                 changes, upto = list(store.since(stream.kind, version)), store.version
@@ -351,10 +397,13 @@ class _Streaming:
                     self._maybe_ends()
             now = time.monotonic()
             if stream.bookmarks and now >= self.bookmark_at:
-                version = max(version, upto)  # no further than what was sent, whatever happened since
+                # No further than what was sent, whatever happened since.
+                version = max(version, upto)
                 self._bookmark(version)
                 self.bookmark_at = now + api.bookmark_s
-            store.wait(max(version, upto), max(0.0, min(self.until, self.bookmark_at, now + 0.5) - now))
+            store.wait(
+                max(version, upto), max(0.0, min(self.until, self.bookmark_at, now + 0.5) - now)
+            )
         if stream.bookmarks and not api.over.is_set():
             self._bookmark(version)  # no further than what was sent
 
@@ -365,14 +414,17 @@ class _Streaming:
                 self._chunk(b'{"type":"MODIFIED","object":{"kind":')
             if fault.broken:
                 raise _Over
-            # In order, so the connection goes on; closed unannounced it would break off whatever is sent on it next.
+            # In order, so the connection goes on; closed unannounced it would break off whatever is
+            # sent on it next.
             self.handler.wfile.write(b"0\r\n\r\n")
             raise _Answered
 
     def _bookmark(self, version: int) -> None:
         kind = self.stream.kind
         meta = {"resourceVersion": str(version), "creationTimestamp": None}
-        self._write("BOOKMARK", {"kind": kind.kind, "apiVersion": kind.api_version, "metadata": meta})
+        self._write(
+            "BOOKMARK", {"kind": kind.kind, "apiVersion": kind.api_version, "metadata": meta}
+        )
 
     def _send(self, kind: str, found: Object) -> None:
         self._write(kind, found)
@@ -382,7 +434,9 @@ class _Streaming:
         self._write("ERROR", f.Answer(status, message, reason).body)
 
     def _write(self, kind: str, found: Object) -> None:
-        self._chunk(json.dumps(_mutated(self.fault, {"type": kind, "object": found})).encode() + b"\n")
+        self._chunk(
+            json.dumps(_mutated(self.fault, {"type": kind, "object": found})).encode() + b"\n"
+        )
 
     def _chunk(self, data: bytes) -> None:
         self.handler.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
@@ -395,9 +449,13 @@ def _as_seen(change: Change, stream: Stream) -> Iterator[tuple[str, Object]]:
     if matches:
         yield ("MODIFIED" if was else "ADDED"), change.last
     elif was and change.after is not None:
-        # What stopped matching is shown as it was when it still did, with the version of the change.
+        # What stopped matching is shown as it was when it still did, with the version of the
+        # change.
         before = change.before or {}
-        yield "DELETED", {**before, "metadata": {**before["metadata"], "resourceVersion": str(change.version)}}
+        yield (
+            "DELETED",
+            {**before, "metadata": {**before["metadata"], "resourceVersion": str(change.version)}},
+        )
     elif was:
         yield "DELETED", change.last
 

@@ -1,4 +1,6 @@
-"""Objects with versions, and everything that ever happened to them: lists of any moment, and watches from any."""
+"""Objects with versions, and everything that ever happened to them: lists of any moment, and
+watches from any.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,10 @@ NAMESPACES = Kind("", "v1", "namespaces", "Namespace", namespaced=False)
 JOBS = Kind("batch", "v1", "jobs", "Job")
 KINDS = (
     *(PODS, EVENTS, NAMESPACES, JOBS),
-    *(Kind("", "v1", plural, kind) for plural, kind in (("configmaps", "ConfigMap"), ("secrets", "Secret"))),
+    *(
+        Kind("", "v1", plural, kind)
+        for plural, kind in (("configmaps", "ConfigMap"), ("secrets", "Secret"))
+    ),
     Kind("", "v1", "serviceaccounts", "ServiceAccount"),
     Kind("", "v1", "resourcequotas", "ResourceQuota"),
     Kind("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim"),
@@ -84,7 +89,7 @@ class Store:
         self.after_write: list[Callable[[Change], None]] = []
         """What controllers do about a change; called with the lock held."""
 
-    # --- reading ------------------------------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
     def get(self, kind: Kind, key: Key) -> Object:
         """A copy. Raises ``Problem`` (404)."""
@@ -98,7 +103,11 @@ class Store:
         """Copies of all that match, in the order of their names."""
         with self.changed:
             found = self._objects[kind]
-            return [copy.deepcopy(found[key]) for key in sorted(found) if match is None or match(found[key])]
+            return [
+                copy.deepcopy(found[key])
+                for key in sorted(found)
+                if match is None or match(found[key])
+            ]
 
     def at(self, kind: Kind, version: int) -> dict[Key, Object]:
         """All objects of a kind as they were at a version; not to be changed."""
@@ -130,7 +139,7 @@ class Store:
             self.changed.wait_for(lambda: self.version > version, seconds)
             return self.version
 
-    # --- writing ------------------------------------------------------------------------------------------------------
+    # --- writing ----------------------------------------------------------------------------------
 
     def create(self, kind: Kind, key: Key, obj: Object) -> Object:
         """Store a new object, with uid and time. Raises ``Problem`` (409)."""
@@ -140,7 +149,9 @@ class Store:
             obj = copy.deepcopy(obj)
             obj = {"kind": kind.kind, "apiVersion": kind.api_version, **obj}
             meta = obj["metadata"]
-            meta.update(name=key[1], uid=meta.get("uid") or str(uuid.uuid4()), creationTimestamp=stamp())
+            meta.update(
+                name=key[1], uid=meta.get("uid") or str(uuid.uuid4()), creationTimestamp=stamp()
+            )
             if kind.namespaced:
                 meta["namespace"] = key[0]
             self.born[meta["uid"]] = self.version + 1
@@ -167,7 +178,9 @@ class Store:
 
     def replace_all(self, kind: Kind, key: Key, obj: Object) -> Object:
         """Make the object this one, whatever it was."""
-        return self.update(kind, key, lambda found: (found.clear(), found.update(copy.deepcopy(obj))))
+        return self.update(
+            kind, key, lambda found: (found.clear(), found.update(copy.deepcopy(obj)))
+        )
 
     def remove(self, kind: Kind, key: Key) -> Object:
         """Take an object away at once, whatever holds it. Raises ``Problem`` (404)."""
@@ -175,13 +188,17 @@ class Store:
             return self._remove(kind, key, self.get(kind, key))
 
     def compact(self) -> None:
-        """Forget the past: continue tokens and versions of watches from before are worth nothing any more."""
+        """Forget the past: continue tokens and versions of watches from before are worth nothing
+        any more.
+        """
         with self.changed:
             self.compacted = self.version
             self.version += 1
 
     def restore(self, version: int) -> None:
-        """Be as it was at a version, as after a restored backup: versions go back, and are used a second time."""
+        """Be as it was at a version, as after a restored backup: versions go back, and are used a
+        second time.
+        """
         with self.changed:
             for kind in self._objects:
                 self._objects[kind] = dict(self.at(kind, version))
@@ -211,14 +228,20 @@ class Store:
             act(change)
         self.changed.notify_all()
 
-    def begin_deletion(self, kind: Kind, key: Key, grace_s: int, finalizer: str | None) -> Object | None:
-        """Mark an object as being deleted, or shorten its grace; ``None`` when it is gone at once."""
+    def begin_deletion(
+        self, kind: Kind, key: Key, grace_s: int, finalizer: str | None
+    ) -> Object | None:
+        """Mark an object as being deleted, or shorten its grace; ``None`` when it is gone at
+        once.
+        """
         with self.changed:
             found = self.get(kind, key)
             meta = found["metadata"]
             if finalizer and finalizer not in meta.get("finalizers", []):
                 meta["finalizers"] = [*meta.get("finalizers", []), finalizer]
-            if "deletionTimestamp" not in meta or grace_s < meta.get("deletionGracePeriodSeconds", 0):
+            if "deletionTimestamp" not in meta or grace_s < meta.get(
+                "deletionGracePeriodSeconds", 0
+            ):
                 meta["deletionTimestamp"] = stamp(datetime.now(UTC) + timedelta(seconds=grace_s))
                 meta["deletionGracePeriodSeconds"] = grace_s
             gone = not meta.get("finalizers") and not grace_s

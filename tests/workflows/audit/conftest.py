@@ -13,7 +13,9 @@ from tests.support.lab import Lab, laboratory
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def idle_lab(unhurried: WorkflowEnvironment, tmp_path: Path) -> AsyncIterator[Lab]:
-    """Real activities and store over fakes, in real time, with audits that repair at once; no workers yet."""
+    """Real activities and store over fakes, in real time, with audits that repair at once; no
+    workers yet.
+    """
     async with laboratory(unhurried.client, tmp_path, workers=False, clock=utc_now) as lab:
         lab.parts.audit = AT_ONCE
         yield lab

@@ -1,4 +1,6 @@
-"""What people do to our workflows in Temporal's UI: it is told with what to do, and a forced stop acts all the same."""
+"""What people do to our workflows in Temporal's UI: it is told with what to do, and a forced stop
+acts all the same.
+"""
 
 from __future__ import annotations
 
@@ -40,12 +42,22 @@ async def executing(lab: Lab, **behaviour: Any) -> WorkflowHandle[Any, Any]:
     lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None, **behaviour)
     handle = await lab.start(SLOW)
     await lab.until(lambda: lab.store.runs.get_run(1) is not None)
-    await lab.until(lambda: lab.store.runs.get_run(1).waiting_for or lab.store.runs.get_run(1).status == "PROCESSING")
+    await lab.until(
+        lambda: (
+            lab.store.runs.get_run(1).waiting_for
+            or lab.store.runs.get_run(1).status == "PROCESSING"
+        )
+    )
     return handle
 
 
 async def pause(lab: Lab, workflow_id: str, reason: str = "a migration") -> None:
-    order = {"workflow_id": workflow_id, "identity": "bob", "reason": reason, "request_id": workflow_id}
+    order = {
+        "workflow_id": workflow_id,
+        "identity": "bob",
+        "reason": reason,
+        "request_id": workflow_id,
+    }
     request = api.PauseWorkflowExecutionRequest(namespace=lab.client.namespace, **order)
     await lab.client.workflow_service.pause_workflow_execution(request, retry=True)
 
@@ -81,14 +93,18 @@ async def test_a_paused_run_says_so_and_a_forced_stop_ends_it(lab: Lab) -> None:
     assert words is not None
     assert words.startswith("its workflow is paused in Temporal since ")
     assert (
-        "UTC by bob (a migration); unpause it there; its crawl continues, but a stop has to wait: a forced one" in words
+        "UTC by bob (a migration); unpause it there; its crawl continues, but a stop has to wait: a forced one"
+        in words
     )
     assert await listed(lab, told(lab), handle.id) == words
     found, _ = await workflows.open_runs()
     assert handle.id in {one.workflow_id for one in found}, "an audit sees it as open"
     state = await workflows.state(handle.id)
     assert (state.open, state.run_uid) == (True, lab.store.runs.get_run(1).run_uid)
-    assert await asyncio.to_thread(build_audit(lab.parts).take_over, lab.store.audits.open_runs()[0]) is None
+    assert (
+        await asyncio.to_thread(build_audit(lab.parts).take_over, lab.store.audits.open_runs()[0])
+        is None
+    )
 
     assert await workflows.stop(handle.id, StopRequest(request_id="plain"))
     await asyncio.sleep(1)
@@ -103,7 +119,9 @@ async def test_a_paused_run_says_so_and_a_forced_stop_ends_it(lab: Lab) -> None:
 async def test_a_paused_step_is_told_and_a_forced_stop_passes_it(lab: Lab) -> None:
     handle = await executing(lab, waits=3600.0)
     run = WorkflowExecution(workflow_id=handle.id)
-    order = api.PauseActivityRequest(namespace=lab.client.namespace, execution=run, identity="bob", reason="wait")
+    order = api.PauseActivityRequest(
+        namespace=lab.client.namespace, execution=run, identity="bob", reason="wait"
+    )
     order.type = "get_main_job_status"
     for _ in range(300):
         with suppress(RPCError):  # between two steps nothing of this name is there
@@ -130,7 +148,12 @@ async def test_a_forced_stop_reaches_a_paused_manager_and_its_paused_run(lab: La
 
 async def test_a_forced_stop_reaches_a_paused_graph_and_its_paused_run(lab: Lab) -> None:
     graphs = graph_lab(lab)
-    step = StepSpec("one", StepKind.CRAWL, {"crawler": "quick", "args": {}, "limits": {"start_check_s": 0.0}}, ())
+    step = StepSpec(
+        "one",
+        StepKind.CRAWL,
+        {"crawler": "quick", "args": {}, "limits": {"start_check_s": 0.0}},
+        (),
+    )
     async with graphs.working():
         await check_parent(lab, lambda: graphs.start([step]))
 
@@ -179,7 +202,9 @@ async def test_a_terminated_run_is_told_and_taken_over_before_its_next_look(lab:
 async def test_a_forced_stop_ends_the_crawl_of_a_run_whose_workflow_cannot_act(
     idle_lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No worker takes its next step; a bug in a build or an outage of Temporal is the same for the crawl."""
+    """No worker takes its next step; a bug in a build or an outage of Temporal is the same for the
+    crawl.
+    """
     monkeypatch.setattr(settling, "STOP_S", 0.2)
     lab = idle_lab
     async with lab.working():
@@ -197,7 +222,9 @@ async def test_a_forced_stop_ends_the_crawl_of_a_run_whose_workflow_cannot_act(
         audit.clock = utc_now
     assert lab.store.runs.get_run(1).status == "STOPPING", "the workflow records the end"
     async with lab.working():
-        await Workflows(lab.client).stop(handle.id, StopRequest(request_id="1", requested_by="ada", force=True))
+        await Workflows(lab.client).stop(
+            handle.id, StopRequest(request_id="1", requested_by="ada", force=True)
+        )
         await lab.until(lambda: lab.store.runs.get_run(1).outcome == "cancelled")
         await closed(lab, handle.id)
     assert lab.tasks(1) == {0: "CANCELLED"}
@@ -207,8 +234,12 @@ async def test_a_forced_stop_ends_the_crawl_of_a_run_whose_workflow_cannot_act(
 async def test_a_reset_run_continues_with_its_task(lab: Lab) -> None:
     handle = await executing(lab)
     await lab.until(lambda: lab.store.runs.get_run(1).status == "PROCESSING")
-    started = [event.event_id async for event in handle.fetch_history_events() if event.event_type == 6]
-    order = api.ResetWorkflowExecutionRequest(namespace=lab.client.namespace, request_id="again", reason="a bad day")
+    started = [
+        event.event_id async for event in handle.fetch_history_events() if event.event_type == 6
+    ]
+    order = api.ResetWorkflowExecutionRequest(
+        namespace=lab.client.namespace, request_id="again", reason="a bad day"
+    )
     order.workflow_execution.workflow_id = handle.id
     order.workflow_task_finish_event_id = started[0] + 1
     await lab.client.workflow_service.reset_workflow_execution(order, retry=True)

@@ -12,7 +12,12 @@ import pytest
 from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
 from temporalio.common import RetryPolicy
 
-from crawler_lifecycle.activities.child_runs import begin_request, next_workflow_id, uid_there, workflow_ids
+from crawler_lifecycle.activities.child_runs import (
+    begin_request,
+    next_workflow_id,
+    uid_there,
+    workflow_ids,
+)
 from crawler_lifecycle.domain.names import manager_workflow_id
 from crawler_lifecycle.domain.run import RunRequest, StopRequest
 from crawler_lifecycle.domain.task import End
@@ -36,15 +41,30 @@ from tests.workflows.audit.test_audit_lab import (
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]
 
-REQUEST: dict[str, Any] = {"crawler": "books", "args": {"shelf": "7"}, "tags": ["nightly"], "requested_by": "ada"}
+REQUEST: dict[str, Any] = {
+    "crawler": "books",
+    "args": {"shelf": "7"},
+    "tags": ["nightly"],
+    "requested_by": "ada",
+}
 
 
 def known(lab: Lab, run_id: int) -> Any:
     row = lab.store.runs.get_run(run_id)
-    return (row.run_uid, row.attempt, row.request_id, row.request, row.multi, row.owner_workflow_id, row.owner_run_id)
+    return (
+        row.run_uid,
+        row.attempt,
+        row.request_id,
+        row.request,
+        row.multi,
+        row.owner_workflow_id,
+        row.owner_run_id,
+    )
 
 
-async def test_a_run_whose_workflow_waits_goes_on_under_its_number_and_uid(lab: Lab, tmp_path: Path) -> None:
+async def test_a_run_whose_workflow_waits_goes_on_under_its_number_and_uid(
+    lab: Lab, tmp_path: Path
+) -> None:
     lab.cluster.behaviour = ENDLESS
     lab.cluster.folders[1, 0] = tmp_path
     handle = await running(lab, REQUEST)
@@ -54,17 +74,28 @@ async def test_a_run_whose_workflow_waits_goes_on_under_its_number_and_uid(lab: 
     for _ in range(2):
         report = await audit(lab)
         assert (report.found, report.repaired) == ({"orphan": 1, "no_row": 1}, {})
-    assert (await handle.describe()).status is WorkflowExecutionStatus.RUNNING, "it waits for its row"
+    assert (await handle.describe()).status is WorkflowExecutionStatus.RUNNING, (
+        "it waits for its row"
+    )
     report = await audit(lab, repair=False, unknown="adopt")
     assert report.left == 0, report.findings
     assert known(lab, 1) == before
     [again] = lab.store.tasks.list_tasks(1)
-    assert (again.task_id, again.cluster_uid, again.attempt) == (task.task_id, task.cluster_uid, task.attempt)
+    assert (again.task_id, again.cluster_uid, again.attempt) == (
+        task.task_id,
+        task.cluster_uid,
+        task.attempt,
+    )
     await lab.until(lambda: lab.tasks(1) == {0: "RUNNING"})
     assert (await audit(lab, unknown="adopt")).found == {}
     lab.cluster.end_now(1, 0, end=FINISHED)
     result = await lab.ended(handle)
-    assert (result.run_id, result.run_uid, result.status, result.attempt) == (1, before[0], "COMPLETED", 1)
+    assert (result.run_id, result.run_uid, result.status, result.attempt) == (
+        1,
+        before[0],
+        "COMPLETED",
+        1,
+    )
     await ended(lab, 1, "COMPLETED")
     [key] = lab.outside.stored
     assert key.endswith("/1/supporting-files.zip")
@@ -73,7 +104,9 @@ async def test_a_run_whose_workflow_waits_goes_on_under_its_number_and_uid(lab: 
 
 
 @pytest.mark.parametrize("waits_for", ["its next try", "its next look"])
-async def test_it_is_looked_at_at_once(lab: Lab, monkeypatch: pytest.MonkeyPatch, waits_for: str) -> None:
+async def test_it_is_looked_at_at_once(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, waits_for: str
+) -> None:
     """Not at the next try of the step that found no row, nor at the next look that was planned."""
     late = RetryPolicy(initial_interval=timedelta(hours=1))
     for name in ("get_active_running_tasks", "get_history_statuses_to_sync"):
@@ -92,7 +125,9 @@ async def test_it_is_looked_at_at_once(lab: Lab, monkeypatch: pytest.MonkeyPatch
     await lab.snapshot_where(handle, lambda s: s.looks > looks)
     await lab.until(lambda: lab.tasks(1) == dict.fromkeys(range(3), "RUNNING"))
     history = await handle.fetch_history()
-    signals = [e for e in history.events if e.HasField("workflow_execution_signaled_event_attributes")]
+    signals = [
+        e for e in history.events if e.HasField("workflow_execution_signaled_event_attributes")
+    ]
     assert len(signals) == 1, "once, however many tasks the run has"
     await handle.signal("stop")
     await ended(lab, 1, "FAILED")
@@ -109,7 +144,9 @@ async def put_off(handle: WorkflowHandle[Any, Any]) -> None:
     raise AssertionError("no step has failed, not within a minute")
 
 
-async def test_a_run_whose_workflow_is_gone_too_is_taken_over_from_what_lies_on_the_cluster(lab: Lab) -> None:
+async def test_a_run_whose_workflow_is_gone_too_is_taken_over_from_what_lies_on_the_cluster(
+    lab: Lab,
+) -> None:
     lab.cluster.behaviour = ENDLESS
     handle = await running(lab, REQUEST)
     await listed(lab, 1)
@@ -125,7 +162,9 @@ async def test_a_run_whose_workflow_is_gone_too_is_taken_over_from_what_lies_on_
     await lab.until(lambda: lab.store.runs.get_run(1).attempt == 2)
     await lab.until(lambda: lab.tasks(1) == {0: "RUNNING"})
     [again] = lab.store.tasks.list_tasks(1)
-    assert (again.task_id, again.cluster_uid) == (task.task_id, task.cluster_uid), "what executes is not started anew"
+    assert (again.task_id, again.cluster_uid) == (task.task_id, task.cluster_uid), (
+        "what executes is not started anew"
+    )
     await lab.client.get_workflow_handle(lab.store.runs.get_run(1).owner_workflow_id).signal("stop")
     await ended(lab, 1, "FAILED")
     assert lab.cluster.alive() == []
@@ -136,21 +175,30 @@ async def test_a_run_whose_workflow_is_gone_too_is_taken_over_from_what_lies_on_
 async def test_tasks_of_which_nothing_is_left_are_lost_and_said_to_be(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, counted: int
 ) -> None:
-    """Two execute, one has ended meanwhile, two were queued: their arguments stood in the database alone.
+    """Two execute, one has ended meanwhile, two were queued: their arguments stood in the database
+    alone.
 
     The workflow may have counted its tasks between the loss and the audit: it found none.
     """
     real = TemporalDirectory.record
-    monkeypatch.setattr(TemporalDirectory, "record", lambda *given: replace(real(*given), tasks=counted))
+    monkeypatch.setattr(
+        TemporalDirectory, "record", lambda *given: replace(real(*given), tasks=counted)
+    )
     lab.cluster.behaviour = ENDLESS
     tasks = [{"args": {"shelf": str(n)}} for n in range(5)]
     handle = await running(lab, {"crawler": "books", "tasks": tasks, "max_parallel_tasks": 3})
     await listed(lab, 1)
-    await lab.until(lambda: sorted(lab.tasks(1).values()) == ["QUEUED", "QUEUED", "RUNNING", "RUNNING", "RUNNING"])
+    await lab.until(
+        lambda: (
+            sorted(lab.tasks(1).values()) == ["QUEUED", "QUEUED", "RUNNING", "RUNNING", "RUNNING"]
+        )
+    )
     forget_run(lab, 1)
     lab.cluster.end_now(1, 0, end=End(exit_code=1, reason="Error"))
     await audit(lab, unknown="adopt")
-    await lab.until(lambda: lab.tasks(1) == {0: "FAILED", 1: "RUNNING", 2: "RUNNING", 3: "LOST", 4: "LOST"})
+    await lab.until(
+        lambda: lab.tasks(1) == {0: "FAILED", 1: "RUNNING", 2: "RUNNING", 3: "LOST", 4: "LOST"}
+    )
     rows = lab.store.tasks.list_tasks(1)
     assert [row.args.get("shelf") for row in rows if row.task_index < 3] == ["0", "1", "2"]
     assert all("was restored from a copy" in row.cause for row in rows if row.task_index > 2)
@@ -178,8 +226,12 @@ async def test_a_number_that_another_run_has_by_now_is_told(lab: Lab) -> None:
     await handle.describe()
 
 
-async def test_a_request_that_is_sent_again_gets_a_crawl_of_its_own_and_its_stop_ends_no_other(lab: Lab) -> None:
-    """The id of a request comes again, and with it the id of a workflow that still works for the run that was lost."""
+async def test_a_request_that_is_sent_again_gets_a_crawl_of_its_own_and_its_stop_ends_no_other(
+    lab: Lab,
+) -> None:
+    """The id of a request comes again, and with it the id of a workflow that still works for the
+    run that was lost.
+    """
     lab.cluster.behaviour = ENDLESS
     directory = lab.parts.directory
     lost = await reserved(lab)
@@ -196,12 +248,16 @@ async def test_a_request_that_is_sent_again_gets_a_crawl_of_its_own_and_its_stop
     for one in workflow_ids(row)[::-1]:
         await asyncio.to_thread(directory.stop, one, stop, run_uid=uid_there(row, one))
     await ended(lab, again.run_id, "FAILED")
-    assert lab.cluster.alive() == [(lost.run_id, 0, 1)], "the crawl of the lost run is another one's"
+    assert lab.cluster.alive() == [(lost.run_id, 0, 1)], (
+        "the crawl of the lost run is another one's"
+    )
     await lab.client.get_workflow_handle("crawl/books/order").terminate("end of test")
 
 
 async def test_a_manager_that_is_started_again_gets_a_workflow_of_its_own(lab: Lab) -> None:
-    """The one that worked for the row that was lost rests until it is woken; then it sees that, and ends."""
+    """The one that worked for the row that was lost rests until it is woken; then it sees that, and
+    ends.
+    """
     lab.cluster.behaviour = ENDLESS
     m = manager_lab(lab, source=[quick(n) for n in range(3)], window=1)
     async with m.plans():
@@ -236,7 +292,11 @@ async def reserved(lab: Lab) -> Any:
     row, _ = lab.store.initiation.reserve_run(request, "order")
     for _ in range(2):
         await asyncio.to_thread(
-            lab.parts.directory.begin, begin_request(row), next_workflow_id(row), row.run_uid, repair=True
+            lab.parts.directory.begin,
+            begin_request(row),
+            next_workflow_id(row),
+            row.run_uid,
+            repair=True,
         )
     return row
 

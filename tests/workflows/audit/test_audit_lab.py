@@ -1,4 +1,6 @@
-"""Audits over real activities, store and Temporal: each rule is provoked, repaired, and finds nothing afterwards."""
+"""Audits over real activities, store and Temporal: each rule is provoked, repaired, and finds
+nothing afterwards.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ FAILS = Behaviour(end=End(exit_code=1, reason="Error"))
 
 
 async def settled(lab: Lab) -> None:
-    """A further audit finds nothing, and nothing is open any more; of most kinds it is asked where all are at once."""
+    """A further audit finds nothing, and nothing is open any more; of most kinds it is asked where
+    all are at once.
+    """
     report = await audit(lab)
     assert report.found == {}, report.findings
     assert lab.store.findings.audit_findings("open") == []
@@ -56,11 +60,17 @@ async def ended(lab: Lab, run_id: int, status: str) -> None:
 
 
 def kinds(lab: Lab, run_id: int) -> list[tuple[str, str]]:
-    return [(str(c.kind), c.truth) for c in lab.store.corrections.list_corrections(run_id) if c.found_by == "sweep"]
+    return [
+        (str(c.kind), c.truth)
+        for c in lab.store.corrections.list_corrections(run_id)
+        if c.found_by == "sweep"
+    ]
 
 
 async def test_nothing_is_found_where_all_agree(lab: Lab) -> None:
-    lab.cluster.behaviour = lambda run, index, attempt: ENDLESS if run == 1 else Behaviour(executes=0)
+    lab.cluster.behaviour = lambda run, index, attempt: (
+        ENDLESS if run == 1 else Behaviour(executes=0)
+    )
     handle = await running(lab, {"crawler": "books", "tasks": [{}] * 3, "poll_minutes": [0.02, 60]})
     assert (await lab.run({"crawler": "books", **QUICK})).status == "COMPLETED"
     report = await audit(lab)
@@ -74,16 +84,25 @@ async def test_nothing_is_found_where_all_agree(lab: Lab) -> None:
     await handle.result()
 
 
-# --- a run without a workflow -----------------------------------------------------------------------------------------
+# --- a run without a workflow ---------------------------------------------------------------------
 
 
-async def test_a_run_whose_workflow_was_terminated_comes_to_the_verdict_it_would_have_had(lab: Lab) -> None:
-    """One succeeded, one failed, one executes, one ended unseen, one waits its turn. The failed one stays failed."""
+async def test_a_run_whose_workflow_was_terminated_comes_to_the_verdict_it_would_have_had(
+    lab: Lab,
+) -> None:
+    """One succeeded, one failed, one executes, one ended unseen, one waits its turn.
+
+    The failed one stays failed.
+    """
     lab.cluster.behaviour = lambda run, index, attempt: (
         Behaviour(executes=0) if index == 0 or attempt > 1 else FAILS if index == 1 else ENDLESS
     )
     handle = await running(lab, {"crawler": "books", "tasks": [{}] * 5, "max_parallel_tasks": 2})
-    await lab.until(lambda: lab.tasks(1) == dict(enumerate(("SUCCEEDED", "FAILED", "RUNNING", "RUNNING", "QUEUED"))))
+    await lab.until(
+        lambda: (
+            lab.tasks(1) == dict(enumerate(("SUCCEEDED", "FAILED", "RUNNING", "RUNNING", "QUEUED")))
+        )
+    )
     await handle.terminate("by an operator")
     lab.cluster.end_now(1, 2, end=FINISHED)
     report = await audit(lab)
@@ -94,14 +113,23 @@ async def test_a_run_whose_workflow_was_terminated_comes_to_the_verdict_it_would
     await ended(lab, 1, "FAILED")
     row = lab.store.runs.get_run(1)
     assert (row.outcome, row.attempt) == ("partial", 2)
-    rows = [(t.task_index, t.attempt, str(t.status)) for t in lab.store.tasks.list_tasks(1, superseded=True)]
+    rows = [
+        (t.task_index, t.attempt, str(t.status))
+        for t in lab.store.tasks.list_tasks(1, superseded=True)
+    ]
     assert rows == [
         (0, 1, "SUCCEEDED"), (1, 1, "FAILED"), (2, 1, "SUCCEEDED"), (3, 1, "SUCCEEDED"), (4, 2, "SUCCEEDED"),
     ]  # fmt: skip
     assert ("repair", "no workflow") in kinds(lab, 1)
-    sources = {t.source for t in lab.store.runs.transitions(1) if t.attempt == 2 and t.task_id is None}
+    sources = {
+        t.source for t in lab.store.runs.transitions(1) if t.attempt == 2 and t.task_id is None
+    }
     assert "sweep" in sources
-    lab.handles.append(lab.client.get_workflow_handle(row.owner_workflow_id, first_execution_run_id=row.owner_run_id))
+    lab.handles.append(
+        lab.client.get_workflow_handle(
+            row.owner_workflow_id, first_execution_run_id=row.owner_run_id
+        )
+    )
     await settled(lab)
 
 
@@ -116,12 +144,16 @@ async def test_a_failed_run_is_not_executed_again(lab: Lab) -> None:
     assert (lab.store.runs.get_run(1).attempt, lab.store.corrections.list_corrections(1)) == (1, [])
     await audit(lab)
     await ended(lab, 1, "FAILED")
-    assert [(t.attempt, str(t.status)) for t in lab.store.tasks.list_tasks(1, superseded=True)] == [(1, "FAILED")]
+    assert [(t.attempt, str(t.status)) for t in lab.store.tasks.list_tasks(1, superseded=True)] == [
+        (1, "FAILED")
+    ]
     assert len(lab.scheduler.calls) == 1
 
 
 async def test_a_resume_that_was_lost_before_it_queued_anything_is_carried_on(lab: Lab) -> None:
-    lab.cluster.behaviour = lambda run, index, attempt: FAILS if attempt == 1 else Behaviour(executes=0)
+    lab.cluster.behaviour = lambda run, index, attempt: (
+        FAILS if attempt == 1 else Behaviour(executes=0)
+    )
     assert (await lab.run({"crawler": "books", **QUICK})).status == "FAILED"
     lab.cluster.fail_with(ClusterUnavailable("away"), "look")
     again = await lab.start({"run_id": 1})
@@ -149,7 +181,9 @@ async def test_a_recorded_stop_is_carried_out(lab: Lab) -> None:
     assert logged["request_id"] == "s1"
 
 
-async def test_before_its_grace_nothing_is_repaired_and_the_report_says_when_it_will_be(idle_lab: Lab) -> None:
+async def test_before_its_grace_nothing_is_repaired_and_the_report_says_when_it_will_be(
+    idle_lab: Lab,
+) -> None:
     lab = idle_lab
     lab.parts.audit = AuditRules(grace_s=3600, orphan_grace_s=3600, start_grace_s=3600)
     async with lab.working():
@@ -158,18 +192,29 @@ async def test_before_its_grace_nothing_is_repaired_and_the_report_says_when_it_
         await handle.terminate("by an operator")
         ghost(lab, 77)
         report = await audit(lab)
-        assert (report.found, report.repaired, report.left) == ({"orphan": 1, "no_workflow": 1}, {}, 2)
-        assert [f.kind for f in report.findings] == ["orphan", "no_workflow"], "what executes unowned comes first"
+        assert (report.found, report.repaired, report.left) == (
+            {"orphan": 1, "no_workflow": 1},
+            {},
+            2,
+        )
+        assert [f.kind for f in report.findings] == ["orphan", "no_workflow"], (
+            "what executes unowned comes first"
+        )
         orphan, other = report.findings
         assert other.due_at is not None
         assert other.due_at > utc_now()
         assert orphan.due_at is None, "what no row knows needs a person"
         assert lab.store.runs.get_run(1).attempt == 1
         assert (77, 0, 1) in lab.cluster.alive()
-        assert {row.kind for row in lab.store.findings.audit_findings()} == {"orphan", "no_workflow"}
+        assert {row.kind for row in lab.store.findings.audit_findings()} == {
+            "orphan",
+            "no_workflow",
+        }
 
 
-async def test_a_manager_whose_workflow_was_terminated_goes_on_and_counts_its_runs(lab: Lab) -> None:
+async def test_a_manager_whose_workflow_was_terminated_goes_on_and_counts_its_runs(
+    lab: Lab,
+) -> None:
     lab.cluster.behaviour = ENDLESS
     m = manager_lab(lab, source=[quick(n) for n in range(3)], window=1)
     async with m.plans():
@@ -187,11 +232,15 @@ async def test_a_manager_whose_workflow_was_terminated_goes_on_and_counts_its_ru
         await lab.client.get_workflow_handle(m.runs()[0].owner_workflow_id).signal("look_now")
         await lab.until(lambda: m.row().status == "COMPLETED")
     assert [run.request_id for run in m.runs()] == [f"manager/1/{n}" for n in (1, 2, 3)]
-    lab.handles.append(lab.client.get_workflow_handle("manager/stream/f1", first_execution_run_id=m.row().owner_run_id))
+    lab.handles.append(
+        lab.client.get_workflow_handle(
+            "manager/stream/f1", first_execution_run_id=m.row().owner_run_id
+        )
+    )
     await settled(lab)
 
 
-# --- a run that nobody started ----------------------------------------------------------------------------------------
+# --- a run that nobody started --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("stopped", [False, True])
@@ -207,7 +256,7 @@ async def test_a_reserved_run_whose_starter_died_is_started(lab: Lab, stopped: b
     assert bool(lab.scheduler.calls) != stopped
 
 
-# --- workflows without a row ------------------------------------------------------------------------------------------
+# --- workflows without a row ----------------------------------------------------------------------
 
 
 async def test_a_workflow_whose_run_does_not_exist_is_ended_with_its_reason(lab: Lab) -> None:
@@ -216,20 +265,29 @@ async def test_a_workflow_whose_run_does_not_exist_is_ended_with_its_reason(lab:
     await listed(lab, 1)
     forget_run(lab, 1)
     report = await audit(lab)
-    assert (report.found, report.repaired) == ({"orphan": 1, "no_row": 1}, {}), "its task is nobody's either"
-    assert all("crawlctl audit --adopt" in (f.repair or "") and f.due_at is None for f in report.findings)
+    assert (report.found, report.repaired) == ({"orphan": 1, "no_row": 1}, {}), (
+        "its task is nobody's either"
+    )
+    assert all(
+        "crawlctl audit --adopt" in (f.repair or "") and f.due_at is None for f in report.findings
+    )
     assert lab.cluster.alive() == [(1, 0, 1)], "without a person's word nothing is ended"
     report = await audit(lab, repair=False, unknown="end")
     assert report.left == 0
     described = await handle.describe()
     assert described.status is WorkflowExecutionStatus.TERMINATED
     last = [e async for e in handle.fetch_history_events()][-1]
-    assert "run 1, which is not in the database" in last.workflow_execution_terminated_event_attributes.reason
+    assert (
+        "run 1, which is not in the database"
+        in last.workflow_execution_terminated_event_attributes.reason
+    )
     assert lab.cluster.alive() == []
     await settled(lab)
 
 
-async def test_a_workflow_that_has_not_recorded_its_run_is_told_and_left_alone(idle_lab: Lab) -> None:
+async def test_a_workflow_that_has_not_recorded_its_run_is_told_and_left_alone(
+    idle_lab: Lab,
+) -> None:
     """No worker takes it up: nobody knows what it is going to do."""
     lab = idle_lab
     lab.parts.audit = AuditRules(record_grace_s=0)
@@ -244,7 +302,7 @@ async def test_a_workflow_that_has_not_recorded_its_run_is_told_and_left_alone(i
         assert (await handle.describe()).status is WorkflowExecutionStatus.RUNNING
 
 
-# --- tasks that nobody owns -------------------------------------------------------------------------------------------
+# --- tasks that nobody owns -----------------------------------------------------------------------
 
 
 def ghost(lab: Lab, run_id: int, index: int = 0, attempt: int = 1) -> None:
@@ -278,11 +336,17 @@ async def test_an_orphan_is_asked_to_end_and_then_killed(
     assert lab.cluster.signals(99) == 1
     assert lab.cluster.calls["kill"] == (0 if heeds else 1)
     assert lab.cluster.alive() == []
-    assert (report.findings[0].repair or "").startswith("asked to end, and " + ("it ended" if heeds else "killed"))
+    assert (report.findings[0].repair or "").startswith(
+        "asked to end, and " + ("it ended" if heeds else "killed")
+    )
 
 
-async def test_orphans_are_asked_and_killed_abreast(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A page of them must fit into one activity: no call waits for another one, and one that fails is its own."""
+async def test_orphans_are_asked_and_killed_abreast(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page of them must fit into one activity: no call waits for another one, and one that fails
+    is its own.
+    """
     monkeypatch.setattr(audit_ending, "STOP_S", 0.1)
     lab.cluster.behaviour = replace(ENDLESS, heeds_stop_after=None)
     stop, kill = lab.cluster.stop, lab.cluster.kill
@@ -315,7 +379,9 @@ async def test_orphans_are_asked_and_killed_abreast(lab: Lab, monkeypatch: pytes
 async def test_a_killed_orphan_gets_a_moment_to_be_gone(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, late_s: float | None
 ) -> None:
-    """A cluster has to tell its node first; on a node that does not answer nothing is called ended."""
+    """A cluster has to tell its node first; on a node that does not answer nothing is called
+    ended.
+    """
     monkeypatch.setattr(audit_ending, "STOP_S", 0.1)
     monkeypatch.setattr(audit_ending, "KILLED_S", 60.0 if late_s else 0.2)
     lab.cluster.behaviour = replace(ENDLESS, heeds_stop_after=None)
@@ -336,8 +402,12 @@ async def test_a_killed_orphan_gets_a_moment_to_be_gone(
     kill(lab.cluster._tasks[99, 0, 1].run, TaskRef(0, 0, 1))
 
 
-async def test_a_settled_task_of_a_live_run_that_executes_is_ended_and_its_run_goes_on(lab: Lab) -> None:
-    lab.cluster.behaviour = lambda run, index, attempt: Behaviour(executes=0) if index == 0 else ENDLESS
+async def test_a_settled_task_of_a_live_run_that_executes_is_ended_and_its_run_goes_on(
+    lab: Lab,
+) -> None:
+    lab.cluster.behaviour = lambda run, index, attempt: (
+        Behaviour(executes=0) if index == 0 else ENDLESS
+    )
     handle = await running(lab, {"crawler": "books", "tasks": [{}, {}]})
     await lab.until(lambda: lab.tasks(1)[0] == "SUCCEEDED")
     lab.cluster._tasks[1, 0, 1].ended = None
@@ -349,7 +419,7 @@ async def test_a_settled_task_of_a_live_run_that_executes_is_ended_and_its_run_g
     await handle.result()
 
 
-# --- deliveries and evidence ------------------------------------------------------------------------------------------
+# --- deliveries and evidence ----------------------------------------------------------------------
 
 
 async def test_what_was_not_delivered_is_sent_again(lab: Lab) -> None:
@@ -363,7 +433,9 @@ async def test_what_was_not_delivered_is_sent_again(lab: Lab) -> None:
     report = await audit(lab)
     assert (report.found, report.repaired) == ({"undelivered": 1}, {"undelivered": 1})
     assert "the event run.ended, the supporting files" in report.findings[0].detail
-    await lab.ended(lab.client.get_workflow_handle(names.export_workflow_id(lab.store.runs.get_run(1).ref, 1)))
+    await lab.ended(
+        lab.client.get_workflow_handle(names.export_workflow_id(lab.store.runs.get_run(1).ref, 1))
+    )
     assert [e.type for e in lab.outside.sent] == ["run.ended"]
     assert lab.store.exports.list_exports(1)[0]["status"] == "exported"
 
@@ -378,7 +450,9 @@ async def test_what_cannot_be_delivered_is_not_ordered_again_at_every_audit(idle
         await until_refused(lab, 1)
         await handle.terminate("by an operator")
         assert (await audit(lab)).repaired == {"undelivered": 1}
-        again = lab.client.get_workflow_handle(names.export_workflow_id(lab.store.runs.get_run(1).ref, 1))
+        again = lab.client.get_workflow_handle(
+            names.export_workflow_id(lab.store.runs.get_run(1).ref, 1)
+        )
         assert (await audit(lab)).found == {}, "it is being delivered"
         await again.terminate("by an operator")
         report = await audit(lab)
@@ -386,7 +460,9 @@ async def test_what_cannot_be_delivered_is_not_ordered_again_at_every_audit(idle
         assert report.left == 1
 
 
-async def test_evidence_that_comes_after_a_loss_is_a_correction_also_while_the_run_is_live(lab: Lab) -> None:
+async def test_evidence_that_comes_after_a_loss_is_a_correction_also_while_the_run_is_live(
+    lab: Lab,
+) -> None:
     lab.cluster.behaviour = ENDLESS
     handle = await running(lab, {"crawler": "books", "tasks": [{}, {}]})
     lab.cluster.vanish(1, 0)
@@ -395,14 +471,18 @@ async def test_evidence_that_comes_after_a_loss_is_a_correction_also_while_the_r
     lab.cluster.end_now(1, 0, end=FINISHED)
     report = await audit(lab)
     assert (report.found, report.repaired) == ({"late_evidence": 1}, {"late_evidence": 1})
-    corrections = [c for c in lab.store.corrections.list_corrections(1) if c.kind == "late_evidence"]
-    assert [(c.believed, c.truth, c.found_by) for c in corrections] == [("LOST", "SUCCEEDED", "sweep")]
+    corrections = [
+        c for c in lab.store.corrections.list_corrections(1) if c.kind == "late_evidence"
+    ]
+    assert [(c.believed, c.truth, c.found_by) for c in corrections] == [
+        ("LOST", "SUCCEEDED", "sweep")
+    ]
     assert lab.tasks(1)[0] == "LOST"
     await handle.signal("stop")
     await handle.result()
 
 
-# --- trouble ----------------------------------------------------------------------------------------------------------
+# --- trouble --------------------------------------------------------------------------------------
 
 
 async def test_a_source_that_cannot_be_read_is_told_and_the_others_are_compared(
@@ -411,7 +491,9 @@ async def test_a_source_that_cannot_be_read_is_told_and_the_others_are_compared(
     from crawler_lifecycle.workflows import policies
 
     monkeypatch.setitem(
-        policies.POLICIES, "audit_cluster", replace(policies.AUDIT, retry=policies._retry(0.05, 0.1, tries=2))
+        policies.POLICIES,
+        "audit_cluster",
+        replace(policies.AUDIT, retry=policies._retry(0.05, 0.1, tries=2)),
     )
     lab.cluster.fail_with(ClusterUnavailable("503"), "inventory")
     row, _ = lab.store.initiation.reserve_run(RunRequest(crawler="books", **limits()), "r1")
@@ -421,17 +503,21 @@ async def test_a_source_that_cannot_be_read_is_told_and_the_others_are_compared(
     await ended(lab, row.run_id, "COMPLETED")
 
 
-# --- at once ----------------------------------------------------------------------------------------------------------
+# --- at once --------------------------------------------------------------------------------------
 
 
 async def test_two_audits_at_once_over_every_kind_of_damage_repair_it_once(lab: Lab) -> None:
-    lab.cluster.behaviour = lambda run, index, attempt: ENDLESS if run in (1, 99) or index else Behaviour(executes=0)
+    lab.cluster.behaviour = lambda run, index, attempt: (
+        ENDLESS if run in (1, 99) or index else Behaviour(executes=0)
+    )
     terminated = await running(lab, {"crawler": "books"})
     assert (await lab.run({"crawler": "books", **QUICK})).status == "COMPLETED"
     lost = await running(lab, {"crawler": "books", "tasks": [{}, {}]})
     lab.outside.fail["send"] = NotDelivered("away")
     undelivered = await lab.start({"crawler": "books", **QUICK})
-    await lab.until(lambda: lab.store.runs.get_run(4) and lab.store.runs.get_run(4).status == "COMPLETED")
+    await lab.until(
+        lambda: lab.store.runs.get_run(4) and lab.store.runs.get_run(4).status == "COMPLETED"
+    )
     await until_refused(lab, 4)
     for handle in (terminated, undelivered):
         await handle.terminate("by an operator")
@@ -446,16 +532,27 @@ async def test_two_audits_at_once_over_every_kind_of_damage_repair_it_once(lab: 
     row, _ = lab.store.initiation.reserve_run(RunRequest(crawler="books", **limits()), "r1")
     assert row.run_id == 5
     reports = await asyncio.gather(*(audit(lab, unknown="end") for _ in range(2)))
-    everything = {"orphan", "still_alive", "no_workflow", "not_started", "undelivered", "late_evidence"}
+    everything = {
+        "orphan",
+        "still_alive",
+        "no_workflow",
+        "not_started",
+        "undelivered",
+        "late_evidence",
+    }
     assert set().union(*(r.found for r in reports)) == everything
     lab.cluster.end_now(1, end=FINISHED)
     for run_id in (1, 5):
         await ended(lab, run_id, "COMPLETED")
-    await lab.ended(lab.client.get_workflow_handle(names.export_workflow_id(lab.store.runs.get_run(4).ref, 1)))
+    await lab.ended(
+        lab.client.get_workflow_handle(names.export_workflow_id(lab.store.runs.get_run(4).ref, 1))
+    )
     await settled(lab)
     assert lab.store.runs.get_run(1).attempt == 2
     assert lab.store.runs.get_run(5).attempt == 1
-    assert [len(lab.store.tasks.list_tasks(run_id, superseded=True)) for run_id in (1, 2, 3, 4, 5)] == [1, 1, 2, 1, 1]
+    assert [
+        len(lab.store.tasks.list_tasks(run_id, superseded=True)) for run_id in (1, 2, 3, 4, 5)
+    ] == [1, 1, 2, 1, 1]
     assert kinds(lab, 1) == [("repair", "no workflow")]
     assert kinds(lab, 2) == [("still_alive", "RUNNING")]
     assert kinds(lab, 3) == [("late_evidence", "SUCCEEDED")]
@@ -471,7 +568,9 @@ async def test_audits_beside_runs_that_live_their_lives_find_nothing(lab: Lab, c
         ENDLESS if (run, index) == (count, 0) else Behaviour(executes=0.05 * (run % 7))
     )
     handles = [
-        await lab.start({"crawler": "books", "tasks": [{}] * (1 + n % 3), "max_parallel_tasks": 2, **QUICK})
+        await lab.start(
+            {"crawler": "books", "tasks": [{}] * (1 + n % 3), "max_parallel_tasks": 2, **QUICK}
+        )
         for n in range(count)
     ]
     lives = asyncio.gather(*(handle.result() for handle in handles))
@@ -490,7 +589,7 @@ async def test_audits_beside_runs_that_live_their_lives_find_nothing(lab: Lab, c
     assert {row.attempt for row in lab.store.runs.list_runs()} == {1}
 
 
-# --- helpers ----------------------------------------------------------------------------------------------------------
+# --- helpers --------------------------------------------------------------------------------------
 
 
 def limits() -> dict[str, Any]:
@@ -515,7 +614,14 @@ def read(lab: Lab, statement: str) -> list[tuple[Any, ...]]:
 def forget_run(lab: Lab, run_id: int) -> None:
     """Somebody deletes all rows of a run."""
     events = f"(SELECT seq FROM outbox_event WHERE run_id = {run_id})"
-    tables = ("task_observation", "task_finding", "status_transition", "correction", "history_property", "run_tag")
+    tables = (
+        "task_observation",
+        "task_finding",
+        "status_transition",
+        "correction",
+        "history_property",
+        "run_tag",
+    )
     every = ("outbox_event", *tables, "task_history", "run_history")
     write(
         lab,
@@ -526,13 +632,19 @@ def forget_run(lab: Lab, run_id: int) -> None:
 
 async def until_refused(lab: Lab, run_id: int) -> None:
     """Something of the run could not be delivered."""
-    await lab.until(lambda: any(d["status"] == "failed" for d in lab.store.events.deliveries(run_id, keyed=True)))
+    await lab.until(
+        lambda: any(
+            d["status"] == "failed" for d in lab.store.events.deliveries(run_id, keyed=True)
+        )
+    )
 
 
 async def listed(lab: Lab, run_id: int | None = None, workflow_id: str = "") -> None:
     """The visibility store knows the workflow, or that of the run."""
     which = (
-        f"WorkflowId = '{workflow_id}'" if run_id is None else f"CrawlRunId = {run_id} AND ExecutionStatus = 'Running'"
+        f"WorkflowId = '{workflow_id}'"
+        if run_id is None
+        else f"CrawlRunId = {run_id} AND ExecutionStatus = 'Running'"
     )
     for _ in range(1200):
         async for _row in lab.client.list_workflows(which):

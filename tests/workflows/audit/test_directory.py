@@ -38,20 +38,29 @@ async def test_the_schedule_is_what_the_settings_say(unhurried: WorkflowEnvironm
     assert [interval.every.total_seconds() for interval in found.spec.intervals] == [900]
     assert found.policy.overlap is ScheduleOverlapPolicy.SKIP
     assert found.policy.catchup_window.total_seconds() == 60
-    assert (found.action.workflow, found.action.task_queue) == ("CrawlAuditWorkflow", "crawler-lifecycle-audit")
+    assert (found.action.workflow, found.action.task_queue) == (
+        "CrawlAuditWorkflow",
+        "crawler-lifecycle-audit",
+    )
     await client.get_schedule_handle(names.AUDIT_SCHEDULE).pause(note="a migration")
     await keep_audit_schedule(client, 60, repair=False)
     found = (await described(client)).schedule
     assert [interval.every.total_seconds() for interval in found.spec.intervals] == [60]
-    assert (found.state.paused, found.state.note) == (True, "a migration"), "whoever paused it finds it paused"
+    assert (found.state.paused, found.state.note) == (True, "a migration"), (
+        "whoever paused it finds it paused"
+    )
     await keep_audit_schedule(client, 900, repair=True, only_missing=True)
     await keep_audit_schedule(client, 0, repair=True, only_missing=True)
     found = (await described(client)).schedule
-    assert [interval.every.total_seconds() for interval in found.spec.intervals] == [60], "what is there stays"
+    assert [interval.every.total_seconds() for interval in found.spec.intervals] == [60], (
+        "what is there stays"
+    )
     for _ in range(2):
         await keep_audit_schedule(client, 0, repair=False)
     await keep_audit_schedule(client, 900, repair=True, only_missing=True)
-    assert (await described(client)).schedule.spec.intervals, "a server whose database was replaced has none"
+    assert (await described(client)).schedule.spec.intervals, (
+        "a server whose database was replaced has none"
+    )
     await keep_audit_schedule(client, 0, repair=False)
     with pytest.raises(RPCError) as caught:
         await described(client)
@@ -61,7 +70,9 @@ async def test_the_schedule_is_what_the_settings_say(unhurried: WorkflowEnvironm
 @pytest.mark.troubles
 async def test_open_workflows_come_in_pages_and_are_confirmed_one_by_one(idle_lab: Lab) -> None:
     lab, directory = idle_lab, idle_lab.parts.directory
-    handles = {handle.id: handle for handle in [await lab.start({"crawler": "books"}) for _ in range(5)]}
+    handles = {
+        handle.id: handle for handle in [await lab.start({"crawler": "books"}) for _ in range(5)]
+    }
     found: list[str] = []
     for _ in range(1200):
         found, after = [], None
@@ -79,7 +90,10 @@ async def test_open_workflows_come_in_pages_and_are_confirmed_one_by_one(idle_la
     one = next(workflow for workflow in page if workflow.workflow_id in handles)
     confirmed = await asyncio.to_thread(directory.confirm, one)
     assert confirmed is not None
-    assert (confirmed.first_run_id, confirmed.run_id) == (handles[one.workflow_id].first_execution_run_id, None)
+    assert (confirmed.first_run_id, confirmed.run_id) == (
+        handles[one.workflow_id].first_execution_run_id,
+        None,
+    )
     await asyncio.to_thread(directory.end, confirmed, "audit: enough")
     await asyncio.to_thread(directory.end, confirmed, "audit: enough")
     assert await asyncio.to_thread(directory.confirm, one) is None
@@ -108,8 +122,12 @@ async def test_what_is_begun_twice_is_one_workflow(idle_lab: Lab) -> None:
     lab, directory = idle_lab, idle_lab.parts.directory
     name = f"crawl/books/{uuid.uuid4()}"
     for _ in range(2):
-        await asyncio.to_thread(directory.begin, RunRequest(crawler="books", run_id=7), name, "u", repair=True)
-        await asyncio.to_thread(directory.deliver_again, Fence(987654, 1, "c", "u"), event=True, files=False)
+        await asyncio.to_thread(
+            directory.begin, RunRequest(crawler="books", run_id=7), name, "u", repair=True
+        )
+        await asyncio.to_thread(
+            directory.deliver_again, Fence(987654, 1, "c", "u"), event=True, files=False
+        )
     for workflow_id in (name, names.export_workflow_id(RunRef(987654, "u"), 1)):
         handle = lab.client.get_workflow_handle(workflow_id)
         listed = [row async for row in lab.client.list_workflows(f"WorkflowId = '{workflow_id}'")]
@@ -123,7 +141,9 @@ async def test_a_stop_is_signalled_to_what_is_open(idle_lab: Lab) -> None:
     handle = await lab.start({"crawler": "books"}, id=f"crawl/books/{uuid.uuid4()}")
     assert await asyncio.to_thread(directory.stop, handle.id, StopRequest("s1", "ada", "enough"))
     signals = [
-        e async for e in handle.fetch_history_events() if e.HasField("workflow_execution_signaled_event_attributes")
+        e
+        async for e in handle.fetch_history_events()
+        if e.HasField("workflow_execution_signaled_event_attributes")
     ]
     assert [e.workflow_execution_signaled_event_attributes.signal_name for e in signals] == ["stop"]
     await handle.terminate("end of test")
@@ -151,10 +171,14 @@ async def test_the_highest_number_is_found_by_counting(idle_lab: Lab) -> None:
     for highest in (1, 2, 3, 7, 8, 1000, 65_537):
         base, handles = 10**9 + 10**6 * highest, []
         for number in (base + 1, base + highest, 10**12 + 1, 2**62):
-            attributes = TypedSearchAttributes([SearchAttributePair(SearchAttributeKey.for_int("CrawlRunId"), number)])
+            attributes = TypedSearchAttributes(
+                [SearchAttributePair(SearchAttributeKey.for_int("CrawlRunId"), number)]
+            )
             handles.append(await lab.start({"crawler": "books"}, search_attributes=attributes))
         await handles[1].terminate("it is over")
-        await lab.until(lambda above=base, number=base + highest: directory.highest_run(above) == number)
+        await lab.until(
+            lambda above=base, number=base + highest: directory.highest_run(above) == number
+        )
         asked = 0
         assert await asyncio.to_thread(directory.highest_run, base + highest) == base + highest
         assert asked == 1, "where nothing is newer, one question tells"

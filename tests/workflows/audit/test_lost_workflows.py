@@ -1,4 +1,6 @@
-"""Workflows that are gone, of each kind: told, taken over, and given up where no workflow can carry it."""
+"""Workflows that are gone, of each kind: told, taken over, and given up where no workflow can carry
+it.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ class Owned:
         graph_lab(self.lab).made([CRAWL])
         s.schedules.put("s", ScheduleSpec(every_s=3600, run={"crawler": "books"}).document(), "ann")
         s.schedules.ask_due("s", [DUE], "ann", "backfilled by ann")
-        s.webhooks.put("w", WebhookSpec("https://hooks.example.com/in", ["env:HOOK"]).document(), "ann")
+        s.webhooks.put(
+            "w", WebhookSpec("https://hooks.example.com/in", ["env:HOOK"]).document(), "ann"
+        )
         self.lab.parts.audit = AuditRules()
         self.ids = {
             "manager": manager_workflow_id("stream", "f1"),
@@ -86,7 +90,9 @@ class Owned:
 
     def lost(self) -> list[str]:
         """What is told as lost."""
-        return [one.detail for one in self.lab.store.findings.audit_findings() if one.run_id is None]
+        return [
+            one.detail for one in self.lab.store.findings.audit_findings() if one.run_id is None
+        ]
 
     def ended(self, what: str) -> str | None:
         """Why it has ended, or is paused."""
@@ -104,7 +110,9 @@ class Owned:
         return None if line.decision.begins else f"{line.decision} {line.reason}"
 
 
-async def test_a_terminated_workflow_of_each_kind_is_told_at_once_and_taken_up_after_its_grace(idle_lab: Lab) -> None:
+async def test_a_terminated_workflow_of_each_kind_is_told_at_once_and_taken_up_after_its_grace(
+    idle_lab: Lab,
+) -> None:
     o = Owned(idle_lab)
     for what in OWNED:
         await o.begin(what)
@@ -122,7 +130,9 @@ async def test_a_terminated_workflow_of_each_kind_is_told_at_once_and_taken_up_a
 
 
 @pytest.mark.parametrize("what", OWNED)
-async def test_what_no_workflow_can_carry_is_given_up_with_the_reason_on_record(idle_lab: Lab, what: str) -> None:
+async def test_what_no_workflow_can_carry_is_given_up_with_the_reason_on_record(
+    idle_lab: Lab, what: str
+) -> None:
     o = Owned(idle_lab, AHEAD_S)
     await o.begin(what)
     for _ in range(TRIES_MAX):
@@ -134,9 +144,16 @@ async def test_what_no_workflow_can_carry_is_given_up_with_the_reason_on_record(
     assert await o.search(what) == 1
     assert not await o.is_open(what)
     why = o.ended(what)
-    states = {"manager": "FAILED failed", "graph": "discarded", "due time": "failed", "webhook": "paused"}
+    states = {
+        "manager": "FAILED failed",
+        "graph": "discarded",
+        "due time": "failed",
+        "webhook": "paused",
+    }
     assert why is not None
-    assert why.startswith(f"{states[what]} Given up after {TRIES_MAX} take-overs in a row without progress: ")
+    assert why.startswith(
+        f"{states[what]} Given up after {TRIES_MAX} take-overs in a row without progress: "
+    )
     assert WHY in why
     assert (await o.search(what), o.lost()) == (0, [])
 
@@ -159,7 +176,9 @@ class Meanwhile:
 
 @pytest.mark.parametrize("resumed", [True, False], ids=["resumed", "ended"])
 @pytest.mark.parametrize("what", ["manager", "graph"])
-async def test_what_went_on_since_it_was_judged_is_not_given_up(idle_lab: Lab, what: str, resumed: bool) -> None:
+async def test_what_went_on_since_it_was_judged_is_not_given_up(
+    idle_lab: Lab, what: str, resumed: bool
+) -> None:
     o, s = Owned(idle_lab, AHEAD_S), idle_lab.store
     await o.begin(what)
     for _ in range(TRIES_MAX):
@@ -195,14 +214,16 @@ async def test_a_forced_stop_ends_what_no_workflow_can_carry(idle_lab: Lab, what
     await o.begin(what)
     await o.terminate(what)
     await o.search(what)
-    assert (await o.is_open(what), o.ended(what)) == (True, None), "one workflow may carry the stop out"
+    assert (await o.is_open(what), o.ended(what)) == (True, None), (
+        "one workflow may carry the stop out"
+    )
     await o.terminate(what)
     await o.search(what)
     states = {"manager": "FAILED cancelled", "graph": "cancelled"}
     assert str(o.ended(what)).startswith(states[what])
 
 
-# --- runs -------------------------------------------------------------------------------------------------------------
+# --- runs -----------------------------------------------------------------------------------------
 
 
 def runs_search(lab: Lab) -> Overdue:
@@ -235,7 +256,9 @@ async def test_a_run_that_no_workflow_can_carry_is_ended_with_its_crawler(
     )
     lab.parts.directory.loop = asyncio.get_running_loop()
     async with lab.working():
-        await asyncio.to_thread(lab.parts.directory.begin, RunRequest(run_id=1), "crawl/books/r1", row.run_uid)
+        await asyncio.to_thread(
+            lab.parts.directory.begin, RunRequest(run_id=1), "crawl/books/r1", row.run_uid
+        )
         await lab.until(lambda: lab.store.runs.get_run(1).status == "PROCESSING")
     search = runs_search(lab)
     if stopped:
@@ -244,7 +267,10 @@ async def test_a_run_that_no_workflow_can_carry_is_ended_with_its_crawler(
         await terminate_newest(lab, row)
         await search.turn()
         assert search.counts == {"taken_over": tries + 1}
-        assert (lab.store.runs.get_run(1).ended_at, len(lab.cluster.inventory(run_id=1))) == (None, 1)
+        assert (lab.store.runs.get_run(1).ended_at, len(lab.cluster.inventory(run_id=1))) == (
+            None,
+            1,
+        )
     await terminate_newest(lab, row)
     lab.cluster.fail_with(ClusterUnavailable("503"), "inventory")
     await search.turn()

@@ -1,4 +1,6 @@
-"""Looks that are overdue are found by one query and seen to, over real activities, store and Temporal."""
+"""Looks that are overdue are found by one query and seen to, over real activities, store and
+Temporal.
+"""
 
 from __future__ import annotations
 
@@ -48,14 +50,19 @@ def searcher(lab: Lab, clock: Callable[[], datetime] | None = None) -> Overdue:
     audit = build_audit(lab.parts)
     audit.clock = clock
     note = lab.store.troubles.note_stale
-    return Overdue(lab.store.overdue, audit.take_over, Workflows(lab.client).look_now, note=note, clock=clock)
+    return Overdue(
+        lab.store.overdue, audit.take_over, Workflows(lab.client).look_now, note=note, clock=clock
+    )
 
 
 async def executing(lab: Lab, **more: Any) -> WorkflowHandle[Any, Any]:
     lab.cluster.behaviour = Behaviour(executes=None)
     handle = await lab.start(SLOW | more)
     await lab.until(
-        lambda: lab.store.runs.get_run(1) is not None and lab.store.runs.get_run(1).next_look_at is not None
+        lambda: (
+            lab.store.runs.get_run(1) is not None
+            and lab.store.runs.get_run(1).next_look_at is not None
+        )
     )
     await lab.until(lambda: lab.store.runs.get_run(1).status == "PROCESSING")
     return handle
@@ -89,7 +96,11 @@ async def test_a_run_whose_workflow_was_terminated_is_taken_over(lab: Lab, at_on
     await lab.until(lambda: lab.store.runs.get_run(1).verified_at > looked_at)
     row = lab.store.runs.get_run(1)
     assert (row.attempt, row.owner_workflow_id) == (2, "crawl/books/" + row.request_id + "/2")
-    repairs = [(str(c.kind), c.truth) for c in lab.store.corrections.list_corrections(1) if c.found_by == "sweep"]
+    repairs = [
+        (str(c.kind), c.truth)
+        for c in lab.store.corrections.list_corrections(1)
+        if c.found_by == "sweep"
+    ]
     assert repairs == [("repair", "no workflow")]
     assert sum(one.counts["taken_over"] for one in searchers) >= 1
     await ended(lab)
@@ -128,10 +139,14 @@ async def test_an_open_one_is_woken_once_for_each_look(lab: Lab) -> None:
 
 
 async def test_a_run_that_temporal_has_forgotten_is_taken_over_at_once(idle_lab: Lab) -> None:
-    """As after its database was replaced by an empty one: the workflow is not closed, it never was."""
+    """As after its database was replaced by an empty one: the workflow is not closed, it never
+    was.
+    """
     lab = idle_lab
     row, _ = lab.store.initiation.reserve_run(RunRequest(crawler="books"), "gone")
-    lab.store.initiation.claim_run(RunRequest(run_id=row.run_id), Owner("crawl/books/gone", "chain-1"), lambda _: False)
+    lab.store.initiation.claim_run(
+        RunRequest(run_id=row.run_id), Owner("crawl/books/gone", "chain-1"), lambda _: False
+    )
     one = searcher(lab, Later(OVERDUE_S + 5))
     assert await one.turn() == 1
     assert one.counts == {"taken_over": 1}

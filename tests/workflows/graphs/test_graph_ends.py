@@ -1,4 +1,6 @@
-"""Commands and stops of a graph, by every way: what was asked for is on record, and nothing executes at the end."""
+"""Commands and stops of a graph, by every way: what was asked for is on record, and nothing
+executes at the end.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def holding(lab: Lab, *paths: str) -> GraphLab:
 
 async def stop_by(g: GraphLab, handle: WorkflowHandle[Any, Any], how: str) -> None:
     if how == "row":
-        g.lab.store.graphs.record_graph_stop(1, StopIntent(utc_now(), requested_by="ada", reason="enough"))
+        g.lab.store.graphs.record_graph_stop(
+            1, StopIntent(utc_now(), requested_by="ada", reason="enough")
+        )
         await handle.signal("wake")
     elif how == "cancel":
         await handle.cancel()
@@ -42,7 +46,9 @@ async def stop_by(g: GraphLab, handle: WorkflowHandle[Any, Any], how: str) -> No
 
 @pytest.mark.troubles
 @pytest.mark.parametrize("how", ["stop", "unreadable", "cancel", "row"])
-async def test_a_stop_cancels_every_step_and_waits_for_what_executes(real_lab: Lab, how: str) -> None:
+async def test_a_stop_cancels_every_step_and_waits_for_what_executes(
+    real_lab: Lab, how: str
+) -> None:
     g = holding(real_lab, "s1", "long")
     async with g.working():
         handle = await g.start([*chain(4), step("long", timeout_s=600)])
@@ -50,7 +56,13 @@ async def test_a_stop_cancels_every_step_and_waits_for_what_executes(real_lab: L
         await stop_by(g, handle, how)
         result = await g.ended(handle)
     assert result.state == "cancelled"
-    states = {"s0": "completed", "s1": "cancelled", "s2": "cancelled", "s3": "cancelled", "long": "cancelled"}
+    states = {
+        "s0": "completed",
+        "s1": "cancelled",
+        "s2": "cancelled",
+        "s3": "cancelled",
+        "long": "cancelled",
+    }
     assert g.states() == states
     assert not any(one.ending for one in g.steps().values())
     assert g.functions.calls == {"s0": 1, "s1": 1, "long": 1}
@@ -60,7 +72,9 @@ async def test_a_stop_cancels_every_step_and_waits_for_what_executes(real_lab: L
 
 
 @pytest.mark.troubles
-async def test_by_force_functions_are_killed(real_lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_by_force_functions_are_killed(
+    real_lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     g = holding(real_lab, "s0", "long")
     monkeypatch.setattr(real_lab.store.graphs, "cancelled", lambda *_: set())  # they do not listen
     async with g.working():
@@ -76,7 +90,9 @@ async def test_by_force_functions_are_killed(real_lab: Lab, monkeypatch: pytest.
 
 
 @pytest.mark.troubles
-async def test_a_stop_ends_what_executes_of_a_graph_whose_row_another_hand_spoilt(real_lab: Lab) -> None:
+async def test_a_stop_ends_what_executes_of_a_graph_whose_row_another_hand_spoilt(
+    real_lab: Lab,
+) -> None:
     real_lab.cluster.behaviour = Behaviour(executes=None)
     g = holding(real_lab, "s0")
 
@@ -89,7 +105,9 @@ async def test_a_stop_ends_what_executes_of_a_graph_whose_row_another_hand_spoil
         await real_lab.until(lambda: g.functions.calls["s0"] and real_lab.cluster.alive())
         write('{"odd": 1}')
         await handle.signal("stop", {"requested_by": "ada"})
-        await real_lab.until(lambda: real_lab.cluster.alive() == [] and g.functions.killed == ["s0"])
+        await real_lab.until(
+            lambda: real_lab.cluster.alive() == [] and g.functions.killed == ["s0"]
+        )
         seen = await g.snapshot_where(handle, lambda s: s.notes)
         assert "not on record yet" in seen.notes[0]
         write("{}")
@@ -106,7 +124,9 @@ async def test_a_stop_that_was_there_first_begins_nothing(real_lab: Lab) -> None
 
 
 @pytest.mark.troubles
-async def test_without_a_worker_a_graph_waits_in_sight_and_stops_all_the_same(real_lab: Lab) -> None:
+async def test_without_a_worker_a_graph_waits_in_sight_and_stops_all_the_same(
+    real_lab: Lab,
+) -> None:
     g = graph_lab(real_lab)
     handle = await g.start(chain(3))
     snapshot = await g.snapshot_where(handle, lambda s: s.calls == 1)
@@ -118,19 +138,36 @@ async def test_without_a_worker_a_graph_waits_in_sight_and_stops_all_the_same(re
 @pytest.mark.troubles
 async def test_cancel_takes_what_follows_along_and_leaves_the_rest(real_lab: Lab) -> None:
     g = holding(real_lab, "a", "b")
-    steps = [step("a"), step("after a", "a"), group("in"), step("in/x", "y"), step("in/y"), step("b"), step("c", "b")]
+    steps = [
+        step("a"),
+        step("after a", "a"),
+        group("in"),
+        step("in/x", "y"),
+        step("in/y"),
+        step("b"),
+        step("c", "b"),
+    ]
     async with g.working():
         handle = await g.start(steps)
         await real_lab.until(lambda: g.functions.calls["a"] and g.functions.calls["b"])
         for _ in range(2):  # a repeat is harmless
-            order = {"names": ["a"], "requested_by": "ada", "reason": "wrong shop", "request_id": "c1"}
+            order = {
+                "names": ["a"],
+                "requested_by": "ada",
+                "reason": "wrong shop",
+                "request_id": "c1",
+            }
             assert await handle.execute_update("cancel_steps", order) == 1
         await real_lab.until(lambda: not g.steps()["a"].ending)
         assert g.steps()["a"].reason == "cancelled by ada: wrong shop"
         g.functions.held["b"].set()
         result = await g.ended(handle)
     assert result.state == "cancelled"
-    assert (g.states()["after a"], g.states()["c"], g.states()["in"]) == ("cancelled", "completed", "completed")
+    assert (g.states()["after a"], g.states()["c"], g.states()["in"]) == (
+        "cancelled",
+        "completed",
+        "completed",
+    )
 
 
 @pytest.mark.troubles
@@ -143,7 +180,11 @@ async def test_retry_and_append_while_it_is_alive(real_lab: Lab) -> None:
         await real_lab.until(lambda: g.states()["then"] == "cancelled")
         assert await handle.execute_update("retry_steps", {"names": ["bad"]}) == 2
         await real_lab.until(lambda: g.states()["then"] == "completed")
-        page = {"steps": [{"path": "more", "kind": "function", "job": {"call": "shop:work"}, "deps": ["then"]}]}
+        page = {
+            "steps": [
+                {"path": "more", "kind": "function", "job": {"call": "shop:work"}, "deps": ["then"]}
+            ]
+        }
         assert await handle.execute_update("append_steps", page) == 1
         await real_lab.until(lambda: g.states()["more"] == "completed")
         for update, order in (
@@ -152,7 +193,10 @@ async def test_retry_and_append_while_it_is_alive(real_lab: Lab) -> None:
             ("cancel_steps", {"names": ["a"], "more": 1}),
             ("cancel_steps", b"\xff"),
             ("append_steps", None),
-            ("append_steps", {"steps": [{"path": "more", "kind": "function", "job": {"call": "shop:work"}}]}),
+            (
+                "append_steps",
+                {"steps": [{"path": "more", "kind": "function", "job": {"call": "shop:work"}}]},
+            ),
             ("append_steps", {"steps": [{"path": "x", "kind": "dance"}]}),
         ):
             with pytest.raises(WorkflowUpdateFailedError) as failed:
@@ -169,10 +213,19 @@ async def test_an_approval_is_decided_by_a_signal_or_ends_with_a_stop(real_lab: 
         handle = await g.start([approval("ask"), step("then", "ask"), approval("again", "then")])
         waiting = "it waits for an approval: crawlctl graph approve nightly"
         await g.snapshot_where(handle, lambda s: waiting in str(s.waiting))
-        for payload in (None, b"\xff", [1], {"step": "nobody"}, {"step": "then"}, {"step": "ask", "more": 1}):
+        for payload in (
+            None,
+            b"\xff",
+            [1],
+            {"step": "nobody"},
+            {"step": "then"},
+            {"step": "ask", "more": 1},
+        ):
             await handle.signal("approve_step", payload)
         await handle.signal("approve_step", {"step": "ask", "note": "go", "requested_by": "ada"})
-        await real_lab.until(lambda: g.states() == {"ask": "completed", "then": "completed", "again": "executing"})
+        await real_lab.until(
+            lambda: g.states() == {"ask": "completed", "then": "completed", "again": "executing"}
+        )
         notes = (await g.snapshot_where(handle, lambda s: s.notes)).notes
         assert sum("dropped" in note for note in notes) == 4, notes
         assert sum("a command had no effect" in note for note in notes) == 2, notes
@@ -190,7 +243,10 @@ async def test_an_approval_is_decided_by_a_signal_or_ends_with_a_stop(real_lab: 
 
 @pytest.mark.troubles
 async def test_a_graph_that_has_ended_goes_on_under_the_same_id(real_lab: Lab) -> None:
-    g = graph_lab(real_lab, lambda work: StepState.DISCARDED if work.attempt == 1 and work.path == "s1" else None)
+    g = graph_lab(
+        real_lab,
+        lambda work: StepState.DISCARDED if work.attempt == 1 and work.path == "s1" else None,
+    )
     async with g.working():
         handle = await g.start(chain(3))
         assert (await g.ended(handle)).state == "discarded"
@@ -204,7 +260,10 @@ async def test_a_graph_that_has_ended_goes_on_under_the_same_id(real_lab: Lab) -
 
 @pytest.mark.troubles
 async def test_a_command_that_comes_with_the_end_is_carried_out(real_lab: Lab) -> None:
-    g = graph_lab(real_lab, lambda work: StepState.DISCARDED if work.attempt == 1 and work.path == "s1" else None)
+    g = graph_lab(
+        real_lab,
+        lambda work: StepState.DISCARDED if work.attempt == 1 and work.path == "s1" else None,
+    )
     end, again = real_lab.store.graphs.end_graph, iter([True])
 
     def end_then_retry(*args: Any) -> Any:

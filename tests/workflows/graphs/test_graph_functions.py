@@ -72,11 +72,15 @@ def dies_once():
 
 
 @asynccontextmanager
-async def functions_of(lab: Lab, folder: Path, name: str) -> AsyncIterator[tuple[GraphLab, Functions]]:
+async def functions_of(
+    lab: Lab, folder: Path, name: str
+) -> AsyncIterator[tuple[GraphLab, Functions]]:
     """Workers that call the functions of this module."""
     functions, g = Functions([name], Rules(folder=folder), 64 * 1024 * 1024), graph_lab(lab)
     s, p = lab.store, lab.parts
-    real: Any = GraphBatchActivities(s.graphs, s.plans, functions, p.directory, p.reading, grace_s=60.0)
+    real: Any = GraphBatchActivities(
+        s.graphs, s.plans, functions, p.directory, p.reading, grace_s=60.0
+    )
     g.functions = real
     try:
         async with g.working(threads=2):
@@ -96,7 +100,9 @@ def value(g: GraphLab, path: str) -> Any:
     return decode(b"".join(unpacked(g.lab.store.graphs.result(1, g.steps()[path].number))))
 
 
-async def test_cascades_fan_outs_workers_and_a_graft(real_lab: Lab, users: Any, tmp_path: Path) -> None:
+async def test_cascades_fan_outs_workers_and_a_graft(
+    real_lab: Lab, users: Any, tmp_path: Path
+) -> None:
     workflow = (
         Workflow(id="nightly")
         .add_context({"source": 1})
@@ -105,7 +111,9 @@ async def test_cascades_fan_outs_workers_and_a_graft(real_lab: Lab, users: Any, 
         .add_cascade("merge", users.merge, deps=["extract", "squares"])
         .add_graft("notify", users.Notify.new({"users": ["ada", "bob"]}), deps="merge")
         .add_cascade("summary", users.summary, deps="notify")
-        .add_cascade("even", ({f"http://a/{n}": n for n in (1, 2, 3, 4)}, users.only_even), deps="summary")
+        .add_cascade(
+            "even", ({f"http://a/{n}": n for n in (1, 2, 3, 4)}, users.only_even), deps="summary"
+        )
         .add_cascade("order", users.in_order, deps="even")
     )
     spec = workflow.spec()
@@ -121,7 +129,9 @@ async def test_cascades_fan_outs_workers_and_a_graft(real_lab: Lab, users: Any, 
 
 
 @pytest.mark.troubles
-async def test_a_long_function_is_told_that_it_was_cancelled(real_lab: Lab, users: Any, tmp_path: Path) -> None:
+async def test_a_long_function_is_told_that_it_was_cancelled(
+    real_lab: Lab, users: Any, tmp_path: Path
+) -> None:
     spec = (
         Workflow(id="nightly")
         .add("patient", users.patient, timeout_s=3600)
@@ -132,14 +142,21 @@ async def test_a_long_function_is_told_that_it_was_cancelled(real_lab: Lab, user
     async with functions_of(real_lab, tmp_path, users.__name__) as (g, _):
         handle = await g.start(spec.steps)
         await real_lab.until(ledger.exists)
-        assert await handle.execute_update("cancel_steps", {"names": ["patient"], "reason": "enough"})
+        assert await handle.execute_update(
+            "cancel_steps", {"names": ["patient"], "reason": "enough"}
+        )
         result = await g.ended(handle)
-    assert (result.state, g.states()) == ("cancelled", {"patient": "cancelled", "after": "cancelled"})
+    assert (result.state, g.states()) == (
+        "cancelled",
+        {"patient": "cancelled", "after": "cancelled"},
+    )
     assert ledger.read_text().split() == ["begun", "told"]
 
 
 @pytest.mark.troubles
-async def test_a_function_whose_process_was_killed_is_called_again(real_lab: Lab, users: Any, tmp_path: Path) -> None:
+async def test_a_function_whose_process_was_killed_is_called_again(
+    real_lab: Lab, users: Any, tmp_path: Path
+) -> None:
     spec = Workflow(id="nightly").add("dies", users.dies_once, backoff_s=0.1).spec()
     async with functions_of(real_lab, tmp_path, users.__name__) as (g, functions):
         handle = await g.start(spec.steps)
@@ -154,8 +171,15 @@ async def test_a_function_whose_process_was_killed_is_called_again(real_lab: Lab
 
 @pytest.mark.troubles
 @pytest.mark.parametrize("how", ["stop", "force_stop"])
-async def test_a_stop_ends_functions_short_and_long(real_lab: Lab, users: Any, tmp_path: Path, how: str) -> None:
-    spec = Workflow(id="nightly").add("short", users.hangs).add("long", users.hangs, timeout_s=3600).spec()
+async def test_a_stop_ends_functions_short_and_long(
+    real_lab: Lab, users: Any, tmp_path: Path, how: str
+) -> None:
+    spec = (
+        Workflow(id="nightly")
+        .add("short", users.hangs)
+        .add("long", users.hangs, timeout_s=3600)
+        .spec()
+    )
     pids = tmp_path / "pids"
     async with functions_of(real_lab, tmp_path, users.__name__) as (g, _):
         g.functions.grace_s = 0.2  # type: ignore[attr-defined]

@@ -1,4 +1,6 @@
-"""Crawls and managers as steps of a graph: begun once, resumed by a retry, stopped with their step."""
+"""Crawls and managers as steps of a graph: begun once, resumed by a retry, stopped with their
+step.
+"""
 
 from __future__ import annotations
 
@@ -45,12 +47,22 @@ def runs(g: GraphLab) -> list[Any]:
 async def test_crawls_are_begun_when_their_turn_comes_and_their_ends_go_on(real_lab: Lab) -> None:
     real_lab.cluster.behaviour = lambda run, index, attempt: FAILS if run == 2 else INSTANT
     g = graph_lab(real_lab)
-    steps = [crawl("shops", args={"n": "1"}), step("parse", "shops"), crawl("bad", "parse"), step("never", "bad")]
+    steps = [
+        crawl("shops", args={"n": "1"}),
+        step("parse", "shops"),
+        crawl("bad", "parse"),
+        step("never", "bad"),
+    ]
     async with g.working():
         steps += [crawl("nobody", crawler="nobody"), crawl("red", args={"x": "1"})]
         result = await g.ended(await g.start(steps))
     assert result.state == "discarded"
-    expected = {"shops": "completed", "parse": "completed", "bad": "discarded", "never": "cancelled"}
+    expected = {
+        "shops": "completed",
+        "parse": "completed",
+        "bad": "discarded",
+        "never": "cancelled",
+    }
     assert g.states() == expected | {"nobody": "discarded", "red": "discarded"}
     assert [run.request_id for run in runs(g)] == ["graph/nightly/shops/1", "graph/nightly/bad/1"]
     by = {(run.parent, run.flow_id, run.request["requested_by"]) for run in runs(g)}
@@ -80,15 +92,22 @@ async def test_a_retried_crawl_is_resumed_and_its_former_end_counts_no_more(real
     real_lab.cluster.behaviour = lambda run, index, attempt: FAILS if attempt == 1 else INSTANT
     g = graph_lab(real_lab)
     async with g.working():
-        assert (await g.ended(await g.start([crawl("shops"), step("parse", "shops")]))).state == "discarded"
+        assert (
+            await g.ended(await g.start([crawl("shops"), step("parse", "shops")]))
+        ).state == "discarded"
         assert real_lab.store.graphs.command(1, "again", RetrySteps().apply) == 2
         assert (await g.ended(await g.begin(g.row()))).state == "completed"
-        assert [(run.run_id, run.attempt, str(run.status)) for run in runs(g)] == [(1, 2, "COMPLETED")]
+        assert [(run.run_id, run.attempt, str(run.status)) for run in runs(g)] == [
+            (1, 2, "COMPLETED")
+        ]
         named = RetrySteps(names=["shops"]).apply
         assert real_lab.store.graphs.command(1, "completed, by its name", named) == 1
         assert (await g.ended(await g.begin(g.row()))).state == "completed"
         assert [(run.run_id, run.attempt) for run in runs(g)] == [(1, 3)]
-        assert real_lab.store.graphs.command(1, "fresh", RetrySteps(names=["shops"], fresh=True).apply) == 1
+        assert (
+            real_lab.store.graphs.command(1, "fresh", RetrySteps(names=["shops"], fresh=True).apply)
+            == 1
+        )
         real_lab.cluster.behaviour = INSTANT
         assert (await g.ended(await g.begin(g.row()))).state == "completed"
     assert [(run.run_id, run.attempt) for run in runs(g)] == [(1, 3), (2, 1)]
@@ -119,7 +138,10 @@ async def test_a_cancelled_crawl_is_ending_until_nothing_runs(real_lab: Lab) -> 
         handle = await g.start([crawl("a"), crawl("b")])
         await real_lab.until(lambda: len(real_lab.cluster.alive()) == 2)
         by_name = {one.request_id.split("/")[2]: one.run_id for one in runs(g)}
-        assert await handle.execute_update("cancel_steps", {"names": ["a"], "requested_by": "ada"}) == 1
+        assert (
+            await handle.execute_update("cancel_steps", {"names": ["a"], "requested_by": "ada"})
+            == 1
+        )
         await real_lab.until(lambda: real_lab.cluster.signals(by_name["a"]))
         assert (g.steps()["a"].state, g.steps()["a"].ending) == ("cancelled", True)
         assert not real_lab.cluster.signals(by_name["b"])
@@ -134,7 +156,9 @@ async def test_a_cancelled_crawl_is_ending_until_nothing_runs(real_lab: Lab) -> 
 
 
 @pytest.mark.troubles
-async def test_a_step_behind_a_crawl_waits_for_its_archive(real_lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_step_behind_a_crawl_waits_for_its_archive(
+    real_lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(graphs, "REPAIRED_S", 3600.0)  # the run says that its archive is there
     real_lab.cluster.behaviour = INSTANT
     real_lab.cluster.folders[1, 0] = real_lab.folder
@@ -145,7 +169,10 @@ async def test_a_step_behind_a_crawl_waits_for_its_archive(real_lab: Lab, monkey
             waits = await g.snapshot_where(handle, lambda one: "archive" in (one.waiting or ""))
             said = 'step "shops": run 1 is COMPLETED, and its archive is not delivered yet'
             assert str(waits.waiting).startswith(said)
-            assert (g.states(), g.functions.calls) == ({"shops": "executing", "parse": "suspended"}, {})
+            assert (g.states(), g.functions.calls) == (
+                {"shops": "executing", "parse": "suspended"},
+                {},
+            )
         assert (await g.ended(handle)).state == "completed"
     value = b"".join(unpacked(real_lab.store.graphs.result(1, 0)))
     assert decode(value)["archive"] == f"memory:///{real_lab.outside.stored[0]}"
@@ -157,7 +184,9 @@ async def test_managers_are_steps_and_a_retry_resumes_them(real_lab: Lab) -> Non
     g = graph_lab(real_lab)
     m = manager_lab(real_lab, source=[quick(1)], failed=True, close_reason="failed")
     async with g.working(), m.plans():
-        assert (await g.ended(await g.start([manager("stream"), step("then", "stream")]))).state == "discarded"
+        assert (
+            await g.ended(await g.start([manager("stream"), step("then", "stream")]))
+        ).state == "discarded"
         assert (m.row().parent, g.steps()["stream"].outcome) == ("graph/nightly", "failed")
         m.plan.failed, m.plan.close_reason = False, None
         m.plan.source.append(quick(2))
@@ -167,7 +196,9 @@ async def test_managers_are_steps_and_a_retry_resumes_them(real_lab: Lab) -> Non
 
 
 @pytest.mark.troubles
-async def test_ends_that_nobody_told_are_found(real_lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ends_that_nobody_told_are_found(
+    real_lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real_lab.cluster.behaviour = INSTANT
 
     async def lose(*told: Any) -> None:

@@ -1,4 +1,6 @@
-"""Graphs in their workflow: every step follows its dependencies, once, whatever becomes of calls and signals."""
+"""Graphs in their workflow: every step follows its dependencies, once, whatever becomes of calls
+and signals.
+"""
 
 from __future__ import annotations
 
@@ -59,23 +61,34 @@ async def test_many_at_once_then_one(real_lab: Lab) -> None:
     g = graph_lab(real_lab)
     many = [step(f"many/{n}") for n in range(150)]
     async with g.working():
-        result = await g.ended(await g.start([group("many"), *many, step("last", "many"), group("none", "last")]))
+        result = await g.ended(
+            await g.start([group("many"), *many, step("last", "many"), group("none", "last")])
+        )
     assert result.state == "completed"
     assert g.functions.batches[-1] == ["last"]
     assert set(g.functions.calls.values()) == {1}
 
 
 @pytest.mark.troubles
-async def test_a_failure_is_tried_again_after_its_time_and_a_last_one_cancels_what_follows(real_lab: Lab) -> None:
+async def test_a_failure_is_tried_again_after_its_time_and_a_last_one_cancels_what_follows(
+    real_lab: Lab,
+) -> None:
     def acts(work: StepWork) -> StepState | None:
         if work.path == "shaky" and work.attempt == 1:
             return StepState.RETRYABLE
         return StepState.DISCARDED if work.path == "bad" else None
 
     g = graph_lab(real_lab, acts)
-    steps = [step("shaky", max_attempts=3), step("fine", "shaky"), step("bad", "shaky"), step("never", "bad")]
+    steps = [
+        step("shaky", max_attempts=3),
+        step("fine", "shaky"),
+        step("bad", "shaky"),
+        step("never", "bad"),
+    ]
     async with g.working():
-        result = await g.ended(await g.start([*steps, step("anyway", "bad", ignore_discarded=True)]))
+        result = await g.ended(
+            await g.start([*steps, step("anyway", "bad", ignore_discarded=True)])
+        )
     assert (result.state, result.cause) == ("discarded", "Step 'bad' was discarded: it said so")
     assert g.states() == {
         "shaky": "completed",
@@ -88,7 +101,9 @@ async def test_a_failure_is_tried_again_after_its_time_and_a_last_one_cancels_wh
 
 
 @pytest.mark.troubles
-async def test_long_steps_have_workflows_of_their_own_and_pools_their_workers(real_lab: Lab) -> None:
+async def test_long_steps_have_workflows_of_their_own_and_pools_their_workers(
+    real_lab: Lab,
+) -> None:
     g = graph_lab(real_lab)
     g.functions.held["long"] = threading.Event()
     steps = [
@@ -150,7 +165,9 @@ async def test_an_answer_that_was_lost_after_its_commit_starts_nothing_twice(rea
 
     real_lab.store.graphs.change = lose
     async with g.working():
-        assert (await g.ended(await g.start([*chain(2), step("far", timeout_s=600)]))).state == "completed"
+        assert (
+            await g.ended(await g.start([*chain(2), step("far", timeout_s=600)]))
+        ).state == "completed"
     assert once_each(g)
 
 
@@ -185,7 +202,8 @@ async def test_a_call_whose_workflow_somebody_ended_is_made_again(real_lab: Lab)
     handle = await g.start([step("long", timeout_s=3600)])
     await g.snapshot_where(handle, lambda s: s.calls == 1)
     call = real_lab.client.get_workflow_handle(names.graph_batch_workflow_id("nightly", 1))
-    for _ in range(1200):  # it is counted before it is there, and other tests had calls of this name
+    # It is counted before it is there, and other tests had calls of this name.
+    for _ in range(1200):
         if await _is_open(call):
             break
         await asyncio.sleep(0.05)
@@ -203,7 +221,9 @@ async def test_a_start_that_cannot_be_fails_at_once(real_lab: Lab) -> None:
 
 
 @pytest.fixture
-def forgetful(unhurried: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch) -> WorkflowEnvironment:
+def forgetful(
+    unhurried: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> WorkflowEnvironment:
     """Executions of graphs continue as new after a few steps."""
     monkeypatch.setattr(graph, "HISTORY_MAX", 40)
     return unhurried
@@ -217,11 +237,18 @@ async def test_continuing_as_new_loses_nothing_and_interrupts_nothing(
         g = graph_lab(lab)
         g.functions.held["slow"] = threading.Event()
         wide = [step(f"w{n}") for n in range(8)]
-        far = [step(f"x{n}", f"x{n - 1}" if n else "w0", queue="other" if n % 2 else None) for n in range(12)]
+        far = [
+            step(f"x{n}", f"x{n - 1}" if n else "w0", queue="other" if n % 2 else None)
+            for n in range(12)
+        ]
         long = [step(f"l{n}", f"x{4 * n}", timeout_s=600) for n in range(3)]
         async with g.working(None, "other"):
             handle = await g.start([step("slow", timeout_s=900), *wide, *far, *long])
-            await lab.until(lambda: all(state == "completed" for path, state in g.states().items() if path != "slow"))
+            await lab.until(
+                lambda: all(
+                    state == "completed" for path, state in g.states().items() if path != "slow"
+                )
+            )
             g.functions.held["slow"].set()
             assert (await g.ended(handle)).state == "completed"
         assert once_each(g)
@@ -229,12 +256,19 @@ async def test_continuing_as_new_loses_nothing_and_interrupts_nothing(
 
 
 @pytest.mark.troubles
-async def test_while_the_history_is_full_nothing_waits(forgetful: WorkflowEnvironment, tmp_path: Path) -> None:
-    """A short function that hangs keeps this execution from ending; whatever becomes ready meanwhile begins."""
+async def test_while_the_history_is_full_nothing_waits(
+    forgetful: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    """A short function that hangs keeps this execution from ending; whatever becomes ready
+    meanwhile begins.
+    """
     async with laboratory(forgetful.client, tmp_path, clock=utc_now) as lab:
         g = graph_lab(lab)
         g.functions.held["hangs"] = threading.Event()
-        far = [step(f"x{n}", f"x{n - 1}" if n else "first", queue="other" if n % 2 else None) for n in range(10)]
+        far = [
+            step(f"x{n}", f"x{n - 1}" if n else "first", queue="other" if n % 2 else None)
+            for n in range(10)
+        ]
         async with g.working(None, "other"):
             handle = await g.start([step("hangs"), step("first"), *far])
             await lab.until(lambda: g.states()["x9"] == "completed")
@@ -254,7 +288,9 @@ async def test_a_flooded_graph_leaves_at_once_and_makes_its_calls_again(
         g = graph_lab(lab)
         g.functions.held = {path: threading.Event() for path in ("short", "long")}
         async with g.working():
-            handle = await g.start([step("short"), step("long", timeout_s=600), step("end", "short", "long")])
+            handle = await g.start(
+                [step("short"), step("long", timeout_s=600), step("end", "short", "long")]
+            )
             latest = lab.client.get_workflow_handle(handle.id)
             while g.functions.calls["short"] < 2:
                 await latest.signal("wake")
@@ -262,5 +298,7 @@ async def test_a_flooded_graph_leaves_at_once_and_makes_its_calls_again(
             for event in g.functions.held.values():
                 event.set()
             assert (await g.ended(handle)).state == "completed"
-        assert g.functions.calls["long"] == g.functions.calls["end"] == 1, "what has a workflow of its own goes on"
+        assert g.functions.calls["long"] == g.functions.calls["end"] == 1, (
+            "what has a workflow of its own goes on"
+        )
         assert len(await lab.chain(handle)) > 1

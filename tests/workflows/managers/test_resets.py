@@ -1,4 +1,6 @@
-"""An operator resets a workflow of a manager; a stop is in the row alone: what is on record holds, nothing doubles."""
+"""An operator resets a workflow of a manager; a stop is in the row alone: what is on record holds,
+nothing doubles.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,15 @@ from tests.support.resets import reset
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]
 
-#: From the very beginning, and from before the verdict. In the middle nothing is different: the row decides.
+#: From the very beginning, and from before the verdict. In the middle nothing is different: the row
+#: decides.
 ALWAYS = {("finished", 0), ("stopped", -1)}
 UNTIL_STOPPED, INSTANT = Behaviour(executes=None), Behaviour(executes=0)
 
 
-async def reset_to(m: ManagerLab, handle: WorkflowHandle[Any, Any], task: int) -> WorkflowHandle[Any, Any]:
+async def reset_to(
+    m: ManagerLab, handle: WorkflowHandle[Any, Any], task: int
+) -> WorkflowHandle[Any, Any]:
     """To before this one of its workflow tasks was completed."""
     client = m.lab.client
     run_id = await reset(client, handle.id, task)
@@ -42,7 +47,9 @@ async def let_end(m: ManagerLab) -> None:
         await Workflows(m.lab.client).look_now(run.owner_workflow_id)
 
 
-@pytest.mark.parametrize("task", [0, *(pytest.param(task, marks=pytest.mark.slow) for task in (2, -1))])
+@pytest.mark.parametrize(
+    "task", [0, *(pytest.param(task, marks=pytest.mark.slow) for task in (2, -1))]
+)
 async def test_a_manager_at_work_goes_on_as_if_nothing_had_been(real_lab: Lab, task: int) -> None:
     real_lab.cluster.behaviour = UNTIL_STOPPED
     m = manager_lab(real_lab, source=[quick(n) for n in range(3)], window=2)
@@ -55,7 +62,9 @@ async def test_a_manager_at_work_goes_on_as_if_nothing_had_been(real_lab: Lab, t
         result = await real_lab.ended(again)
     row = m.row()
     assert (result.outcome, row.attempt, row.counts.good, len(m.runs())) == ("finished", 1, 3, 3)
-    assert sorted(m.plan.ends) == [(seq, 0, 1, False) for seq in range(1, 4)], "each end is handled once"
+    assert sorted(m.plan.ends) == [(seq, 0, 1, False) for seq in range(1, 4)], (
+        "each end is handled once"
+    )
     assert max(m.plan.lives) == 2
 
 
@@ -67,7 +76,9 @@ async def test_a_manager_at_work_goes_on_as_if_nothing_had_been(real_lab: Lab, t
         for task in (0, 2, -1)
     ],
 )
-async def test_one_that_has_ended_stays_as_it_is_on_record(real_lab: Lab, how: str, task: int) -> None:
+async def test_one_that_has_ended_stays_as_it_is_on_record(
+    real_lab: Lab, how: str, task: int
+) -> None:
     real_lab.cluster.behaviour = UNTIL_STOPPED
     m = manager_lab(real_lab, source=[quick(n) for n in range(2)])
     async with m.plans():
@@ -90,8 +101,14 @@ async def test_a_stop_in_the_row_alone_is_seen_by_the_next_cycle(real_lab: Lab) 
     async with m.plans():
         handle = await m.start()
         await real_lab.until(lambda: len(real_lab.cluster.alive()) == 2)
-        real_lab.store.managers.record_manager_stop(1, StopIntent(utc_now(), False, "ada", "enough"))
+        real_lab.store.managers.record_manager_stop(
+            1, StopIntent(utc_now(), False, "ada", "enough")
+        )
         real_lab.cluster.end_now(1)
         await Workflows(real_lab.client).look_now(m.runs()[0].owner_workflow_id)
         result = await real_lab.ended(handle)
-    assert (result.cause, len(m.runs()), real_lab.cluster.alive()) == ("Stopped by ada: enough", 2, [])
+    assert (result.cause, len(m.runs()), real_lab.cluster.alive()) == (
+        "Stopped by ada: enough",
+        2,
+        [],
+    )

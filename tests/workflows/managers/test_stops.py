@@ -1,4 +1,6 @@
-"""A stop of a manager, by every way and at every moment: nothing of it executes when it says that it has ended."""
+"""A stop of a manager, by every way and at every moment: nothing of it executes when it says that
+it has ended.
+"""
 
 from __future__ import annotations
 
@@ -56,11 +58,18 @@ async def stop_by(m: ManagerLab, handle: WorkflowHandle[Any, Any], how: str) -> 
 
 def nothing_is_left(m: ManagerLab) -> None:
     assert m.lab.cluster.alive() == []
-    assert {(str(run.status), run.outcome) for run in m.runs()} <= {("FAILED", "cancelled"), ("COMPLETED", "finished")}
+    assert {(str(run.status), run.outcome) for run in m.runs()} <= {
+        ("FAILED", "cancelled"),
+        ("COMPLETED", "finished"),
+    }
 
 
-@pytest.mark.parametrize(("how", "live"), [("stop", 2), ("unreadable", 1), ("cancel", 1), ("row", 1)])
-async def test_a_stop_ends_every_run_and_then_the_manager(real_lab: Lab, how: str, live: int) -> None:
+@pytest.mark.parametrize(
+    ("how", "live"), [("stop", 2), ("unreadable", 1), ("cancel", 1), ("row", 1)]
+)
+async def test_a_stop_ends_every_run_and_then_the_manager(
+    real_lab: Lab, how: str, live: int
+) -> None:
     real_lab.cluster.behaviour = UNTIL_STOPPED
     m = manager_lab(real_lab, source=[quick(n) for n in range(5)], window=live, retries=2)
     async with m.plans():
@@ -79,7 +88,9 @@ async def test_a_stop_ends_every_run_and_then_the_manager(real_lab: Lab, how: st
 
 
 async def test_a_resume_redoes_what_the_stop_cut_off_only_when_asked(real_lab: Lab) -> None:
-    """The runs go on as their next attempts, hold the slots, and their ends have hooks; a repeat finds none."""
+    """The runs go on as their next attempts, hold the slots, and their ends have hooks; a repeat
+    finds none.
+    """
     real_lab.cluster.behaviour = UNTIL_STOPPED
     m = manager_lab(real_lab, source=[quick(n) for n in range(4)], window=2)
     managers = real_lab.store.managers
@@ -138,7 +149,10 @@ async def test_runs_that_are_left_go_on_until_somebody_stops_them_too(real_lab: 
         handle = await running(m, 2)
         await stop_by_row(m, leave=True)
         result = await real_lab.ended(handle)
-        assert (result.outcome, result.cause) == ("cancelled", "Stopped by ada: enough; its runs continue")
+        assert (result.outcome, result.cause) == (
+            "cancelled",
+            "Stopped by ada: enough; its runs continue",
+        )
         assert len(real_lab.cluster.alive()) == 2
         assert {str(run.status) for run in m.runs()} == {"PROCESSING"}
         await m.end_runs()
@@ -159,7 +173,10 @@ async def test_without_a_worker_of_its_class_a_manager_waits_in_sight_and_stops_
     await real_lab.until(lambda: m.row().waiting_for == NO_WORKER)
     await handle.signal("stop", {"requested_by": "ada"})
     result = await real_lab.ended(handle)
-    assert result.cause == "Stopped by ada; on_close was not called: no worker of the role plans is there"
+    assert (
+        result.cause
+        == "Stopped by ada; on_close was not called: no worker of the role plans is there"
+    )
     assert real_lab.cluster.alive() == []
     assert m.plan.closed == []
 
@@ -169,7 +186,12 @@ async def test_a_stop_that_was_there_first_begins_nothing(real_lab: Lab) -> None
     row = m.reserve()
     real_lab.store.managers.record_manager_stop(row.manager_id, StopIntent(datetime.now(UTC)))
     result = await real_lab.ended(await m.start(row=row))
-    assert (result.outcome, result.cause, m.runs(), m.plan.cycles) == ("cancelled", "Stopped", [], 0)
+    assert (result.outcome, result.cause, m.runs(), m.plan.cycles) == (
+        "cancelled",
+        "Stopped",
+        [],
+        0,
+    )
 
 
 async def test_a_stop_does_not_wait_for_a_class_that_hangs(real_lab: Lab) -> None:

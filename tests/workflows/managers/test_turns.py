@@ -1,4 +1,6 @@
-"""What a manager's turns survive: retries, resumes, signals of strangers, dead workers, long histories."""
+"""What a manager's turns survive: retries, resumes, signals of strangers, dead workers, long
+histories.
+"""
 
 from __future__ import annotations
 
@@ -43,12 +45,19 @@ async def test_a_window_of_three_over_six_jobs(real_lab: Lab) -> None:
         result = await real_lab.ended(handle)
     assert (result.status, result.outcome, result.attempt) == ("COMPLETED", "finished", 1)
     row, runs = m.row(), m.runs()
-    assert (row.status, row.outcome, row.counts.scheduled, row.counts.good) == ("COMPLETED", "finished", 6, 6)
+    assert (row.status, row.outcome, row.counts.scheduled, row.counts.good) == (
+        "COMPLETED",
+        "finished",
+        6,
+        6,
+    )
     assert [run.request_id for run in runs] == [f"manager/1/{n}" for n in range(1, 7)]
     assert {run.parent for run in runs} == {"manager/stream/f1"}
     assert {run.request["args"]["n"] for run in runs} == set("012345")
     assert sorted(m.plan.ends) == [(n, 0, 1, False) for n in range(1, 7)]
-    at = sorted((moment, one) for run in runs for moment, one in ((run.created_at, 1), (run.ended_at, -1)))
+    at = sorted(
+        (moment, one) for run in runs for moment, one in ((run.created_at, 1), (run.ended_at, -1))
+    )
     assert max(m.plan.lives) == max(accumulate(one for _, one in at)) == 3
     events = sum(len(history.events) for history in await real_lab.chain(handle))
     assert events <= 6 * 20, "at most as many for a job as where jobs end one at a time"
@@ -61,7 +70,9 @@ async def test_bad_ends_are_tried_again_under_the_number_of_their_job(real_lab: 
     async with m.plans():
         result = await real_lab.ended(await m.start())
     assert (result.status, result.outcome) == ("COMPLETED", "finished")
-    assert [run.request_id for run in m.runs()] == [f"manager/1/{n}" for n in ("1", "1.r1", "2", "2.r1")]
+    assert [run.request_id for run in m.runs()] == [
+        f"manager/1/{n}" for n in ("1", "1.r1", "2", "2.r1")
+    ]
     assert m.plan.ends == [(1, 0, 1, True), (1, 1, 1, False), (2, 0, 1, True), (2, 1, 1, True)]
     counts = m.row().counts
     assert (counts.scheduled, counts.retried, counts.good, counts.bad) == (2, 2, 1, 3)
@@ -77,7 +88,9 @@ async def test_bad_ends_are_tried_again_under_the_number_of_their_job(real_lab: 
         ({"error": "position 2: no dictionary"}, ("FAILED", "failed")),
     ],
 )
-async def test_hooks_that_failed_for_good_are_told_by_the_end(told: dict[str, Any], end: tuple[str, str]) -> None:
+async def test_hooks_that_failed_for_good_are_told_by_the_end(
+    told: dict[str, Any], end: tuple[str, str]
+) -> None:
     state = ManagerState()
     state.ends_by(CycleAnswer(None, over=True, hook_errors=2, **told))
     assert state.over is not None
@@ -247,24 +260,32 @@ async def test_pause_cap_and_jobs_from_outside(real_lab: Lab) -> None:
     async with m.plans():
         handle = await m.start(options={"argv": ["--job-settings", '{"DEPTH_LIMIT": 2}']})
         managers.steer_manager(1, paused=True, cap=1)
-        page = {"jobs": [{"spider": "quick", "spider_args": {"n": n}} for n in "12"], "request_id": "p1"}
+        page = {
+            "jobs": [{"spider": "quick", "spider_args": {"n": n}} for n in "12"],
+            "request_id": "p1",
+        }
         assert [await handle.execute_update("add_job", page) for _ in range(2)] == [2, 2]
         for wrong in ({"jobs": []}, {"jobs": [{"spider": 5}]}, None, b"\xff"):
             with pytest.raises(WorkflowUpdateFailedError) as failed:
                 await handle.execute_update("add_job", wrong)
             assert failed.value.cause.type == "InvalidRequest"
         with pytest.raises(WorkflowUpdateFailedError) as failed:
-            await handle.execute_update("add_job", {"jobs": [{"spider": "quick"}], "request_id": "p1"})
+            await handle.execute_update(
+                "add_job", {"jobs": [{"spider": "quick"}], "request_id": "p1"}
+            )
         assert failed.value.cause.type == "DuplicateRequest"
         await m.snapshot_where(handle, lambda s: s.waiting == "nothing to pick")
         assert m.runs() == []
-        assert [one.job.job_settings for one in managers.list_jobs(1) if one.job] == [{"DEPTH_LIMIT": "2"}] * 2
+        assert [one.job.job_settings for one in managers.list_jobs(1) if one.job] == [
+            {"DEPTH_LIMIT": "2"}
+        ] * 2
         managers.steer_manager(1, paused=False)
         await wake(handle.id)
         await real_lab.until(lambda: m.row().counts.good == 2)
         managers.record_manager_stop(1, StopIntent(utc_now()))
         late = {"jobs": [{"spider": "quick", "spider_args": {"n": "4"}}]}
-        with pytest.raises(WorkflowUpdateFailedError) as failed:  # by the row: nobody has told the workflow
+        # By the row: nobody has told the workflow.
+        with pytest.raises(WorkflowUpdateFailedError) as failed:
             await handle.execute_update("add_job", late)
         assert failed.value.cause.type == "NotInThisState"
         await wake(handle.id)
@@ -286,7 +307,9 @@ async def test_a_manager_that_ends_takes_no_more_jobs(ends: dict[str, Any]) -> N
         flow._s.inbox.want(StopIntent(utc_now()))
     for name, value in ends.items():
         setattr(flow._s, name, value)
-    with pytest.raises(ApplicationError, match="manager 7 is ending and takes no more jobs") as refused:
+    with pytest.raises(
+        ApplicationError, match="manager 7 is ending and takes no more jobs"
+    ) as refused:
         flow._check_jobs(page)
     assert refused.value.type == "NotInThisState"
 
@@ -317,7 +340,9 @@ async def test_what_the_class_says_at_its_end_is_the_managers(real_lab: Lab) -> 
 async def test_a_start_that_cannot_be_fails_at_once(real_lab: Lab) -> None:
     m = manager_lab(real_lab)
     m.reserve()
-    await fail_at_once(real_lab, names.MANAGER_WORKFLOW, ManagerResult, "manager_id", "manager/stream/f1")
+    await fail_at_once(
+        real_lab, names.MANAGER_WORKFLOW, ManagerResult, "manager_id", "manager/stream/f1"
+    )
     assert m.row().owner_run_id is None
 
 
@@ -331,7 +356,9 @@ async def test_a_long_stream_continues_as_new_and_forgets_nothing(
         m = manager_lab(lab, source=[quick(n) for n in range(5)])
         async with m.plans():
             handle = await m.start()
-            result = await lab.ended(lab.client.get_workflow_handle(handle.id, result_type=ManagerResult))
+            result = await lab.ended(
+                lab.client.get_workflow_handle(handle.id, result_type=ManagerResult)
+            )
         assert (result.status, m.row().counts.good, len(m.runs())) == ("COMPLETED", 5, 5)
         assert max(m.plan.lives) == 3
         assert len(await lab.chain(handle)) > 2

@@ -27,7 +27,11 @@ from tests.support.lab import Lab
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-RUN: dict[str, Any] = {"crawler": "books", "poll_minutes": [0.002], "limits": {"start_check_s": 0.1}}
+RUN: dict[str, Any] = {
+    "crawler": "books",
+    "poll_minutes": [0.002],
+    "limits": {"start_check_s": 0.1},
+}
 UNTIL_STOPPED = Behaviour(executes=None)
 LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -77,7 +81,9 @@ class Scheduled:
             found = await self.lab.client.get_workflow_handle(one).describe()
             first = found.raw_description.workflow_execution_info.first_run_id
             if first not in {handle.first_execution_run_id for handle in self.lab.handles}:
-                self.lab.handles.append(self.lab.client.get_workflow_handle(one, first_execution_run_id=first))
+                self.lab.handles.append(
+                    self.lab.client.get_workflow_handle(one, first_execution_run_id=first)
+                )
 
     async def begun(self, at: datetime) -> TargetRef:
         """What a due time began."""
@@ -110,7 +116,11 @@ async def test_temporal_fires_and_the_run_says_for_when(real_lab: Lab) -> None:
     await s.keeper.keep("fires")
     [line] = await real_lab.until(lambda: [one for one in s.lines() if one.target is not None][:1])
     await s.gone()
-    assert (line.decision, line.due_at.timestamp() % 10, line.lateness_ms < 60_000) == (Decision.STARTED, 0, True)
+    assert (line.decision, line.due_at.timestamp() % 10, line.lateness_ms < 60_000) == (
+        Decision.STARTED,
+        0,
+        True,
+    )
     run_id = await s.run_of(line.due_at)
     row = real_lab.store.runs.get_run(run_id)
     assert (row.request_id, row.trigger) == (due_request_id("fires", line.due_at), "scheduled")
@@ -129,7 +139,10 @@ async def test_one_due_time_begins_one_run_whoever_asks(real_lab: Lab) -> None:
     await real_lab.ended(real_lab.client.get_workflow_handle(due_workflow_id("once", at)))
     for _ in range(2):
         await s.due(at)
-        assert await real_lab.ended(real_lab.client.get_workflow_handle(due_workflow_id("once", at))) == "started"
+        assert (
+            await real_lab.ended(real_lab.client.get_workflow_handle(due_workflow_id("once", at)))
+            == "started"
+        )
     assert [run.run_id for run in real_lab.store.runs.list_runs()] == [run_id]
     assert len(s.lines()) == 1
 
@@ -150,9 +163,9 @@ async def test_the_next_one_begins_after_the_verdict(real_lab: Lab, overlap: str
         await asyncio.sleep(1.5)
         assert (s.line(later) or line).target is None
         assert real_lab.store.runs.get_run(one).status == "PROCESSING"
-        await real_lab.client.get_workflow_handle(names.workflow_id("books", due_request_id(s.name, first))).signal(
-            "stop"
-        )
+        await real_lab.client.get_workflow_handle(
+            names.workflow_id("books", due_request_id(s.name, first))
+        ).signal("stop")
     two = await s.run_of(later)
     before, after = real_lab.store.runs.get_run(one), real_lab.store.runs.get_run(two)
     assert (before.status, before.outcome) == ("FAILED", "cancelled"), "its verdict came first"
@@ -160,7 +173,9 @@ async def test_the_next_one_begins_after_the_verdict(real_lab: Lab, overlap: str
     if overlap == "stop_previous":
         assert before.stop.requested_by == f"schedule {s.name}"
         assert "is due again" in before.stop.reason
-    await real_lab.client.get_workflow_handle(names.workflow_id("books", due_request_id(s.name, later))).signal("stop")
+    await real_lab.client.get_workflow_handle(
+        names.workflow_id("books", due_request_id(s.name, later))
+    ).signal("stop")
     await real_lab.until(lambda: real_lab.store.runs.get_run(two).status == "FAILED")
 
 
@@ -175,18 +190,29 @@ async def test_a_graph_begins_and_what_cannot_begin_says_why(real_lab: Lab) -> N
     await s.remember(names.graph_workflow_id(row.key))
     s.put(run={**RUN, "crawler": "left"}, overlap="allow")
     await s.due(at + timedelta(seconds=1))
-    line = await real_lab.until(lambda: next((one for one in s.lines() if one.decision == "failed"), None))
+    line = await real_lab.until(
+        lambda: next((one for one in s.lines() if one.decision == "failed"), None)
+    )
     assert "'left' is unknown" in str(line.reason)
 
 
 @pytest.mark.troubles
 async def test_what_was_done_in_temporal_is_taken_over_or_set_back(real_lab: Lab) -> None:
-    s = Scheduled(real_lab, "kept", cron="30 2 * * *", time_zone="Europe/Berlin", jitter_s=90, excluded=["2026-12-24"])
+    s = Scheduled(
+        real_lab,
+        "kept",
+        cron="30 2 * * *",
+        time_zone="Europe/Berlin",
+        jitter_s=90,
+        excluded=["2026-12-24"],
+    )
     keep = s.keeper.keep
     await keep("kept")
     first = await s.handle.describe()
     await keep("kept")
-    assert (await s.handle.describe()).info.last_updated_at == first.info.last_updated_at, "alike: nothing is written"
+    assert (await s.handle.describe()).info.last_updated_at == first.info.last_updated_at, (
+        "alike: nothing is written"
+    )
     assert (s.row.told, s.row.trouble, s.row.ended_at) == (s.row.revision, None, None)
     await s.handle.pause(note="a migration")
     await keep("kept")
@@ -226,7 +252,9 @@ async def test_what_was_done_in_temporal_is_taken_over_or_set_back(real_lab: Lab
 
 @pytest.mark.troubles
 async def test_what_a_person_may_do_to_a_temporal_schedule(real_lab: Lab) -> None:
-    """Each of these is set back, and told; what is our own of before is set right without a word."""
+    """Each of these is set back, and told; what is our own of before is set right without a
+    word.
+    """
     s = Scheduled(real_lab, "edited", cron="30 2 * * *", time_zone="Africa/Casablanca")
     await s.keeper.keep("edited")
     first = (await s.handle.describe()).schedule
@@ -254,7 +282,9 @@ async def test_what_a_person_may_do_to_a_temporal_schedule(real_lab: Lab) -> Non
         await s.keeper.keep("edited")
         assert "was changed in Temporal" in str(s.row.trouble), edit
         assert (await s.handle.describe()).schedule == first
-        real_lab.store.schedules.told_schedule(s.row.schedule_id, s.row.revision, trouble=None, ended_at=None)
+        real_lab.store.schedules.told_schedule(
+            s.row.schedule_id, s.row.revision, trouble=None, ended_at=None
+        )
 
     def paused(given: Any) -> ScheduleUpdate:
         given.description.schedule.state.paused = True
@@ -262,7 +292,9 @@ async def test_what_a_person_may_do_to_a_temporal_schedule(real_lab: Lab) -> Non
 
     await s.handle.update(paused)
     await s.keeper.keep("edited")
-    assert s.row.pause_reason == "paused in Temporal: without a reason", "also where our note was left there"
+    assert s.row.pause_reason == "paused in Temporal: without a reason", (
+        "also where our note was left there"
+    )
     real_lab.store.schedules.pause("edited", None)
     await s.keeper.keep("edited")
     assert not (await s.handle.describe()).schedule.state.paused
@@ -277,7 +309,9 @@ async def test_what_a_person_may_do_to_a_temporal_schedule(real_lab: Lab) -> Non
 @pytest.mark.troubles
 async def test_what_was_lost_is_begun_by_the_search_for_it(real_lab: Lab) -> None:
     s, at = Scheduled(real_lab, "lost"), second()
-    assert real_lab.store.schedules.decide_due("lost", at, s.row.revision).decision is Decision.STARTED
+    assert (
+        real_lab.store.schedules.decide_due("lost", at, s.row.revision).decision is Decision.STARTED
+    )
     asked = real_lab.store.schedules.ask_due("lost", [LONG_AGO], "ann", "backfilled by ann")[0]
     assert asked.decision is Decision.QUEUED
     audit = build_parent_audit(real_lab.parts)
@@ -312,10 +346,14 @@ async def test_temporal_fires_at_every_due_time_of_a_year(real_lab: Lab) -> None
             )
             asked.start_time.FromDatetime(at)
             asked.end_time.FromDatetime(at + timedelta(days=100))
-            answer = await real_lab.client.workflow_service.list_schedule_matching_times(asked, retry=True)
+            answer = await real_lab.client.workflow_service.list_schedule_matching_times(
+                asked, retry=True
+            )
             fires |= {one.ToDatetime(tzinfo=UTC) for one in answer.start_time}
             at += timedelta(days=100)
         assert due <= fires
         other = next(at for at in sorted(fires) if at not in due)
-        assert real_lab.store.schedules.decide_due(s.name, other) is None, "what is not due has no line"
+        assert real_lab.store.schedules.decide_due(s.name, other) is None, (
+            "what is not due has no line"
+        )
         await s.gone()

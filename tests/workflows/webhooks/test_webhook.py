@@ -42,10 +42,14 @@ class Hooked:
         await self.begin()
 
     async def begin(self) -> None:
-        first = await self.workflows.start_for(WebhookOrder(self.name), webhook_workflow_id(self.name), wake=True)
+        first = await self.workflows.start_for(
+            WebhookOrder(self.name), webhook_workflow_id(self.name), wake=True
+        )
         if first not in {one.first_execution_run_id for one in self.lab.handles}:
             id = webhook_workflow_id(self.name)
-            self.lab.handles.append(self.lab.client.get_workflow_handle(id, first_execution_run_id=first))
+            self.lab.handles.append(
+                self.lab.client.get_workflow_handle(id, first_execution_run_id=first)
+            )
 
     @property
     def row(self) -> WebhookRow:
@@ -66,7 +70,12 @@ class Hooked:
         """Delete it; its workflow ends."""
         self.lab.store.webhooks.delete(self.name)
         await self.begin()
-        assert await self.lab.ended(self.lab.client.get_workflow_handle(webhook_workflow_id(self.name))) == "deleted"
+        assert (
+            await self.lab.ended(
+                self.lab.client.get_workflow_handle(webhook_workflow_id(self.name))
+            )
+            == "deleted"
+        )
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -103,7 +112,9 @@ def runs(lab: Lab, count: int) -> list[Fence]:
 def tell(lab: Lab, fences: list[Fence], times: int, begin: int = 0) -> Iterator[int]:
     for number in range(begin, begin + times):
         for fence in fences:
-            event = lab.store.events.append_event(fence, "run.changed", f"{fence.run_id}/{number}", {"n": number})
+            event = lab.store.events.append_event(
+                fence, "run.changed", f"{fence.run_id}/{number}", {"n": number}
+            )
             yield event.seq
 
 
@@ -137,7 +148,9 @@ async def test_answers_that_are_lost_mean_a_second_delivery_under_the_same_id(ho
     await hook.put(events=["run.changed"])
     [seq] = tell(hook.lab, runs(hook.lab, 1), 1)
     await hook.settled()
-    mine = [id for id, one in zip(hook.receiver.ids, hook.receiver.seqs(), strict=True) if one == seq]
+    mine = [
+        id for id, one in zip(hook.receiver.ids, hook.receiver.seqs(), strict=True) if one == seq
+    ]
     assert len(set(mine)) == 1
     assert len(mine) + len(hook.receiver.faults) >= 1
     assert len(set(hook.receiver.ids)) < len(hook.receiver.ids)
@@ -181,7 +194,9 @@ async def test_a_410_pauses_it_at_once_and_a_resume_goes_on(hooks: Any) -> None:
     told = list(tell(hook.lab, fences, 2))
     await hook.lab.until(lambda: hook.row.paused_at)
     assert "410" in str(hook.row.pause_reason)
-    events = [one for one in hook.lab.store.events.events_after(0) if one.type == EVENT_WEBHOOK_PAUSED]
+    events = [
+        one for one in hook.lab.store.events.events_after(0) if one.type == EVENT_WEBHOOK_PAUSED
+    ]
     assert [one.body["name"] for one in events] == ["gone"]
     hook.receiver.answer = Answer(204, b"")
     await hook.resumed()
@@ -211,7 +226,9 @@ async def test_one_that_nobody_follows_is_found(hooks: Any) -> None:
 
 @pytest.fixture
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Executions continue as new after a few steps; asked for before the laboratory, which replays at its end."""
+    """Executions continue as new after a few steps; asked for before the laboratory, which replays
+    at its end.
+    """
     monkeypatch.setattr(calls, "HISTORY_MAX", 12)
 
 

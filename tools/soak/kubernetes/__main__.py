@@ -1,4 +1,6 @@
-"""Soaks by hand: ``python -m tools.soak.kubernetes``; its options are those that ``--help`` tells."""
+"""Soaks by hand: ``python -m tools.soak.kubernetes``; its options are those that ``--help``
+tells.
+"""
 
 from __future__ import annotations
 
@@ -24,18 +26,28 @@ async def one(plan: Plan, folder: Path) -> Verdict:
 
 def main() -> int:
     """Soak after soak; 1 when any of them found something."""
-    parser = argparse.ArgumentParser(prog="python -m tools.soak.kubernetes", description="Seeded soaks.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.soak.kubernetes", description="Seeded soaks."
+    )
     parser.add_argument("--seed", type=int, default=1, help="the first seed")
-    parser.add_argument("--seeds", type=int, default=1, help="how many soaks, each with the next seed")
+    parser.add_argument(
+        "--seeds", type=int, default=1, help="how many soaks, each with the next seed"
+    )
     parser.add_argument("--runs", type=int, default=40)
-    parser.add_argument("--seconds", type=float, default=90.0, help="how long trouble lasts; settling comes on top")
+    parser.add_argument(
+        "--seconds", type=float, default=90.0, help="how long trouble lasts; settling comes on top"
+    )
     parser.add_argument("--steps", type=int, help="how many; twice as many as runs by default")
     parser.add_argument("--only", nargs="*", help="only these kinds of steps")
-    parser.add_argument("--folder", type=Path, help="keep databases, logs and the diary there, by seed")
+    parser.add_argument(
+        "--folder", type=Path, help="keep databases, logs and the diary there, by seed"
+    )
     given = parser.parse_args()
     bad = 0
     for seed in range(given.seed, given.seed + given.seeds):
-        plan = make_plan(seed, runs=given.runs, seconds=given.seconds, steps=given.steps, only=given.only)
+        plan = make_plan(
+            seed, runs=given.runs, seconds=given.seconds, steps=given.steps, only=given.only
+        )
         with tempfile.TemporaryDirectory(prefix="soak-") as scratch:
             folder = given.folder / str(seed) if given.folder else Path(scratch)
             folder.mkdir(parents=True, exist_ok=True)

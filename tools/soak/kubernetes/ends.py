@@ -1,6 +1,8 @@
-"""Which ends a pod's own story allows, by the table of docs/lifecycle.md: read once more, from nothing but the record.
+"""Which ends a pod's own story allows, by the table of docs/lifecycle.md: read once more, from
+nothing but the record.
 
-A set, because a stop and an end, or a deletion and an end, may fall into the same second, and then nobody can tell.
+A set, because a stop and an end, or a deletion and an end, may fall into the same second, and then
+nobody can tell.
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ def allowed(pod: PodStory, stops: Stops, *, runner: bool) -> set[Ending]:
     return found
 
 
-def _of_version(pod: PodStory, version: Version, told: Json, stops: Stops, runner: bool) -> set[Ending]:
+def _of_version(
+    pod: PodStory, version: Version, told: Json, stops: Stops, runner: bool
+) -> set[Ending]:
     done = state(told).get("terminated")
     said = _said(done)
     code = exit_of(done)
@@ -60,7 +64,8 @@ def _of_version(pod: PodStory, version: Version, told: Json, stops: Stops, runne
         found.add(("FAILED", "killed by oom"))
     else:
         found |= marks
-        # A mark that came with the end or after it, or that the crawler did not heed, may have no part in it.
+        # A mark that came with the end or after it, or that the crawler did not heed, may have no
+        # part in it.
         if not before or by_itself or own[0] == "SUCCEEDED":
             found.add(own)
         if by_itself and _summary(done).get("told_to_stop") is False:
@@ -74,7 +79,8 @@ def _of_version(pod: PodStory, version: Version, told: Json, stops: Stops, runne
         else:
             found |= asked
     elif stops.earliest is not None and before and (said in (None, "shutdown") or code in TOLD):
-        # Whoever was told to leave, and of whom a stop was asked later, was not told by whom: clocks may differ.
+        # Whoever was told to leave, and of whom a stop was asked later, was not told by whom:
+        # clocks may differ.
         found |= {("CANCELLED", "cancelled"), ("CANCELLED", "cancel_timeout")}
     if stops.limits:
         found |= {("FAILED", limit) for limit in stops.limits}
@@ -100,7 +106,12 @@ def exit_of(done: Json | None) -> int | None:
     if done is None or (done.get("reason") in FORGOTTEN and done["exitCode"] in (137, 255)):
         return None
     summary = _summary(done)
-    if done["exitCode"] == 137 and done.get("reason") == "Error" and "finish_reason" in summary and "exit" in summary:
+    if (
+        done["exitCode"] == 137
+        and done.get("reason") == "Error"
+        and "finish_reason" in summary
+        and "exit" in summary
+    ):
         return int(summary["exit"])  # killed between its last word and its exit
     return int(done["exitCode"])
 

@@ -1,4 +1,6 @@
-"""Whether what is on record is what happened: each row of the database beside the stories of its Job and its pods."""
+"""Whether what is on record is what happened: each row of the database beside the stories of its
+Job and its pods.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from tools.soak.kubernetes.record import PodStory, Recorder, Story, is_over, mom
 from tools.soak.kubernetes.world import World
 
 ENDS = ("SUCCEEDED", "FAILED", "CANCELLED", "LOST")
-#: The recorder's own clock stamps what it was told; what is nearer than this cannot be put in order.
+#: The recorder's own clock stamps what it was told; what is nearer than this cannot be put in
+#: order.
 BLUR = timedelta(seconds=2)
 #: Exit codes by which a crawler says that it has done what it was to do.
 DONE = (0,)
@@ -48,15 +51,21 @@ class Case:
 
     @property
     def tells_of_two(self) -> bool:
-        """Whether the record says that its Job had several pods: a controller that loses an answer makes two."""
+        """Whether the record says that its Job had several pods: a controller that loses an answer
+        makes two.
+        """
         said = [self.row.reason, self.row.cause, *(str(t.evidence) for t in self.transitions)]
-        return "still_alive" in self.kinds or any("nother pod of its Job" in (text or "") for text in said)
+        return "still_alive" in self.kinds or any(
+            "nother pod of its Job" in (text or "") for text in said
+        )
 
     def __str__(self) -> str:
         r = self.row
         return (
-            f"task {r.task_id} (index {r.task_index}, attempt {r.attempt}, Job {r.cluster_uid}): {r.status} / "
-            f"{r.outcome}, exit {r.exit_code}, ended {r.ended_at}; cause: {r.cause}; corrections: {sorted(self.kinds)}"
+            f"task {r.task_id} (index {r.task_index}, attempt {r.attempt}, Job {r.cluster_uid}): "
+            f"{r.status} / "
+            f"{r.outcome}, exit {r.exit_code}, ended {r.ended_at}; cause: {r.cause}; corrections: "
+            f"{sorted(self.kinds)}"
         )
 
 
@@ -89,12 +98,17 @@ def _end_is_true(case: Case) -> Violations:
 def _possible(case: Case) -> set[tuple[str, str]]:
     found: set[tuple[str, str]] = set()
     commit = case.ended
-    asked = {("CANCELLED", "cancelled"), ("CANCELLED", "cancel_timeout")} if case.stops.earliest is not None else set()
+    asked = (
+        {("CANCELLED", "cancelled"), ("CANCELLED", "cancel_timeout")}
+        if case.stops.earliest is not None
+        else set()
+    )
     asked |= {("FAILED", limit) for limit in case.stops.limits}
     for pod in case.pods:
         found |= allowed(pod, case.stops, runner=True)
         gone = pod.removed
-        if gone is None and pod.over is None:  # deleted before it had a node, it is no more than a name
+        # Deleted before it had a node, it is no more than a name.
+        if gone is None and pod.over is None:
             unborn = "deletionTimestamp" in pod.last["metadata"] and pod.began is None
             found |= {("FAILED", "interrupted"), *asked} if unborn else set()
         elif pod.began is None:
@@ -115,7 +129,9 @@ def _without_pod(case: Case) -> set[tuple[str, str]]:
     if case.job is None:
         return {("LOST", "lost")}
     for _, job in case.job.there:
-        conditions = {c["type"]: c for c in job["status"].get("conditions", []) if c["status"] == "True"}
+        conditions = {
+            c["type"]: c for c in job["status"].get("conditions", []) if c["status"] == "True"
+        }
         if {"Failed", "Complete"} & conditions.keys():
             found.add(("FAILED", "failed"))
     if case.job.removed is not None or "deletionTimestamp" in case.job.last["metadata"]:
@@ -133,7 +149,8 @@ def _success_is_an_exit_of_that_pod(case: Case) -> Violations:
 
 def _exit_is_true(case: Case) -> Violations:
     row = case.row
-    # kwok tells an end anew, with a later time or another code, when the API server restarts just then.
+    # kwok tells an end anew, with a later time or another code, when the API server restarts just
+    # then.
     told = [state(version).get("terminated") for pod in case.pods for _, version in pod.there]
     codes = [*{exit_of(one) for one in told if one is not None}]
     if row.exit_code is not None and row.exit_code not in codes:
@@ -153,7 +170,9 @@ def _object_is_its_own(case: Case) -> Violations:
         if began := [pod.name for pod in case.pods if pod.began is not None]:
             yield f"knows of no object, and {began} executed for it"
         return
-    if case.job is not None and case.job.labels.get("crawler-lifecycle/task-id") != str(row.task_id):
+    if case.job is not None and case.job.labels.get("crawler-lifecycle/task-id") != str(
+        row.task_id
+    ):
         yield f"is about the Job of task {case.job.labels.get('crawler-lifecycle/task-id')}"
 
 
@@ -175,7 +194,10 @@ def _ended_when_it_says(case: Case) -> Violations:
         if began is None or began > at + BLUR or (over is not None and over <= at + BLUR):
             continue
         if not case.kinds & {"still_alive", "late_evidence"}:
-            yield f"ended at {at}, and {pod.name} executed from {began} to {over}; no correction says so"
+            yield (
+                f"ended at {at}, and {pod.name} executed from {began} to {over}; no correction "
+                "says so"
+            )
 
 
 def _nothing_is_let_go_of_too_early(case: Case) -> Violations:
@@ -184,7 +206,9 @@ def _nothing_is_let_go_of_too_early(case: Case) -> Violations:
         if freed is None or not freed[1]:
             continue
         if case.ended is None or case.ended.committed_at > freed[0].seen_at:
-            yield f"our finalizer left {pod.name} at {freed[0].seen_at}, before its end was on record"
+            yield (
+                f"our finalizer left {pod.name} at {freed[0].seen_at}, before its end was on record"
+            )
 
 
 def _is_corrected(case: Case) -> Violations:
@@ -197,8 +221,16 @@ def _is_corrected(case: Case) -> Violations:
         yield f"is {status} with the corrections {sorted(kinds)}"
     taken = [pod for pod in case.pods if pod.began is not None and _taken_away(pod)]
     all_taken = len(taken) == len(case.pods) > 0
-    if status == "FAILED" and outcome in ("interrupted", "evicted") and all_taken and "killed" not in kinds:
-        yield f"is {outcome}: somebody took it away, and no correction says so; there are {sorted(kinds)}"
+    if (
+        status == "FAILED"
+        and outcome in ("interrupted", "evicted")
+        and all_taken
+        and "killed" not in kinds
+    ):
+        yield (
+            f"is {outcome}: somebody took it away, and no correction says so; there are "
+            f"{sorted(kinds)}"
+        )
     if "killed" in kinds and status in ("SUCCEEDED", "CANCELLED", "LOST"):
         yield f"is {status} with a correction killed"
     if row.exit_code is None and status in ENDS and "late_evidence" not in kinds:
@@ -209,11 +241,17 @@ def _is_corrected(case: Case) -> Violations:
 
 
 def _taken_away(pod: PodStory) -> bool:
-    """Whether it was deleted before its end, and there is no word of its own but that it was told to leave."""
+    """Whether it was deleted before its end, and there is no word of its own but that it was told
+    to leave.
+    """
     over = pod.over
     if over is None:
         return False
-    marked = [v for v, o in pod.there if "deletionTimestamp" in o["metadata"] and v.revision < over.revision]
+    marked = [
+        v
+        for v, o in pod.there
+        if "deletionTimestamp" in o["metadata"] and v.revision < over.revision
+    ]
     message = (pod.done or {}).get("message") or ""
     return bool(marked) and ("finish_reason" not in message or '"shutdown"' in message)
 
@@ -252,7 +290,10 @@ def judge_run(run: RunRow, rows: Sequence[TaskRow], stopped: bool) -> Violations
     """The run's verdict from the ends of its tasks."""
     counted = [str(row.status) for row in rows if row.superseded_by is None]
     if str(run.status) not in ("COMPLETED", "FAILED"):
-        yield f"is {run.status} although everything has settled (stage {run.stage}, waits for {run.waiting_for})"
+        yield (
+            f"is {run.status} although everything has settled (stage {run.stage}, waits for "
+            f"{run.waiting_for})"
+        )
         return
     success = set(counted) == {"SUCCEEDED"}
     if (str(run.status) == "COMPLETED") != success:
@@ -268,7 +309,11 @@ def judge_run(run: RunRow, rows: Sequence[TaskRow], stopped: bool) -> Violations
 
 def judge_memory(cases: Sequence[Case]) -> Violations:
     """The memory that each try truly had, by its Job, after the end of the try before."""
-    told = [asdict(case.row) | {"memory": _memory_of(case.job)} for case in cases if case.job is not None]
+    told = [
+        asdict(case.row) | {"memory": _memory_of(case.job)}
+        for case in cases
+        if case.job is not None
+    ]
     yield from growth(told, parse_memory(MEMORY) or 0, FACTOR, parse_memory(MEMORY_CAP) or 0)
 
 
@@ -279,8 +324,12 @@ def _memory_of(job: Story) -> str | None:
     return found
 
 
-def judge_pods(recorder: Recorder, corrected: Container[tuple[int, int]]) -> Iterator[tuple[int, str]]:
-    """(run id, what is wrong): pods of one task that executed at one time, and pods that execute still."""
+def judge_pods(
+    recorder: Recorder, corrected: Container[tuple[int, int]]
+) -> Iterator[tuple[int, str]]:
+    """(run id, what is wrong): pods of one task that executed at one time, and pods that execute
+    still.
+    """
     by_task: dict[tuple[int, int], list[PodStory]] = defaultdict(list)
     for pod in recorder.pods:
         if pod.began is not None:
@@ -294,7 +343,11 @@ def judge_pods(recorder: Recorder, corrected: Container[tuple[int, int]]) -> Ite
             assert other.began is not None
             both = one.over is None or one.over.revision > other.began.revision
             if both and (run, index) not in corrected:
-                yield run, f"{one.name} and {other.name} executed at one time for task {index}; nothing says so"
+                yield (
+                    run,
+                    f"{one.name} and {other.name} executed at one time for task {index}; nothing "
+                    "says so",
+                )
 
 
 def cases(world: World, run: RunRow, number: int) -> list[Case]:
@@ -310,7 +363,9 @@ def cases(world: World, run: RunRow, number: int) -> list[Case]:
     found = []
     for row in rows:
         key = (row.run_id, row.task_index, row.attempt)
-        mine = [p for p in pods if (p.job_uid == row.cluster_uid if row.cluster_uid else p.key == key)]
+        mine = [
+            p for p in pods if (p.job_uid == row.cluster_uid if row.cluster_uid else p.key == key)
+        ]
         found.append(
             Case(
                 run,
@@ -328,7 +383,9 @@ def cases(world: World, run: RunRow, number: int) -> list[Case]:
 def stops_of(world: World, run: RunRow, number: int, row: TaskRow) -> Stops:
     """What was asked while the row could hear it."""
     asked = [stop for stop in world.runs[number].stops if stop.error is None]
-    logged = [c for c in world.lab.store.runs.cancellations(run.run_id) if c["attempt"] >= row.run_attempt]
+    logged = [
+        c for c in world.lab.store.runs.cancellations(run.run_id) if c["attempt"] >= row.run_attempt
+    ]
     limits = frozenset({"timed_out"} if "run_timeout_s" in CRAWLERS[run.crawler].limits else ())
     if not logged:
         return Stops(limits=limits)
@@ -341,13 +398,24 @@ def stops_of(world: World, run: RunRow, number: int, row: TaskRow) -> Stops:
 def evidence(pods: Sequence[PodStory], job: Story | None) -> Iterator[str]:
     """The stories in words."""
     if job is not None:
-        yield f"  Job {job.name} {job.uid}: revisions {job.versions[0].revision}–{job.versions[-1].revision}"
+        yield (
+            f"  Job {job.name} {job.uid}: revisions "
+            f"{job.versions[0].revision}–{job.versions[-1].revision}"
+        )
         for version, told in job.there:
-            conditions = [f"{c['type']}={c['status']}" for c in told["status"].get("conditions", [])]
+            conditions = [
+                f"{c['type']}={c['status']}" for c in told["status"].get("conditions", [])
+            ]
             marks = "deleted " if "deletionTimestamp" in told["metadata"] else ""
             suspended = "suspended " if told["spec"].get("suspend") else ""
-            status = {key: told["status"].get(key) for key in ("active", "ready", "failed", "succeeded", "terminating")}
-            yield f"    {version.revision} {version.seen_at:%H:%M:%S.%f} {marks}{suspended}{conditions} {status}"
+            status = {
+                key: told["status"].get(key)
+                for key in ("active", "ready", "failed", "succeeded", "terminating")
+            }
+            yield (
+                f"    {version.revision} {version.seen_at:%H:%M:%S.%f} "
+                f"{marks}{suspended}{conditions} {status}"
+            )
         if job.removed is not None:
             yield f"    {job.removed.revision} {job.removed.seen_at:%H:%M:%S.%f} removed"
     for pod in pods:
@@ -359,7 +427,10 @@ def evidence(pods: Sequence[PodStory], job: Story | None) -> Iterator[str]:
                 for c in status.get("conditions", [])
                 if c["type"] == "DisruptionTarget" or (c["type"] == "Ready" and is_over(told))
             ]
-            deleted = f"deletion {meta.get('deletionTimestamp')} grace {meta.get('deletionGracePeriodSeconds')}"
+            deleted = (
+                f"deletion {meta.get('deletionTimestamp')} grace "
+                f"{meta.get('deletionGracePeriodSeconds')}"
+            )
             phase = f"{status.get('phase')} {status.get('reason') or ''}"
             yield (
                 f"    {version.revision} {version.seen_at:%H:%M:%S.%f} {phase} "

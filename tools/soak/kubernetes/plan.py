@@ -11,7 +11,8 @@ from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.resources import Resources
 from tests.contracts.cluster.kube_harness import FINISHED, SHUTDOWN, scripted, summary
 
-#: Of every try: the memory of the first one, how it grows after an end for lack of it, and the most.
+#: Of every try: the memory of the first one, how it grows after an end for lack of it, and the
+#: most.
 MEMORY, FACTOR, MEMORY_CAP = "64Mi", 2, "224Mi"
 
 
@@ -46,7 +47,8 @@ _ENDLESS = [
     _crawler("finishes-when-told", stop_code="0", stop_after="700ms", message=FINISHED),
     _crawler("may-run-for-10-s", stop_code="11", message=SHUTDOWN, limits={"run_timeout_s": 10}),
 ]
-#: Never begin. (None that waits on its node: a kubelet ends such a pod when it is deleted, kwok leaves it Pending.)
+#: Never begin. (None that waits on its node: a kubelet ends such a pod when it is deleted, kwok
+#: leaves it Pending.)
 _WAITING = [_crawler("wants-too-much", cpu="9000")]
 CRAWLERS: dict[str, CrawlerDefinition] = {c.name: c for c in (*_BY_ITSELF, *_ENDLESS, *_WAITING)}
 
@@ -104,7 +106,11 @@ class PlannedRun:
     parallel: int | None
 
     def __str__(self) -> str:
-        size = "one task" if self.tasks is None else f"{self.tasks} tasks, {self.parallel or 'all'} at a time"
+        size = (
+            "one task"
+            if self.tasks is None
+            else f"{self.tasks} tasks, {self.parallel or 'all'} at a time"
+        )
         return f"{self.at:5.1f}  run {self.number}: {self.crawler}, {size}"
 
     @property
@@ -151,9 +157,15 @@ class Plan:
 
 
 def make_plan(
-    seed: int, *, runs: int, seconds: float, steps: int | None = None, only: Sequence[str] | None = None
+    seed: int,
+    *,
+    runs: int,
+    seconds: float,
+    steps: int | None = None,
+    only: Sequence[str] | None = None,
 ) -> Plan:
-    """``runs`` runs within the first half of ``seconds``, and ``steps`` (default twice as many) kinds of trouble.
+    """``runs`` runs within the first half of ``seconds``, and ``steps`` (default twice as many)
+    kinds of trouble.
 
     ``only`` are the kinds of steps to choose from; without it, all.
     """

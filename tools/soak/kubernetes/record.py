@@ -1,7 +1,9 @@
-"""What truly happened: every version of every Job and pod that etcd ever held, and who asked the API server for what.
+"""What truly happened: every version of every Job and pod that etcd ever held, and who asked the
+API server for what.
 
-Read from etcd's own history, which no restart of anything interrupts, and from the API server's audit log. Nothing here
-is the product's: neither its way to the API server nor its way to read a pod.
+Read from etcd's own history, which no restart of anything interrupts, and from the API server's
+audit log. Nothing here is the product's: neither its way to the API server nor its way to read a
+pod.
 """
 
 from __future__ import annotations
@@ -95,7 +97,11 @@ class Story:
     @property
     def key(self) -> tuple[int, int, int]:
         """Run, index and attempt."""
-        return int(self.labels[f"{OURS}/run"]), int(self.labels[f"{OURS}/task"]), int(self.labels[f"{OURS}/attempt"])
+        return (
+            int(self.labels[f"{OURS}/run"]),
+            int(self.labels[f"{OURS}/task"]),
+            int(self.labels[f"{OURS}/attempt"]),
+        )
 
 
 @dataclass
@@ -109,7 +115,9 @@ class PodStory(Story):
     @property
     def began(self) -> Version | None:
         """The first version in which the crawler executes, or has."""
-        return next((v for v, o in self.there if "running" in state(o) or "terminated" in state(o)), None)
+        return next(
+            (v for v, o in self.there if "running" in state(o) or "terminated" in state(o)), None
+        )
 
     @property
     def over(self) -> Version | None:
@@ -119,7 +127,9 @@ class PodStory(Story):
     @property
     def done(self) -> Json | None:
         """How the crawler's container ended, as the node told it."""
-        return next((state(o)["terminated"] for _, o in self.there if "terminated" in state(o)), None)
+        return next(
+            (state(o)["terminated"] for _, o in self.there if "terminated" in state(o)), None
+        )
 
     @property
     def executes(self) -> bool:
@@ -139,7 +149,11 @@ class PodStory(Story):
 
 def state(pod: Json) -> Json:
     """The state of the crawler's container."""
-    found = [s.get("state", {}) for s in pod.get("status", {}).get("containerStatuses", []) if s["name"] == "crawler"]
+    found = [
+        s.get("state", {})
+        for s in pod.get("status", {}).get("containerStatuses", [])
+        if s["name"] == "crawler"
+    ]
     return {key: told for key, told in found[0].items() if told is not None} if found else {}
 
 
@@ -162,7 +176,9 @@ class Recorder:
         self._lock = threading.Lock()
         self._stories: dict[str, Story] = {}
         self._now: dict[tuple[str, str], str] = {}
-        self._threads = [threading.Thread(target=self._follow, args=(k,), daemon=True) for k in ("jobs", "pods")]
+        self._threads = [
+            threading.Thread(target=self._follow, args=(k,), daemon=True) for k in ("jobs", "pods")
+        ]
 
     def __enter__(self) -> Recorder:
         for thread in self._threads:
@@ -195,12 +211,16 @@ class Recorder:
             except ValueError:  # cut by a SIGKILL
                 continue
             what = one.get("objectRef", {})
-            if what.get("namespace") == self._namespace and str(what.get("name", "")).startswith(names):
+            if what.get("namespace") == self._namespace and str(what.get("name", "")).startswith(
+                names
+            ):
                 sub = f"/{what['subresource']}" if "subresource" in what else ""
                 who = f"{one['user']['username']} ({one.get('userAgent', '?').split('/')[0]})"
                 code = one.get("responseStatus", {}).get("code")
                 at = one["requestReceivedTimestamp"][11:23]
-                told.append(f"{at} {one['verb']} {what['resource']}{sub}/{what['name']} by {who}: {code}")
+                told.append(
+                    f"{at} {one['verb']} {what['resource']}{sub}/{what['name']} by {who}: {code}"
+                )
         return told
 
     def _follow(self, kind: str) -> None:
@@ -211,13 +231,20 @@ class Recorder:
                     revision = at + 1 if key is None else max(revision, at)
                     if key is not None:
                         self._note(kind, at, key.rsplit("/", 1)[1], value)
-            except (OSError, ValueError):  # etcd is down, or nothing was told for a moment: its history waits
+            # Etcd is down, or nothing was told for a moment: its history waits.
+            except (OSError, ValueError):
                 self._over.wait(0.1)
 
     def _events(self, kind: str, revision: int) -> Iterator[tuple[int, str | None, Json | None]]:
-        """(revision, key, object); a key of ``None`` after each group: everything up to that revision was told."""
+        """(revision, key, object); a key of ``None`` after each group: everything up to that
+        revision was told.
+        """
         prefix = f"/registry/{kind}/{self._namespace}/"
-        asked = {"key": _b64(prefix), "range_end": _b64(prefix[:-1] + "0"), "start_revision": revision}
+        asked = {
+            "key": _b64(prefix),
+            "range_end": _b64(prefix[:-1] + "0"),
+            "start_revision": revision,
+        }
         body = json.dumps({"create_request": asked}).encode()
         request = urllib.request.Request(f"{self._etcd}/v3/watch", data=body, method="POST")
         with urllib.request.urlopen(request, timeout=5) as answer:

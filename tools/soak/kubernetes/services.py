@@ -1,7 +1,8 @@
-"""A worker or an observer of ours as a process of its own, so that it can be killed: ``python -m … FILE``.
+"""A worker or an observer of ours as a process of its own, so that it can be killed:
+``python -m … FILE``.
 
-Everything of the product is real, down to the interceptors of its workers. Not there: HTTP between the workflow and the
-scheduler service, which has no part in what is proved here.
+Everything of the product is real, down to the interceptors of its workers. Not there: HTTP between
+the workflow and the scheduler service, which has no part in what is proved here.
 """
 
 from __future__ import annotations
@@ -53,7 +54,10 @@ ROOT = Path(__file__).parents[3]
 THREADS = 8
 #: The usual policy, within the time of a soak.
 RETRIES = Retries(
-    backoff_s=1, on=["interrupted", "evicted", "lost", "oom"], memory_factor=FACTOR, memory_cap=MEMORY_CAP
+    backoff_s=1,
+    on=["interrupted", "evicted", "lost", "oom"],
+    memory_factor=FACTOR,
+    memory_cap=MEMORY_CAP,
 )
 #: Long enough for whoever is just about to put something right, and short enough for a soak.
 RULES = AuditRules(grace_s=2, orphan_grace_s=3, start_grace_s=2, record_grace_s=30, resend_s=1)
@@ -80,12 +84,16 @@ class Place:
 async def worker(place: Place, client: Client, api: Api, store: Store, over: asyncio.Event) -> None:
     """All roles, and what lets go of ends."""
     cluster = KubernetesCluster(api)
-    settings = ClusterSettings(kind="kubernetes", namespace=place.namespace, service_account=place.service_account)
+    settings = ClusterSettings(
+        kind="kubernetes", namespace=place.namespace, service_account=place.service_account
+    )
     scheduler = KubeScheduler(KubernetesDeployer(api, settings), dict(CRAWLERS))
     outside, catalogue = Outside(), FakeCatalogue(CRAWLERS.values())
     directory = TemporalDirectory(asyncio.get_running_loop(), Workflows(client))
     files = task_files(None, None, None)
-    parts = Parts(store, cluster, files, catalogue, scheduler, [outside], outside, outside, directory, RULES)
+    parts = Parts(
+        store, cluster, files, catalogue, scheduler, [outside], outside, outside, directory, RULES
+    )
     parts.retries = RETRIES
     async with AsyncExitStack() as stack:
         for role, queue in ROLES.items():
@@ -96,7 +104,11 @@ async def worker(place: Place, client: Client, api: Api, store: Store, over: asy
                 activities=activities_of(role, parts),
                 activity_executor=stack.enter_context(ThreadPoolExecutor(THREADS)),
                 max_concurrent_activities=THREADS,
-                interceptors=[HeartbeatInterceptor([name for name, policy in POLICIES.items() if policy.beaten])],
+                interceptors=[
+                    HeartbeatInterceptor(
+                        [name for name, policy in POLICIES.items() if policy.beaten]
+                    )
+                ],
                 max_heartbeat_throttle_interval=timedelta(seconds=DEAD_S / 3),
             )
             await stack.enter_async_context(made)

@@ -14,13 +14,22 @@ from temporalio.service import RPCError
 from crawler_lifecycle.clusters.kubernetes.jobs.finalizers import list_held, remove_finalizer
 from crawler_lifecycle.ports.runs import RunRow
 from tests.kubernetes.cluster.cluster import Cluster
-from tools.soak.kubernetes.judge import Case, cases, evidence, judge_memory, judge_pods, judge_run, judge_task
+from tools.soak.kubernetes.judge import (
+    Case,
+    cases,
+    evidence,
+    judge_memory,
+    judge_pods,
+    judge_run,
+    judge_task,
+)
 from tools.soak.kubernetes.plan import CRAWLERS, Plan, PlannedRun, Step
 from tools.soak.kubernetes.record import FINALIZER
 from tools.soak.kubernetes.troubles import Troubles
 from tools.soak.kubernetes.world import World, world
 
-#: Seconds after which whatever has not settled is a violation. Nothing that settles sooner waits for it.
+#: Seconds after which whatever has not settled is a violation. Nothing that settles sooner waits
+#: for it.
 PATIENCE_S = 150.0
 
 
@@ -40,7 +49,10 @@ class Verdict:
 
 
 async def soak(client: Client, folder: Path, cluster: Cluster, plan: Plan) -> Verdict:
-    """Play a plan, let everything settle, and judge. ``cluster`` was started with ``record.flags(folder)``."""
+    """Play a plan, let everything settle, and judge.
+
+    ``cluster`` was started with ``record.flags(folder)``.
+    """
     verdict = Verdict(plan)
     async with world(client, folder, cluster, plan) as here:
         troubles = Troubles(here)
@@ -65,7 +77,9 @@ async def _at(here: World, what: PlannedRun | Step, troubles: Troubles) -> None:
 
 
 async def _settle(here: World, verdict: Verdict) -> None:
-    """Give back what was taken, stop what does not end by itself, and wait until nothing happens any more."""
+    """Give back what was taken, stop what does not end by itself, and wait until nothing happens
+    any more.
+    """
     for name, part in [*here.cluster.parts().items(), *here.services.items()]:
         assert part.alive(), f"the soak left {name} down"
     begin = time.monotonic()
@@ -75,14 +89,18 @@ async def _settle(here: World, verdict: Verdict) -> None:
             break
         patient = time.monotonic() < begin + 15
         for number in live:
-            by_itself = any("RUN_FOR" in key for key in CRAWLERS[here.runs[number].planned.crawler].env)
+            by_itself = any(
+                "RUN_FOR" in key for key in CRAWLERS[here.runs[number].planned.crawler].env
+            )
             if not (patient and by_itself):
                 await _stop(here, number)
         await asyncio.sleep(3 if patient else 6)
         if not patient:
             await here.audit()
     else:
-        verdict.violations += [f"run {n}: it has not ended:\n" + "\n".join(here.told(n)) for n in live]
+        verdict.violations += [
+            f"run {n}: it has not ended:\n" + "\n".join(here.told(n)) for n in live
+        ]
     here.say("every run has ended")
     await here.until(lambda: not any(pod.executes for pod in here.recorder.pods), 30)
     await _audited(here, verdict)
@@ -105,7 +123,8 @@ async def _is_over(here: World, number: int) -> bool:
     if row is not None:
         return str(row.status) in ("COMPLETED", "FAILED")
     found = await here.lab.client.get_workflow_handle(f"soak/{number}").describe()
-    over = found.status is WorkflowExecutionStatus.TERMINATED  # before it could write a row: there never was a run
+    # Before it could write a row: there never was a run.
+    over = found.status is WorkflowExecutionStatus.TERMINATED
     if over:
         here.unborn.add(number)
     return over
@@ -115,26 +134,39 @@ async def _audited(here: World, verdict: Verdict) -> None:
     """What an audit finds after everything has ended, it mends; then it finds nothing."""
     for _ in range(8):
         report = await here.audit()
-        here.say(f"audit: found {report.found}, repaired {report.repaired}, troubles {report.troubles}")
+        here.say(
+            f"audit: found {report.found}, repaired {report.repaired}, troubles {report.troubles}"
+        )
         for finding in report.findings:
             here.say(f"audit: {finding.kind} {finding.detail}; repaired: {finding.repaired}")
         if not report.found and not report.troubles:
             return
         await asyncio.sleep(4)
     verdict.violations.append(
-        f"an audit after audits finds {report.found}: {report.findings}, troubles {report.troubles}\n"
+        (
+            f"an audit after audits finds {report.found}: {report.findings}, troubles "
+            f"{report.troubles}\n"
+        )
         + "\n".join(here.diary[-60:])
     )
 
 
 async def _released(here: World, verdict: Verdict) -> None:
-    """What our finalizer holds for longer has a reason, and an administrator's ``release`` lets go of everything."""
+    """What our finalizer holds for longer has a reason, and an administrator's ``release`` lets go
+    of everything.
+    """
     await here.until(lambda: not _held(here), 15)
     for run_id, text in _held(here):
-        verdict.violations.append(f"run id {run_id}: {text}\n" + "\n".join(here.recorder.trail(f"crawl-{run_id}-")))
+        verdict.violations.append(
+            f"run id {run_id}: {text}\n" + "\n".join(here.recorder.trail(f"crawl-{run_id}-"))
+        )
     for pod in await asyncio.to_thread(list_held, here.rights.api):
         await asyncio.to_thread(remove_finalizer, here.rights.api, pod)
-    left = [p["metadata"]["name"] for p in here.pods() if FINALIZER in p["metadata"].get("finalizers", [])]
+    left = [
+        p["metadata"]["name"]
+        for p in here.pods()
+        if FINALIZER in p["metadata"].get("finalizers", [])
+    ]
     if left:
         verdict.violations.append(f"our finalizer holds {left} after release")
 
@@ -163,16 +195,25 @@ def _judge(here: World, verdict: Verdict) -> None:
         if run is None and number in here.unborn:
             continue
         if run is None:
-            verdict.violations.append(f"planned run {number} has no row\n" + "\n".join(here.told(number)))
+            verdict.violations.append(
+                f"planned run {number} has no row\n" + "\n".join(here.told(number))
+            )
             continue
         mine = cases(here, run, number)
         rows[run.run_id] = number, run, mine
         stopped = any(case.stops.earliest is not None for case in mine)
-        wrong = list(judge_run(run, [case.row for case in mine], stopped)) + list(judge_memory(mine))
+        wrong = list(judge_run(run, [case.row for case in mine], stopped)) + list(
+            judge_memory(mine)
+        )
         for case in mine:
             wrong += [f"{case}\n  {text}" for text in judge_task(case)]
         wrongs[run.run_id] = wrong
-    corrected = {(run, c.row.task_index) for run, (_, _, mine) in rows.items() for c in mine if c.tells_of_two}
+    corrected = {
+        (run, c.row.task_index)
+        for run, (_, _, mine) in rows.items()
+        for c in mine
+        if c.tells_of_two
+    }
     for run_id, text in judge_pods(here.recorder, corrected):
         wrongs[run_id].append(text)
     for run_id, texts in wrongs.items():
@@ -182,21 +223,37 @@ def _judge(here: World, verdict: Verdict) -> None:
     ends = [str(c.row.status) for _, _, mine in rows.values() for c in mine]
     verdict.counts = {"runs": len(rows), "rows": len(ends), "pods": len(here.recorder.pods)}
     verdict.counts |= {status: ends.count(status) for status in sorted(set(ends))}
-    verdict.counts["corrections"] = sum(len(c.corrections) for _, _, mine in rows.values() for c in mine)
+    verdict.counts["corrections"] = sum(
+        len(c.corrections) for _, _, mine in rows.values() for c in mine
+    )
 
 
 def _violation(here: World, number: int, run: RunRow, mine: Sequence[Case], text: str) -> str:
     """All that is known about it."""
-    lines = [f"run {number} (run id {run.run_id}, {run.crawler}, attempt {run.attempt}, {run.status} / {run.outcome}):"]
+    lines = [
+        (
+            f"run {number} (run id {run.run_id}, {run.crawler}, attempt {run.attempt}, "
+            f"{run.status} / "
+            f"{run.outcome}):"
+        )
+    ]
     lines += [f"  {text}", " its plan:", *(f"  {line}" for line in here.plan.on(number))]
     lines += [" what was done:", *(f"  {line}" for line in here.told(number)), " its rows:"]
     for case in mine:
         lines.append(f"  {case}")
         for t in case.transitions:
             when = f"{t.committed_at:%H:%M:%S.%f} cluster {t.cluster_time}"
-            lines.append(f"    {t.from_status} -> {t.to_status} at {when} by {t.source} {dict(t.evidence)}")
-        lines += [f"    correction {c.kind}: {c.believed} -> {c.truth}, {dict(c.evidence)}" for c in case.corrections]
+            lines.append(
+                f"    {t.from_status} -> {t.to_status} at {when} by {t.source} {dict(t.evidence)}"
+            )
+        lines += [
+            f"    correction {c.kind}: {c.believed} -> {c.truth}, {dict(c.evidence)}"
+            for c in case.corrections
+        ]
         lines += evidence(case.pods, case.job)
-    lines += [f" cancellations: {here.lab.store.runs.cancellations(run.run_id)}", " who asked the API server:"]
+    lines += [
+        f" cancellations: {here.lab.store.runs.cancellations(run.run_id)}",
+        " who asked the API server:",
+    ]
     lines += [f"  {line}" for line in here.recorder.trail(f"crawl-{run.run_id}-")]
     return "\n".join(lines)

@@ -1,4 +1,7 @@
-"""What befalls runs and clusters: one method for each kind of step of a plan. What cannot be done just then is told."""
+"""What befalls runs and clusters: one method for each kind of step of a plan.
+
+What cannot be done just then is told.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,8 @@ from tools.soak.kubernetes.plan import Step
 from tools.soak.kubernetes.record import is_over, state
 from tools.soak.kubernetes.world import Json, World
 
-#: Seconds for which a person's tool tries again while the API server is away, as ``kubectl`` in a loop would.
+#: Seconds for which a person's tool tries again while the API server is away, as ``kubectl`` in a
+#: loop would.
 PATIENCE_S = 20
 
 
@@ -36,7 +40,10 @@ class Troubles:
         self._rights = asyncio.Lock()
 
     async def play(self, step: Step) -> None:
-        """Do it, take back what is to be taken back, and note what came of it. Raises nothing that a plan may meet."""
+        """Do it, take back what is to be taken back, and note what came of it.
+
+        Raises nothing that a plan may meet.
+        """
         rng = random.Random(f"{self.world.plan.seed}/{step.number}")
         method: Callable[[Step, random.Random], Any] = getattr(self, f"_{step.kind}")
         try:
@@ -94,13 +101,19 @@ class Troubles:
         name = pod["metadata"]["name"]
         meta = {"name": name, "namespace": self.world.namespace}
         body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": meta}
-        await self._call(self.world.cluster.admin.post, self.world.path("pods", f"{name}/eviction"), body)
+        await self._call(
+            self.world.cluster.admin.post, self.world.path("pods", f"{name}/eviction"), body
+        )
         return str(name)
 
     async def _delete_job(self, step: Step, rng: random.Random, policy: str) -> str:
         job = await self._job(step, rng)
         name = job["metadata"]["name"]
-        await self._call(self.world.cluster.admin.delete, self.world.job_path(name), {"propagationPolicy": policy})
+        await self._call(
+            self.world.cluster.admin.delete,
+            self.world.job_path(name),
+            {"propagationPolicy": policy},
+        )
         return f"{name}"
 
     async def _delete_job_foreground(self, step: Step, rng: random.Random) -> str:
@@ -136,9 +149,14 @@ class Troubles:
         path = self.world.path("pods", name)
         await self._call(admin.patch, path, {"metadata": {"finalizers": None}})
         for job in await self._call(self.world.jobs):
-            if job["metadata"]["uid"] == pod["metadata"]["labels"]["batch.kubernetes.io/controller-uid"]:
+            if (
+                job["metadata"]["uid"]
+                == pod["metadata"]["labels"]["batch.kubernetes.io/controller-uid"]
+            ):
                 options = {"propagationPolicy": "Background"}
-                await self._call(admin.delete, self.world.job_path(job["metadata"]["name"]), options)
+                await self._call(
+                    admin.delete, self.world.job_path(job["metadata"]["name"]), options
+                )
         await self._call(admin.delete, path, {"gracePeriodSeconds": 0})
         return str(name)
 
@@ -147,8 +165,17 @@ class Troubles:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         began = state(pod)["running"]["startedAt"]
         told = {"terminated": {"startedAt": began, "finishedAt": now, **done}, "running": None}
-        container = {**pod["status"]["containerStatuses"][0], "ready": False, "started": False, "state": told}
-        ended = {"phase": "Failed" if done["exitCode"] else "Succeeded", "containerStatuses": [container], **status}
+        container = {
+            **pod["status"]["containerStatuses"][0],
+            "ready": False,
+            "started": False,
+            "state": told,
+        }
+        ended = {
+            "phase": "Failed" if done["exitCode"] else "Succeeded",
+            "containerStatuses": [container],
+            **status,
+        }
         meta = {"resourceVersion": pod["metadata"]["resourceVersion"]}
         name = pod["metadata"]["name"]
         body = {"metadata": meta, "status": ended}
@@ -163,7 +190,8 @@ class Troubles:
     async def _node_says_exit(self, step: Step, rng: random.Random) -> str:
         code = rng.choice((0, 1, 2, 3, 11, 13, 14, 15, 17, 18, 137, 139, 143))
         return await self._says(
-            await self._pod(step, rng), {"exitCode": code, "reason": "Error" if code else "Completed"}
+            await self._pod(step, rng),
+            {"exitCode": code, "reason": "Error" if code else "Completed"},
         )
 
     async def _node_evicts(self, step: Step, rng: random.Random) -> str:
@@ -218,7 +246,9 @@ class Troubles:
         handle = await world.lab.start(request, id=f"soak/{step.run}/resume-{step.number}")
         result = asyncio.create_task(handle.result())
         try:
-            taken = await world.until(lambda: result.done() or world.owner(step.run) == handle.id, 120)
+            taken = await world.until(
+                lambda: result.done() or world.owner(step.run) == handle.id, 120
+            )
             if result.done() and (refused := result.exception()) is not None:
                 return f"refused: {refused.__cause__ or refused}"
         finally:
@@ -227,7 +257,9 @@ class Troubles:
 
     async def _add_tasks(self, step: Step, rng: random.Random) -> str:
         assert step.run is not None
-        handle = self.world.lab.client.get_workflow_handle(await asyncio.to_thread(self.world.owner, step.run))
+        handle = self.world.lab.client.get_workflow_handle(
+            await asyncio.to_thread(self.world.owner, step.run)
+        )
         body = {"tasks": [{}] * rng.randint(1, 2), "request_id": f"a{step.number}"}
         await asyncio.wait_for(handle.execute_update("add_tasks", body), 120)
         return str(len(body["tasks"]))
@@ -299,7 +331,8 @@ class Troubles:
         kwok = self.world.cluster.kwok
         assert kwok is not None
         nodes = [
-            n["metadata"]["name"] for n in (await self._call(self.world.cluster.admin.get, "/api/v1/nodes"))["items"]
+            n["metadata"]["name"]
+            for n in (await self._call(self.world.cluster.admin.get, "/api/v1/nodes"))["items"]
         ]
         if len(nodes) < 2:
             raise Nothing("it is the last one")

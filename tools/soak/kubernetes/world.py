@@ -1,4 +1,6 @@
-"""Where a soak happens: a cluster of its own, a namespace, our services as processes, and whoever starts the runs."""
+"""Where a soak happens: a cluster of its own, a namespace, our services as processes, and whoever
+starts the runs.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +93,9 @@ class World:
         """Send a signal to the run's newest workflow; a stop is remembered."""
         run, before, error = self.runs[number], datetime.now(UTC), None
         try:
-            handle = self.lab.client.get_workflow_handle(await asyncio.to_thread(self.owner, number))
+            handle = self.lab.client.get_workflow_handle(
+                await asyncio.to_thread(self.owner, number)
+            )
             await handle.signal(name, *args)
         except Exception as problem:  # it is closed, and then there is nothing to stop
             error = str(problem)
@@ -115,9 +119,15 @@ class World:
         return report
 
     def owner(self, number: int | None) -> str:
-        """The id of the workflow that works for a planned run: what the row says, or whoever was started first."""
+        """The id of the workflow that works for a planned run: what the row says, or whoever was
+        started first.
+        """
         row = self.row(number or 0)
-        return str(row.owner_workflow_id) if row is not None and row.owner_workflow_id else f"soak/{number}"
+        return (
+            str(row.owner_workflow_id)
+            if row is not None and row.owner_workflow_id
+            else f"soak/{number}"
+        )
 
     # --- the cluster as its administrator sees it
 
@@ -146,19 +156,26 @@ class World:
 
 
 def _may_know_where_it_is(cluster: Cluster, rights: Rights) -> None:
-    """Our account may read which namespace and which cluster it looks into, whatever else is taken from it."""
+    """Our account may read which namespace and which cluster it looks into, whatever else is taken
+    from it.
+    """
     name, group = rights.namespace, "rbac.authorization.k8s.io"
     rules = [{"apiGroups": [""], "resources": ["namespaces"], "verbs": ["get"]}]
     roles = f"/apis/{group}/v1/clusterrole"
     cluster.admin.post(f"{roles}s", {"metadata": {"name": name}, "rules": rules})
     reference = {"apiGroup": group, "kind": "ClusterRole", "name": name}
     account = {"kind": "ServiceAccount", "name": "ours", "namespace": name}
-    cluster.admin.post(f"{roles}bindings", {"metadata": {"name": name}, "roleRef": reference, "subjects": [account]})
+    cluster.admin.post(
+        f"{roles}bindings",
+        {"metadata": {"name": name}, "roleRef": reference, "subjects": [account]},
+    )
 
 
 @asynccontextmanager
 async def world(client: Client, folder: Path, cluster: Cluster, plan: Plan) -> AsyncIterator[World]:
-    """Services up, the recorder running, nothing started yet. ``cluster`` was started with ``record.flags``.
+    """Services up, the recorder running, nothing started yet.
+
+    ``cluster`` was started with ``record.flags``.
 
     At the end every workflow's history is replayed.
     """
@@ -169,7 +186,9 @@ async def world(client: Client, folder: Path, cluster: Cluster, plan: Plan) -> A
     async with AsyncExitStack() as stack:
         stack.callback(rights.api.close)
         url = stack.enter_context(fresh_database(folder))
-        lab = await stack.enter_async_context(laboratory(client, folder, workers=False, clock=utc_now, database=url))
+        lab = await stack.enter_async_context(
+            laboratory(client, folder, workers=False, clock=utc_now, database=url)
+        )
         kubeconfig = cluster.places.folder / f"kubeconfig-{account.replace(':', '-')}-{namespace}"
         place = Place(client.service_client.config.target_host, url, str(kubeconfig), namespace)
         kinds = ["worker", *(["observer"] if plan.observed else [])]

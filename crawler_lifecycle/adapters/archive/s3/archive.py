@@ -1,4 +1,6 @@
-"""Archives in an S3 bucket. They are uploaded while they are packed, and are either complete or absent.
+"""Archives in an S3 bucket.
+
+They are uploaded while they are packed, and are either complete or absent.
 
 Temporal does the retries. Only a single call to S3 is repeated here, twice at most.
 """
@@ -30,7 +32,8 @@ _READING = "the archive cannot be read"
 class S3Archive:
     """The port ``FileArchive`` below ``s3://bucket/prefix``. Thread-safe.
 
-    Files beyond the limits of one archive are left out and named in its manifest. Connects at the first use.
+    Files beyond the limits of one archive are left out and named in its manifest. Connects at the
+    first use.
     """
 
     def __init__(self, url: str, *, quiet_s: float = QUIET_S) -> None:
@@ -47,7 +50,9 @@ class S3Archive:
         *,
         files_max: int | None = None,
     ) -> ExportResult:
-        """Write the zip under ``key``. It replaces an earlier one only when it is complete. Raises ``NotDelivered``.
+        """Write the zip under ``key``.
+
+        It replaces an earlier one only when it is complete. Raises ``NotDelivered``.
 
         ``files_max`` is the crawler's own limit. The smaller limit counts.
         """
@@ -63,7 +68,9 @@ class S3Archive:
                 leftovers.remove_quiet()
                 size = part_bytes(self.limits.bytes_max)
                 with Upload(client, self.bucket.name, name, _headers(name), size, pace) as upload:
-                    written = pack(upload, sources, manifest, self.limits.of_crawler(files_max), pace)
+                    written = pack(
+                        upload, sources, manifest, self.limits.of_crawler(files_max), pace
+                    )
                     upload.finish(written.sha256, pace.files)
                 leftovers.remove()
         except (OSError, zipfile.LargeZipFile) as error:
@@ -71,7 +78,10 @@ class S3Archive:
         return ExportResult(url, written.size, pace.files, written.sha256, written.note)
 
     def open(self, url: str) -> Iterator[bytes]:
-        """Return the bytes of a stored archive. Raises ``NotDelivered`` if it is missing or cannot be read."""
+        """Return the bytes of a stored archive.
+
+        Raises ``NotDelivered`` if it is missing or cannot be read.
+        """
         key = self._key(url)
         return self.bucket.chunks(self.bucket.get(key, _READING)["Body"], key, _READING)
 
@@ -79,11 +89,14 @@ class S3Archive:
         """Return a part of a stored archive, with one request. Raises ``NotDelivered``."""
         key = self._key(url)
         answer = self.bucket.get(key, _READING, Range=f"bytes={place}-{place + limit - 1}")
-        # A service that ignores the range sends the whole archive and no ``ContentRange``. Then the body is not read.
+        # A service that ignores the range sends the whole archive and no ``ContentRange``. Then the
+        # body is not read.
         whole = str(answer.get("ContentRange") or "").rpartition("/")[2]
         if not whole.isdecimal():
             answer["Body"].close()
-            raise NotDelivered(f"{url}: the archive cannot be read in parts: the service ignores Range")
+            raise NotDelivered(
+                f"{url}: the archive cannot be read in parts: the service ignores Range"
+            )
         return FilePart(b"".join(self.bucket.chunks(answer["Body"], key, _READING)), int(whole))
 
     def remove(self, run: RunRef) -> None:
@@ -101,7 +114,9 @@ class S3Archive:
         return url.removeprefix(self.bucket.url(""))
 
     def check(self) -> str:
-        """Try every call of an export with a probe object. Returns a text that says where archives go.
+        """Try every call of an export with a probe object.
+
+        Returns a text that says where archives go.
 
         Raises ``NotDelivered`` that names the failed call and the cure.
         """
@@ -119,7 +134,12 @@ class S3Archive:
         try:
             call("reading an object", s3.head_object, **where)
             begun = call("beginning an upload", s3.create_multipart_upload, **where)
-            call("aborting an upload", s3.abort_multipart_upload, **where, UploadId=begun.get("UploadId", ""))
+            call(
+                "aborting an upload",
+                s3.abort_multipart_upload,
+                **where,
+                UploadId=begun.get("UploadId", ""),
+            )
             listing = {"Bucket": bucket.name, "Prefix": where["Key"]}
             call("listing unfinished uploads", s3.list_multipart_uploads, **listing)
         finally:

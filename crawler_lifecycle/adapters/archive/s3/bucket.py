@@ -1,7 +1,9 @@
-"""A location in S3 by its URL. It has one client, which connects at the first use. Errors name the location and the
-cure.
+"""A location in S3 by its URL.
 
-boto3 itself reads the ``AWS_*`` variables, including ``AWS_ENDPOINT_URL``, and also profiles and roles.
+It has one client, which connects at the first use. Errors name the location and the cure.
+
+boto3 itself reads the ``AWS_*`` variables, including ``AWS_ENDPOINT_URL``, and also profiles and
+roles.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ from crawler_lifecycle.domain.errors import InvalidRequest
 if TYPE_CHECKING:
     from botocore.client import BaseClient
 
-#: Seconds to connect, seconds to read, and tries of one call. With one try, one lost part of a thousand would restart
-#: the upload.
+#: Seconds to connect, seconds to read, and tries of one call. With one try, one lost part of a
+#: thousand would restart the upload.
 CONNECT_S = 10
 READ_S = 60
 TRIES = 3
@@ -29,15 +31,18 @@ TRIES = 3
 CHECK_S = 5
 
 _CHUNK = 2**20
-#: Maximum number of parallel removals. Each object needs one request, because not every service can remove several at
-#: once.
+#: Maximum number of parallel removals. Each object needs one request, because not every service can
+#: remove several at once.
 THREADS = 8
 
 
 class Bucket:
-    """A location ``s3://bucket/prefix``. ``setting`` is the name of the setting with the URL. Thread-safe.
+    """A location ``s3://bucket/prefix``.
 
-    ``checking``: use short time limits, because a person waits. Raises ``InvalidRequest`` for any other URL.
+    ``setting`` is the name of the setting with the URL. Thread-safe.
+
+    ``checking``: use short time limits, because a person waits. Raises ``InvalidRequest`` for any
+        other URL.
     """
 
     def __init__(self, url: str, setting: str, *, checking: bool = False) -> None:
@@ -50,7 +55,10 @@ class Bucket:
 
     @property
     def client(self) -> Any:
-        """Return the client. Raises ``NotDelivered`` that names the missing package or credentials."""
+        """Return the client.
+
+        Raises ``NotDelivered`` that names the missing package or credentials.
+        """
         with self._lock:
             if self._client is None:
                 self._client = self._connect()
@@ -58,7 +66,9 @@ class Bucket:
 
     @contextmanager
     def reporting(self, what: str, where: str | None = None) -> Iterator[None]:
-        """Turn errors of S3 into ``NotDelivered`` with the location, the failed call, and the cure."""
+        """Turn errors of S3 into ``NotDelivered`` with the location, the failed call, and the
+        cure.
+        """
         from .errors import S3_ERRORS, not_delivered
 
         try:
@@ -86,10 +96,15 @@ class Bucket:
     def pages(self, what: str, **options: str) -> Iterator[dict[str, Any]]:
         """Yield the pages of a list of objects. Raises ``NotDelivered``."""
         with self.reporting(what):
-            yield from self.client.get_paginator("list_objects_v2").paginate(Bucket=self.name, **options)
+            yield from self.client.get_paginator("list_objects_v2").paginate(
+                Bucket=self.name, **options
+            )
 
     def remove(self, below: str, which: Callable[[str], bool] = lambda key: True) -> None:
-        """Remove the objects below this prefix whose keys ``which`` accepts. Raises ``NotDelivered``."""
+        """Remove the objects below this prefix whose keys ``which`` accepts.
+
+        Raises ``NotDelivered``.
+        """
 
         def remove(key: str) -> None:
             with self.reporting("removing an object", self.url(key)):
@@ -97,7 +112,12 @@ class Bucket:
 
         with ThreadPoolExecutor(THREADS, thread_name_prefix="s3-removal") as threads:
             for page in self.pages("listing objects", Prefix=below):
-                list(threads.map(remove, filter(which, [str(entry["Key"]) for entry in page.get("Contents", ())])))
+                list(
+                    threads.map(
+                        remove,
+                        filter(which, [str(entry["Key"]) for entry in page.get("Contents", ())]),
+                    )
+                )
 
     def _connect(self) -> BaseClient:
         import boto3.session
@@ -105,15 +125,17 @@ class Bucket:
 
         from .errors import not_delivered
 
-        connect_s, read_s, tries = (CHECK_S, CHECK_S, 1) if self._checking else (CONNECT_S, READ_S, TRIES)
+        connect_s, read_s, tries = (
+            (CHECK_S, CHECK_S, 1) if self._checking else (CONNECT_S, READ_S, TRIES)
+        )
         config = Config(
             # Needed for the URLs that are signed for tasks. Our own requests have it anyway.
             signature_version="s3v4",
             connect_timeout=connect_s,
             read_timeout=read_s,
             retries={"mode": "standard", "total_max_attempts": tries},
-            # Content-MD5 protects every part, and all services support it. Some do not support boto3's own checksum
-            # trailers.
+            # Content-MD5 protects every part, and all services support it. Some do not support
+            # boto3's own checksum trailers.
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
             user_agent_extra="crawler-lifecycle",
@@ -121,17 +143,23 @@ class Bucket:
         with self.reporting("no connection can be made"):
             try:
                 session = boto3.session.Session()
-                # boto3 itself reads only AWS_DEFAULT_REGION. Containers on AWS get AWS_REGION. A URL that is signed for
-                # another region is refused, and its user cannot retry as boto3 does.
+                # boto3 itself reads only AWS_DEFAULT_REGION. Containers on AWS get AWS_REGION. A
+                # URL that is signed for another region is refused, and its user cannot retry as
+                # boto3 does.
                 region = session.region_name or os.environ.get("AWS_REGION")
                 client: BaseClient = session.client("s3", region_name=region, config=config)
             except ValueError as error:
-                raise not_delivered(self.root, "no connection can be made", error, setting=self._setting) from error
+                raise not_delivered(
+                    self.root, "no connection can be made", error, setting=self._setting
+                ) from error
         return client
 
 
 def _parsed(url: str, setting: str) -> tuple[str, str]:
-    """Return bucket and prefix. The prefix is empty or ends with a slash. Raises ``InvalidRequest``."""
+    """Return bucket and prefix.
+
+    The prefix is empty or ends with a slash. Raises ``InvalidRequest``.
+    """
     found = re.fullmatch(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(.*))?", url, re.DOTALL)
     prefix = (found.group(2) or "").strip("/") if found else ""
     try:
@@ -141,6 +169,7 @@ def _parsed(url: str, setting: str) -> tuple[str, str]:
             checked_key(prefix)
     except InvalidRequest:
         raise InvalidRequest(
-            f"{setting}: {url!r} is not allowed; give s3://bucket or s3://bucket/prefix of plain names"
+            f"{setting}: {url!r} is not allowed; give s3://bucket or s3://bucket/prefix of "
+            "plain names"
         ) from None
     return found.group(1), f"{prefix}/" if prefix else ""

@@ -15,8 +15,14 @@ from crawler_lifecycle.domain.errors import NotDelivered
 S3_ERRORS = (ClientError, BotoCoreError, ResponseParserError)
 
 _TEXT_MAX = 300
-_CREDENTIALS = "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or the role of this machine"
-_EXPIRED = "the credentials have expired; renew them (the next try reads them again when they come from a role)"
+_CREDENTIALS = (
+    "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or the role "
+    "of this machine"
+)
+_EXPIRED = (
+    "the credentials have expired; renew them (the next try reads them again when they come "
+    "from a role)"
+)
 _REGION = "set AWS_REGION (AWS_DEFAULT_REGION) to the region of the bucket"
 
 #: Codes of S3 -> the cure.
@@ -25,19 +31,32 @@ _CURES = {
     for codes, cure in (
         ("NoSuchBucket", "create the bucket or correct {setting}"),
         ("AccessDenied 403", "give the credentials the permissions that {page} lists"),
-        ("AllAccessDisabled", "the bucket is closed; ask its owner, or set {setting} to another one"),
+        (
+            "AllAccessDisabled",
+            "the bucket is closed; ask its owner, or set {setting} to another one",
+        ),
         ("InvalidAccessKeyId SignatureDoesNotMatch InvalidToken", _CREDENTIALS),
         ("ExpiredToken ExpiredTokenException TokenRefreshRequired", _EXPIRED),
         ("RequestTimeTooSkewed RequestExpired", "the clock of this machine is wrong; set it"),
-        ("PermanentRedirect AuthorizationHeaderMalformed IllegalLocationConstraintException", _REGION),
+        (
+            "PermanentRedirect AuthorizationHeaderMalformed IllegalLocationConstraintException",
+            _REGION,
+        ),
         (
             "SlowDown ServiceUnavailable InternalError 500 503",
             "the service has no capacity now; it is tried again later",
         ),
-        ("404", "it was sent and does not exist; check the bucket, AWS_ENDPOINT_URL, and rules that remove objects"),
+        (
+            "404",
+            "it was sent and does not exist; check the bucket, AWS_ENDPOINT_URL, and rules that "
+            "remove objects",
+        ),
         ("BadDigest", "the bytes were damaged on the network; they are sent again"),
         ("InvalidPart", "a part was lost or damaged; all are sent again"),
-        ("NoSuchUpload", "the upload was aborted by somebody else, or by a lifecycle rule; it starts again"),
+        (
+            "NoSuchUpload",
+            "the upload was aborted by somebody else, or by a lifecycle rule; it starts again",
+        ),
         ("EntityTooLarge", "the archive is larger than this service takes; lower bytes_max"),
         ("QuotaExceeded", "the bucket is full; delete objects or raise its quota"),
         ("XMinioStorageFull", "the storage is full; delete objects or add storage"),
@@ -69,17 +88,24 @@ _USER_IN_URL = re.compile(r"//[^/@\s]+@")
 
 
 def code_of(error: Exception) -> str:
-    """Return S3's own code (``NoSuchUpload``), the HTTP status of an answer without body, or the class of the error."""
+    """Return S3's own code (``NoSuchUpload``), the HTTP status of an answer without body, or the
+    class of the error.
+    """
     if isinstance(error, ClientError):
         return str(error.response.get("Error", {}).get("Code") or "Unknown")
     return type(error).__name__
 
 
 #: The page that lists the needed permissions, by the setting with the location.
-_PAGES = {"LIFECYCLE_ARCHIVE__URL": "docs/archive.md", "LIFECYCLE_CLUSTER__FILES_URL": "docs/kubernetes-files.md"}
+_PAGES = {
+    "LIFECYCLE_ARCHIVE__URL": "docs/archive.md",
+    "LIFECYCLE_CLUSTER__FILES_URL": "docs/kubernetes-files.md",
+}
 
 
-def not_delivered(place: str, what: str, error: Exception, *, setting: str = "LIFECYCLE_ARCHIVE__URL") -> NotDelivered:
+def not_delivered(
+    place: str, what: str, error: Exception, *, setting: str = "LIFECYCLE_ARCHIVE__URL"
+) -> NotDelivered:
     """Return the error to raise: location, failed call, S3's code and message, and the cure.
 
     ``setting`` is the name of the setting with the location.

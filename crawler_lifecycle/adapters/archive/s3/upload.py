@@ -32,12 +32,14 @@ PART_BYTES = 8 * 2**20
 #: Maximum number of parts of one object in S3.
 PARTS_MAX = 10_000
 IN_FLIGHT = 2
-#: Name of the object metadata with the id of the upload. If S3's answer is lost, it shows whether the object is ours.
+#: Name of the object metadata with the id of the upload. If S3's answer is lost, it shows whether
+#: the object is ours.
 EXPORT_ID = "export-id"
 
 _WAIT_S = 0.5
 _POLL_EVERY_S = 1.0
-#: The form of the ETag of a part, or of an object that one request sent. An object in parts has a number at the end.
+#: The form of the ETag of a part, or of an object that one request sent. An object in parts has a
+#: number at the end.
 _DIGEST_ETAG = re.compile(r"[0-9a-f]{32}(-\d+)?")
 _GONE = frozenset(("404", "NoSuchKey", "NotFound"))
 
@@ -48,9 +50,11 @@ Found = Mapping[str, Any]
 
 
 def part_bytes(bytes_max: int) -> int:
-    """Return the part size with which an archive of ``bytes_max`` needs at most ``PARTS_MAX`` parts.
+    """Return the part size with which an archive of ``bytes_max`` needs at most ``PARTS_MAX``
+    parts.
 
-    All parts have the same size, because some services demand it. The result also allows for what the zip itself adds.
+    All parts have the same size, because some services demand it. The result also allows for what
+    the zip itself adds.
     """
     most = bytes_max + bytes_max // 100 + 2**30
     least = -(-most // PARTS_MAX)
@@ -67,13 +71,19 @@ def _awaited(calling: Future[_Answer], beat: Callable[[], None]) -> _Answer:
 class Upload:
     """Takes the bytes of one object in order. One thread writes; other threads call S3.
 
-    So an exception in the writing thread (the cancellation of an activity) never interrupts a call. Memory:
-    ``IN_FLIGHT`` + 1 parts. Data that fits into one part is sent by a single ``PutObject``. An error inside ``with``
-    removes what was sent.
+    So an exception in the writing thread (the cancellation of an activity) never interrupts a call.
+    Memory: ``IN_FLIGHT`` + 1 parts. Data that fits into one part is sent by a single ``PutObject``.
+    An error inside ``with`` removes what was sent.
     """
 
     def __init__(
-        self, client: Any, bucket: str, key: str, headers: Mapping[str, str], size: int, beat: Callable[[], None]
+        self,
+        client: Any,
+        bucket: str,
+        key: str,
+        headers: Mapping[str, str],
+        size: int,
+        beat: Callable[[], None],
     ) -> None:
         self._client = client
         self._where = {"Bucket": bucket, "Key": key}
@@ -98,14 +108,20 @@ class Upload:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if error is not None:
             self.abort()
         self._pool.shutdown(wait=False)
 
     def write(self, data: bytes) -> None:
-        """Take the next bytes. Waits while two parts are being sent. Raises the error of a part's upload."""
+        """Take the next bytes.
+
+        Waits while two parts are being sent. Raises the error of a part's upload.
+        """
         self._buffer += data
         self._size += len(data)
         self._crc = isal_zlib.crc32(data, self._crc)
@@ -118,7 +134,10 @@ class Upload:
             self._send(part)
 
     def finish(self, sha256: str, files: int) -> None:
-        """Complete the object, and check that it is ours and complete. Raises ``NotDelivered`` or S3's error."""
+        """Complete the object, and check that it is ours and complete.
+
+        Raises ``NotDelivered`` or S3's error.
+        """
         try:
             if self._upload_id is None:
                 self._call(lambda: self._put({"sha256": sha256, "files": str(files)}))
@@ -127,10 +146,13 @@ class Upload:
                 self._drain(0)
                 self._call(self._complete)
         except S3_ERRORS as error:
-            # The object may exist although its answer was lost. It may also appear until the upload is aborted.
+            # The object may exist although its answer was lost. It may also appear until the upload
+            # is aborted.
             if not self._is_there() and not (self._abort_once() and self._is_there()):
                 raise
-            logger.info("%s: the answer was lost, but the object exists (%s)", self._url, code_of(error))
+            logger.info(
+                "%s: the answer was lost, but the object exists (%s)", self._url, code_of(error)
+            )
         self._verify(self._head(), sha256)
 
     # --- parts
@@ -150,9 +172,11 @@ class Upload:
         return _awaited(self._pool.submit(call), self._beat)
 
     def _create(self) -> None:
-        answer = self._client.create_multipart_upload(**self._where, **self._headers, Metadata=self._metadata)
-        # Checked here, not by the waiting thread. Its wait may be interrupted, and then the upload must be aborted,
-        # too.
+        answer = self._client.create_multipart_upload(
+            **self._where, **self._headers, Metadata=self._metadata
+        )
+        # Checked here, not by the waiting thread. Its wait may be interrupted, and then the upload
+        # must be aborted, too.
         self._upload_id = answer.get("UploadId")
         if self._upload_id is None:
             raise NotDelivered(f"{self._url}: this is no answer of S3; check AWS_ENDPOINT_URL")
@@ -160,10 +184,16 @@ class Upload:
     def _put_part(self, number: int, body: bytearray) -> tuple[str, bytes]:
         digest = hashlib.md5(body, usedforsecurity=False)
         answer = self._client.upload_part(
-            **self._where, UploadId=self._upload_id, PartNumber=number, Body=body, ContentMD5=_base64(digest.digest())
+            **self._where,
+            UploadId=self._upload_id,
+            PartNumber=number,
+            Body=body,
+            ContentMD5=_base64(digest.digest()),
         )
         if "ETag" not in answer or not _fits(answer, digest.hexdigest()):
-            raise NotDelivered(f"{self._url}: part {number} was damaged on the network; all parts are sent again")
+            raise NotDelivered(
+                f"{self._url}: part {number} was damaged on the network; all parts are sent again"
+            )
         return answer["ETag"], digest.digest()
 
     def _put(self, metadata: Mapping[str, str]) -> None:
@@ -178,9 +208,13 @@ class Upload:
         )
 
     def _complete(self) -> None:
-        whole = hashlib.md5(b"".join(digest for _, digest in self._parts), usedforsecurity=False).hexdigest()
+        whole = hashlib.md5(
+            b"".join(digest for _, digest in self._parts), usedforsecurity=False
+        ).hexdigest()
         self._whole_etag = f"{whole}-{len(self._parts)}"
-        parts = [{"PartNumber": number, "ETag": etag} for number, (etag, _) in enumerate(self._parts, 1)]
+        parts = [
+            {"PartNumber": number, "ETag": etag} for number, (etag, _) in enumerate(self._parts, 1)
+        ]
         self._answered = self._client.complete_multipart_upload(
             **self._where, UploadId=self._upload_id, MultipartUpload={"Parts": parts}
         )
@@ -194,7 +228,8 @@ class Upload:
         metadata = {str(name).lower(): value for name, value in head.get("Metadata", {}).items()}
         if EXPORT_ID in metadata:
             return bool(metadata[EXPORT_ID] == self._export_id)
-        # The service keeps no metadata. Then the object must have the ETag that the service returned to us.
+        # The service keeps no metadata. Then the object must have the ETag that the service
+        # returned to us.
         return "ETag" in self._answered and head.get("ETag") == self._answered["ETag"]
 
     def _is_there(self) -> bool:
@@ -207,7 +242,9 @@ class Upload:
 
     def _verify(self, head: Found, sha256: str) -> None:
         if not self._is_ours(head):
-            raise NotDelivered(f"{self._url}: another export put its archive here at the same moment")
+            raise NotDelivered(
+                f"{self._url}: another export put its archive here at the same moment"
+            )
         if wrong := self._wrong(head, sha256):
             # A damaged archive is worse than none, because its readers cannot see the damage.
             self._call(lambda: self._client.delete_object(**self._where))
@@ -229,8 +266,13 @@ class Upload:
         }
         for name, ours in sums.items():
             theirs = str(head.get(name, ours))
-            # For an object in parts it may be a checksum of checksums, which proves no more than the ETag.
-            if theirs != ours and "-" not in theirs and head.get("ChecksumType", "FULL_OBJECT") == "FULL_OBJECT":
+            # For an object in parts it may be a checksum of checksums, which proves no more than
+            # the ETag.
+            if (
+                theirs != ours
+                and "-" not in theirs
+                and head.get("ChecksumType", "FULL_OBJECT") == "FULL_OBJECT"
+            ):
                 return f"its {name} is {theirs}, not {ours}"
         return None
 
@@ -247,12 +289,16 @@ class Upload:
 
     def _abort_calls(self) -> None:
         self._abort_once()
-        # A call that has no answer yet may begin the upload or send a part. That part would stay and be charged.
+        # A call that has no answer yet may begin the upload or send a part. That part would stay
+        # and be charged.
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._abort_once()
 
     def _abort_once(self) -> bool:
-        """Abort the upload. Return whether S3 did not know it any more, which may mean that it was completed."""
+        """Abort the upload.
+
+        Return whether S3 did not know it any more, which may mean that it was completed.
+        """
         if self._upload_id is None:
             return False
         try:
@@ -265,12 +311,17 @@ class Upload:
 
 
 def _fits(answer: Found, etag: str) -> bool:
-    """Return whether a returned ETag is the expected one. An ETag that is no comparable digest counts as expected.
+    """Return whether a returned ETag is the expected one.
 
-    Objects under KMS or customer keys have other ETags, and some services use digests of another form.
+    An ETag that is no comparable digest counts as expected.
+
+    Objects under KMS or customer keys have other ETags, and some services use digests of another
+    form.
     """
     found = str(answer.get("ETag", "")).strip('"')
-    encrypted = "kms" in str(answer.get("ServerSideEncryption", "")) or "SSECustomerAlgorithm" in answer
+    encrypted = (
+        "kms" in str(answer.get("ServerSideEncryption", "")) or "SSECustomerAlgorithm" in answer
+    )
     comparable = _DIGEST_ETAG.fullmatch(found) is not None and ("-" in found) == ("-" in etag)
     return encrypted or not comparable or found == etag
 
@@ -283,9 +334,10 @@ def _base64(digest: bytes) -> str:
 class Leftovers:
     """Finds and aborts unfinished uploads of one key.
 
-    An upload may belong to a living exporter: one that was believed dead, or one that sends at the same time. So an
-    upload is aborted only if nothing has arrived for ``quiet_s`` seconds, by S3's own clock. If its exporter is alive
-    after all, that export fails and is tried again. This damages neither archive.
+    An upload may belong to a living exporter: one that was believed dead, or one that sends at the
+    same time. So an upload is aborted only if nothing has arrived for ``quiet_s`` seconds, by S3's
+    own clock. If its exporter is alive after all, that export fails and is tried again. This
+    damages neither archive.
     """
 
     client: Any
@@ -295,7 +347,10 @@ class Leftovers:
     beat: Callable[[], None]
 
     def remove_quiet(self) -> None:
-        """Abort uploads that are already quiet. A missing permission is no failure (``docs/archive.md``)."""
+        """Abort uploads that are already quiet.
+
+        A missing permission is no failure (``docs/archive.md``).
+        """
         self._guarded(self._poll)
 
     def remove(self) -> None:
@@ -309,8 +364,11 @@ class Leftovers:
         try:
             work()
         except S3_ERRORS as error:
-            if code_of(error) != "NoSuchUpload":  # rclone's server answers this if the bucket never had an upload
-                logger.warning("%s: unfinished uploads cannot be listed (%s)", self.key, code_of(error))
+            # Rclone's server answers this if the bucket never had an upload.
+            if code_of(error) != "NoSuchUpload":
+                logger.warning(
+                    "%s: unfinished uploads cannot be listed (%s)", self.key, code_of(error)
+                )
 
     def _watch(self) -> None:
         first = watched = self._poll()
@@ -318,30 +376,43 @@ class Leftovers:
         until = time.monotonic() + self.quiet_s + 2 * _POLL_EVERY_S
         over = False
         while watched and not over:
-            over = time.monotonic() >= until  # checked before the poll, so that a suspended process polls once more
+            # Checked before the poll, so that a suspended process polls once more.
+            over = time.monotonic() >= until
             wake = time.monotonic() + every
             while time.monotonic() < wake:
                 self.beat()
                 time.sleep(min(every, 0.1))
             now = self._poll()
-            # An upload that has grown since the first poll has a living exporter, and is left alone.
-            watched = {upload: newest for upload, newest in now.items() if first.get(upload) == newest}
+            # An upload that has grown since the first poll has a living exporter, and is left
+            # alone.
+            watched = {
+                upload: newest for upload, newest in now.items() if first.get(upload) == newest
+            }
 
     def _poll(self) -> dict[str, datetime]:
         with ThreadPoolExecutor(1, thread_name_prefix="s3-leftovers") as pool:
             return _awaited(pool.submit(self._abort_quiet), self.beat)
 
     def _abort_quiet(self) -> dict[str, datetime]:
-        """Abort quiet uploads. Return the other uploads, with the time when something last arrived."""
+        """Abort quiet uploads.
+
+        Return the other uploads, with the time when something last arrived.
+        """
         young: dict[str, datetime] = {}
-        pages = self.client.get_paginator("list_multipart_uploads").paginate(Bucket=self.bucket, Prefix=self.key)
+        pages = self.client.get_paginator("list_multipart_uploads").paginate(
+            Bucket=self.bucket, Prefix=self.key
+        )
         for page in pages:
             for upload in page.get("Uploads", ()):
                 where = {"Bucket": self.bucket, "Key": self.key, "UploadId": upload["UploadId"]}
                 if upload["Key"] != self.key:
                     continue
                 try:
-                    parts = self.client.get_paginator("list_parts").paginate(**where).search("Parts[].LastModified")
+                    parts = (
+                        self.client.get_paginator("list_parts")
+                        .paginate(**where)
+                        .search("Parts[].LastModified")
+                    )
                     newest = max([upload["Initiated"], *(at for at in parts if at is not None)])
                     if not upload_goes(newest, _server_time(page), self.quiet_s):
                         young[upload["UploadId"]] = newest
@@ -355,19 +426,28 @@ class Leftovers:
 
 
 def abort_below(client: Any, bucket: str, prefix: str) -> None:
-    """Abort every unfinished upload whose key begins with this prefix. Raises the client's errors."""
+    """Abort every unfinished upload whose key begins with this prefix.
+
+    Raises the client's errors.
+    """
     try:
-        pages = list(client.get_paginator("list_multipart_uploads").paginate(Bucket=bucket, Prefix=prefix))
+        pages = list(
+            client.get_paginator("list_multipart_uploads").paginate(Bucket=bucket, Prefix=prefix)
+        )
     except S3_ERRORS as error:
-        if code_of(error) != "NoSuchUpload":  # rclone's server answers this if the bucket never had an upload
+        # Rclone's server answers this if the bucket never had an upload.
+        if code_of(error) != "NoSuchUpload":
             raise
         return
-    for key, upload_id in ((upload["Key"], upload["UploadId"]) for page in pages for upload in page.get("Uploads", ())):
+    for key, upload_id in (
+        (upload["Key"], upload["UploadId"]) for page in pages for upload in page.get("Uploads", ())
+    ):
         try:
             if key.startswith(prefix):  # rclone's server lists others as well
                 client.abort_multipart_upload(Bucket=bucket, Key=key, UploadId=upload_id)
         except S3_ERRORS as error:
-            if code_of(error) != "NoSuchUpload":  # this upload ended meanwhile; continue with the next one
+            # This upload ended meanwhile; continue with the next one.
+            if code_of(error) != "NoSuchUpload":
                 raise
 
 

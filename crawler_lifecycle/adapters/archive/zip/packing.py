@@ -29,14 +29,16 @@ from .walk import Names, OpenFile, Walk
 
 MANIFEST = "manifest.json"
 CHUNK = 1024 * 1024
-#: Minimum seconds between two calls of a progress callback. Each call is a heartbeat, and files may be tiny.
+#: Minimum seconds between two calls of a progress callback. Each call is a heartbeat, and files may
+#: be tiny.
 BEAT_S = 0.2
-#: isal has levels 0 to 3. Measured on pages with a quarter of noise: level 0 is slower and 9 % larger than 1. Level 2
-#: is slower and 1 % smaller. Level 3 takes several times as long and is no smaller.
+#: isal has levels 0 to 3. Measured on pages with a quarter of noise: level 0 is slower and 9 %
+#: larger than 1. Level 2 is slower and 1 % smaller. Level 3 takes several times as long and is no
+#: smaller.
 LEVEL = 1
 
-#: A probe compresses some slices of a file's beginning: their number, the bytes of each, and the ratio from which
-#: compression is not worth its time.
+#: A probe compresses some slices of a file's beginning: their number, the bytes of each, and the
+#: ratio from which compression is not worth its time.
 _PROBE_SLICES = 4
 _PROBE_BYTES = 8 * 1024
 _PROBE_RATIO = 0.97
@@ -74,14 +76,15 @@ class PackedZip:
 
 
 class ManifestFile:
-    """``manifest.json``, the last member of every archive: what is inside, what was left out, and why.
+    """``manifest.json``, the last member of every archive: what is inside, what was left out, and
+    why.
 
     Entries are kept in a temporary file, because 100,000 of them would need most of our memory.
     """
 
     def __init__(self, skipped_named_max: int) -> None:
         self._skipped_named_max = skipped_named_max
-        self._file = tempfile.TemporaryFile(prefix="manifest-")  # noqa: SIM115 closed by close()
+        self._file = tempfile.TemporaryFile(prefix="manifest-")  # noqa: SIM115
         self._entries = 0
         self._skipped: list[dict[str, str]] = []
         self._reasons: Counter[str] = Counter()
@@ -101,13 +104,18 @@ class ManifestFile:
         self._entries += 1
 
     def skip(self, path: str, reason: str) -> None:
-        """Note something that was left out. The first ones are named, and all are counted by reason."""
+        """Note something that was left out.
+
+        The first ones are named, and all are counted by reason.
+        """
         self._reasons[reason] += 1
         if len(self._skipped) < self._skipped_named_max:
             self._skipped.append({"name": path, "reason": reason})
 
     def document(self, head: Mapping[str, object]) -> Iterator[bytes]:
-        """Yield the JSON document in pieces: ``head``, the skipped items (``skipped…``), then all ``files``."""
+        """Yield the JSON document in pieces: ``head``, the skipped items (``skipped…``), then all
+        ``files``.
+        """
         skipped = {
             "skipped_count": self._reasons.total(),
             "skipped_reasons": dict(sorted(self._reasons.items())),
@@ -126,16 +134,25 @@ def _note(lacking: Sequence[str]) -> str | None:
     if not lacking:
         return None
     more = f"; and {len(lacking) - _NAMED_MAX} more" if len(lacking) > _NAMED_MAX else ""
-    return f"files of {count(len(lacking), 'task')} are missing or incomplete: {'; '.join(lacking[:_NAMED_MAX])}{more}"
+    return (
+        f"files of {count(len(lacking), 'task')} are missing or incomplete: "
+        f"{'; '.join(lacking[:_NAMED_MAX])}{more}"
+    )
 
 
 def pack(
-    target: Target, sources: Sequence[FileSource], manifest: Mapping[str, object], limits: ArchiveLimits, pace: Pace
+    target: Target,
+    sources: Sequence[FileSource],
+    manifest: Mapping[str, object],
+    limits: ArchiveLimits,
+    pace: Pace,
 ) -> PackedZip:
-    """Write one zip of the sources, with its manifest as the last member. Return size, digest and a note on missing
-    files.
+    """Write one zip of the sources, with its manifest as the last member.
 
-    A file that cannot be read is left out and named in the manifest. Errors of the target are raised as they are.
+    Return size, digest and a note on missing files.
+
+    A file that cannot be read is left out and named in the manifest. Errors of the target are
+    raised as they are.
     """
     stream = Digesting(target)
     with closing(ManifestFile(limits.skipped_named_max)) as notes:
@@ -159,7 +176,9 @@ def pack(
                 if why:
                     lacking.append(f"{source.prefix or '.'}: {why}")
             with archive.member(MANIFEST, notes.size + 2**20, _deflater(packed=True)) as member:
-                for text in notes.document({**manifest, "file_count": pace.files, "bytes": pace.size}):
+                for text in notes.document(
+                    {**manifest, "file_count": pace.files, "bytes": pace.size}
+                ):
                     member.write(text)
                     pace()
         pace.now()
@@ -204,7 +223,9 @@ class _Packer:
         digest = hashlib.sha256()
         size = 0
         defect = None
-        with self.archive.member(path, found.size, _deflater(packed=_worth_packing(first))) as member:
+        with self.archive.member(
+            path, found.size, _deflater(packed=_worth_packing(first))
+        ) as member:
             chunk = first
             while chunk:
                 size += len(chunk)
@@ -220,7 +241,12 @@ class _Packer:
         if size < found.size and defect is None:
             defect = "only its beginning: it shrank while it was read"
         self.pace.files += 1
-        entry = {"name": path, "size": size, "sha256": digest.hexdigest(), "modified": _stamp(found.modified)}
+        entry = {
+            "name": path,
+            "size": size,
+            "sha256": digest.hexdigest(),
+            "modified": _stamp(found.modified),
+        }
         if defect:
             entry["trouble"] = defect
         self.notes.add(entry)
@@ -240,13 +266,20 @@ class _Packer:
 def _deflater(*, packed: bool) -> Any:
     """Return a deflater. For an incompressible file it only makes stored blocks.
 
-    A *stored* member whose size follows its data cannot be read by unpackers that read from the front, such as Java's.
+    A *stored* member whose size follows its data cannot be read by unpackers that read from the
+    front, such as Java's.
     """
-    return isal_zlib.compressobj(LEVEL, isal_zlib.DEFLATED, -15) if packed else zlib.compressobj(0, wbits=-15)
+    return (
+        isal_zlib.compressobj(LEVEL, isal_zlib.DEFLATED, -15)
+        if packed
+        else zlib.compressobj(0, wbits=-15)
+    )
 
 
 def _worth_packing(data: bytes) -> bool:
-    """Return whether deflate makes the file's beginning smaller. Pictures, films and zips take time and do not shrink.
+    """Return whether deflate makes the file's beginning smaller.
+
+    Pictures, films and zips take time and do not shrink.
 
     Small files are not probed, because the probe costs as much as it saves.
     """

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import IO, Any, Protocol, cast
 
-#: A member of this size or more gets zip64 headers. They must be chosen before its final size is known.
+#: A member of this size or more gets zip64 headers. They must be chosen before its final size is
+#: known.
 _ZIP64_FROM = 2**31 - 2**24
 #: Fields: length of the name, flags, CRC, packed size, unpacked size, offset of the header.
 _ENTRY = struct.Struct("<HHLQQQ")
@@ -24,7 +25,10 @@ class Target(Protocol):
 
 
 class Digesting:
-    """An unseekable file in front of a target. It computes the digest and the size of the written bytes."""
+    """An unseekable file in front of a target.
+
+    It computes the digest and the size of the written bytes.
+    """
 
     def __init__(self, target: Target) -> None:
         self._target: Target | None = target
@@ -46,22 +50,24 @@ class Digesting:
         """Nothing is buffered here, but ``zipfile`` calls this method."""
 
     def stop(self) -> None:
-        """Discard all further bytes. ``zipfile`` also writes after an exception, and its error could hide that
-        exception.
+        """Discard all further bytes.
+
+        ``zipfile`` also writes after an exception, and its error could hide that exception.
         """
         self._target = None
 
 
 class Directory:
-    """The central directory, in a temporary file. Members are appended, and all are read once when the archive is
-    closed.
+    """The central directory, in a temporary file.
 
-    It replaces ``ZipFile.filelist``, which needs about half a kilobyte of memory for each member. For an archive of
-    100,000 files, that is more than all our other memory.
+    Members are appended, and all are read once when the archive is closed.
+
+    It replaces ``ZipFile.filelist``, which needs about half a kilobyte of memory for each member.
+    For an archive of 100,000 files, that is more than all our other memory.
     """
 
     def __init__(self) -> None:
-        self._file = tempfile.TemporaryFile(prefix="directory-")  # noqa: SIM115 closed by close()
+        self._file = tempfile.TemporaryFile(prefix="directory-")  # noqa: SIM115
         self._count = 0
 
     def append(self, info: zipfile.ZipInfo) -> None:
@@ -88,7 +94,9 @@ class Directory:
 
 
 def member_info(path: str) -> zipfile.ZipInfo:
-    """Return a member with a constant time and mode, so that the same files give the same archive."""
+    """Return a member with a constant time and mode, so that the same files give the same
+    archive.
+    """
     info = zipfile.ZipInfo(path)
     info.compress_type = zipfile.ZIP_DEFLATED
     info.external_attr = 0o644 << 16
@@ -96,7 +104,10 @@ def member_info(path: str) -> zipfile.ZipInfo:
 
 
 class _NoNames(dict[str, zipfile.ZipInfo]):
-    """Replaces the index by name of ``ZipFile``. It stays empty, because names are already unique here."""
+    """Replaces the index by name of ``ZipFile``.
+
+    It stays empty, because names are already unique here.
+    """
 
     def __setitem__(self, name: str, info: zipfile.ZipInfo) -> None:
         pass
@@ -114,10 +125,13 @@ class StreamedZip(zipfile.ZipFile):
 
     @contextmanager
     def member(self, path: str, size_hint: int, deflater: Any) -> Iterator[IO[bytes]]:
-        """Yield a member to write to. ``deflater`` makes raw deflate data, as ``zlib.compressobj(wbits=-15)`` does."""
+        """Yield a member to write to.
+
+        ``deflater`` makes raw deflate data, as ``zlib.compressobj(wbits=-15)`` does.
+        """
         with self.open(member_info(path), "w", force_zip64=size_hint >= _ZIP64_FROM) as member:
-            # The standard library offers no choice of the deflater. If it renames this attribute one day, the slower
-            # standard deflater is used, and a test fails.
+            # The standard library offers no choice of the deflater. If it renames this attribute
+            # one day, the slower standard deflater is used, and a test fails.
             cast(Any, member)._compressor = deflater
             try:
                 yield member
@@ -126,7 +140,10 @@ class StreamedZip(zipfile.ZipFile):
                 raise
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if error is not None:
             self._stream.stop()

@@ -1,9 +1,10 @@
 """Reads the regular files of a bundle (``tar.gz``) that a task uploaded, one after the other.
 
-A bundle comes from a crawler's pod, so it is treated as hostile. Nothing is unpacked to a disk: each file is passed on
-while the stream is read. So links, absolute names and devices have no effect, and headers cannot make memory grow.
-Python's ``tarfile`` parses only single headers here, because it would keep names of any size in memory. Plain tar with
-GNU's long names is supported. All other members are left out and named.
+A bundle comes from a crawler's pod, so it is treated as hostile. Nothing is unpacked to a disk:
+each file is passed on while the stream is read. So links, absolute names and devices have no
+effect, and headers cannot make memory grow. Python's ``tarfile`` parses only single headers here,
+because it would keep names of any size in memory. Plain tar with GNU's long names is supported. All
+other members are left out and named.
 """
 
 from __future__ import annotations
@@ -21,7 +22,13 @@ from .walk import Names, OpenFile, safe_component
 
 _BLOCK = 512
 _REGULAR = (tarfile.REGTYPE, tarfile.AREGTYPE)
-_OTHERS = {b"1": "a hard link", b"2": "a symbolic link", b"3": "a device", b"4": "a device", b"6": "a named pipe"}
+_OTHERS = {
+    b"1": "a hard link",
+    b"2": "a symbolic link",
+    b"3": "a device",
+    b"4": "a device",
+    b"6": "a named pipe",
+}
 #: Compressed bytes that are unpacked at once.
 _INPUT = 64 * 1024
 _OUTPUT = 1024 * 1024
@@ -33,7 +40,10 @@ _NAME_MAX = 16 * 1024
 
 @dataclass(frozen=True)
 class BundleReader:
-    """Reads bundles. ``skip`` is called with each omitted name and the reason. ``beat`` reports progress."""
+    """Reads bundles.
+
+    ``skip`` is called with each omitted name and the reason. ``beat`` reports progress.
+    """
 
     limits: ArchiveLimits
     names: Names
@@ -41,9 +51,12 @@ class BundleReader:
     beat: Callable[[], None]
 
     def files(self, source: FileSource) -> Generator[OpenFile, None, str | None]:
-        """Yield every regular file of the source's bundle. Each must be read before the next one is requested.
+        """Yield every regular file of the source's bundle.
 
-        Returns why files are missing, or ``None``. Raises ``NotDelivered`` if the storage cannot be read now.
+        Each must be read before the next one is requested.
+
+        Returns why files are missing, or ``None``. Raises ``NotDelivered`` if the storage cannot be
+        read now.
         """
         assert source.bundle is not None
         top = self.names.folder(source.prefix)
@@ -93,16 +106,25 @@ class _Folders:
 
     def of(self, parts: list[bytes]) -> str:
         same = 0
-        while same < len(parts) and same + 1 < len(self._stack) and self._stack[same + 1][0] == parts[same]:
+        while (
+            same < len(parts)
+            and same + 1 < len(self._stack)
+            and self._stack[same + 1][0] == parts[same]
+        ):
             same += 1
         del self._stack[same + 1 :]
         for part in parts[same:]:
-            self._stack.append((part, self._names.folder(f"{self._stack[-1][1]}/{safe_component(part)}")))
+            self._stack.append(
+                (part, self._names.folder(f"{self._stack[-1][1]}/{safe_component(part)}"))
+            )
         return self._stack[-1][1]
 
 
 class _Stream:
-    """The unpacked bytes of a gzip stream, read in order. Raises ``FilesMissing`` if it ends too early."""
+    """The unpacked bytes of a gzip stream, read in order.
+
+    Raises ``FilesMissing`` if it ends too early.
+    """
 
     def __init__(self, chunks: Iterator[bytes], beat: Callable[[], None]) -> None:
         self._pieces = self._cut(chunks)
@@ -127,7 +149,11 @@ class _Stream:
 
     def _more(self) -> bytes:
         while True:
-            piece = None if self._inflate.eof else self._inflate.unconsumed_tail or next(self._pieces, None)
+            piece = (
+                None
+                if self._inflate.eof
+                else self._inflate.unconsumed_tail or next(self._pieces, None)
+            )
             if piece is None:
                 raise FilesMissing("its bundle ends too early: only the beginning is here")
             try:
@@ -145,7 +171,10 @@ class _Stream:
         return data
 
     def end(self) -> None:
-        """Read the compressed bytes after the last member. Only the end of a bundle shows whether it is complete."""
+        """Read the compressed bytes after the last member.
+
+        Only the end of a bundle shows whether it is complete.
+        """
         left = _REST_MAX
         while left > 0 and (piece := next(self._pieces, None)) is not None:
             left -= len(piece)
@@ -158,7 +187,10 @@ class _Stream:
 
 @dataclass
 class _Body:
-    """The contents of one member, read like a file. It ends where the stream breaks, and keeps the error."""
+    """The contents of one member, read like a file.
+
+    It ends where the stream breaks, and keeps the error.
+    """
 
     stream: _Stream
     left: int
@@ -176,13 +208,18 @@ class _Body:
         return data
 
     def finish(self, most: int) -> int:
-        """Skip the rest of a member, and return its size. Raises ``FilesMissing`` if that is more than ``most``."""
+        """Skip the rest of a member, and return its size.
+
+        Raises ``FilesMissing`` if that is more than ``most``.
+        """
         if self.broken:
             raise self.broken
         unread, self.left = self.left, 0
         if unread > most:
             # A few bytes can claim a very large size, and skipped bytes cost time too.
-            raise FilesMissing("its bundle was not read to its end: too many bytes are over the limits")
+            raise FilesMissing(
+                "its bundle was not read to its end: too many bytes are over the limits"
+            )
         self.stream.skip(unread)
         return unread
 

@@ -1,8 +1,8 @@
 """Walks a folder that a crawler wrote, and opens its regular files and nothing else.
 
-No file outside of the folder may get in, and nothing inside may stop the walk. Every step uses a directory's file
-descriptor and follows no links. Nothing is opened before it is known to be a file or a folder. The names in a zip are
-safe for every unpacker, and unique on every file system.
+No file outside of the folder may get in, and nothing inside may stop the walk. Every step uses a
+directory's file descriptor and follows no links. Nothing is opened before it is known to be a file
+or a folder. The names in a zip are safe for every unpacker, and unique on every file system.
 """
 
 from __future__ import annotations
@@ -25,10 +25,18 @@ from crawler_lifecycle.runner.held import HeldFolder, NotOurs
 _COMPONENT_BYTES_MAX = 255
 _FORBIDDEN = frozenset('\\/:*?"<>|')
 _RESERVED = frozenset(
-    ("con", "prn", "aux", "nul", *(f"com{n}" for n in range(1, 10)), *(f"lpt{n}" for n in range(1, 10)))
+    (
+        "con",
+        "prn",
+        "aux",
+        "nul",
+        *(f"com{n}" for n in range(1, 10)),
+        *(f"lpt{n}" for n in range(1, 10)),
+    )
 )
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-#: Maximum number of extents of a sparse file that are checked. A file with more extents is accepted.
+#: Maximum number of extents of a sparse file that are checked. A file with more extents is
+#: accepted.
 _EXTENTS_MAX = 10_000
 _KINDS = {
     stat.S_IFLNK: "a symbolic link",
@@ -42,11 +50,13 @@ _KINDS = {
 def safe_component(name: bytes) -> str:
     """Return a path component that every unpacker accepts as one component.
 
-    ``%XX`` replaces bytes that are no text, control and direction characters, and special characters. It also replaces
-    what Windows drops (dots and spaces at the end) or takes for a device. A name that is too long is cut and marked.
+    ``%XX`` replaces bytes that are no text, control and direction characters, and special
+    characters. It also replaces what Windows drops (dots and spaces at the end) or takes for a
+    device. A name that is too long is cut and marked.
     """
     text = "".join(
-        _escaped(char) if char in _FORBIDDEN or not char.isprintable() else char for char in os.fsdecode(name)
+        _escaped(char) if char in _FORBIDDEN or not char.isprintable() else char
+        for char in os.fsdecode(name)
     )
     if text[-1:] in (".", " "):
         text = text[:-1] + _escaped(text[-1])
@@ -63,7 +73,9 @@ def _escaped(char: str) -> str:
 
 
 class Names:
-    """The names that are already used in one zip. It keeps eight bytes of digest for each, not the name.
+    """The names that are already used in one zip.
+
+    It keeps eight bytes of digest for each, not the name.
 
     If two digests are equal by chance, a name only gets an unneeded number.
     """
@@ -80,7 +92,10 @@ class Names:
         return unique
 
     def folder(self, path: str) -> str:
-        """Return a name for a folder that no file has. Folders may share a name; then their files get numbers."""
+        """Return a name for a folder that no file has.
+
+        Folders may share a name; then their files get numbers.
+        """
         unique, folded = self._unique(path, self._files)
         self._folders.add(folded)
         return unique
@@ -89,7 +104,8 @@ class Names:
         first = folded = _folded(path)
         unique = path
         while any(folded in names for names in taken):
-            # Counting continues at the last number. Otherwise a folder of equal names would take quadratic time.
+            # Counting continues at the last number. Otherwise a folder of equal names would take
+            # quadratic time.
             number = self._next[first] = self._next.get(first, 1) + 1
             unique = _numbered(path, number)
             folded = _folded(unique)
@@ -144,7 +160,9 @@ class Walk:
     looked_at: int = 0
 
     def files(self, source: FileSource) -> Generator[OpenFile, None, str | None]:
-        """Yield every regular file of the source's folder. Each is closed when the next one is requested.
+        """Yield every regular file of the source's folder.
+
+        Each is closed when the next one is requested.
 
         Returns the reason why there are none, or ``None``.
         """
@@ -157,7 +175,10 @@ class Walk:
         try:
             folder = HeldFolder(str(root), *source.folder.relative_to(root).parts)
         except (OSError, NotOurs) as error:
-            why = f"the folder cannot be opened: {error.strerror if isinstance(error, OSError) else error}"
+            why = (
+                "the folder cannot be opened: "
+                f"{error.strerror if isinstance(error, OSError) else error}"
+            )
             self.skip(path or ".", why)
             return why
         yield from self._folder(folder.fileno(), path, 0)
@@ -172,8 +193,8 @@ class Walk:
             try:
                 yield from self._entry(fd, name, here, depth)
             except Unreadable as error:
-                # The file disappeared, became a link, or is unreadable. The crawler caused this, so it is no error of
-                # ours.
+                # The file disappeared, became a link, or is unreadable. The crawler caused this, so
+                # it is no error of ours.
                 self.skip(here, str(error))
 
     def _listed(self, fd: int, path: str) -> list[bytes]:
@@ -182,7 +203,10 @@ class Walk:
             with os.scandir(fd) as entries:
                 for entry in entries:
                     if self.looked_at >= self.limits.names_max:
-                        self.skip(path or ".", f"incomplete: over the limit of {self.limits.names_max} names")
+                        self.skip(
+                            path or ".",
+                            f"incomplete: over the limit of {self.limits.names_max} names",
+                        )
                         break
                     self.looked_at += 1
                     names.append(os.fsencode(entry.name))
@@ -192,7 +216,9 @@ class Walk:
         names.sort()
         return names
 
-    def _entry(self, parent: int, name: bytes, path: str, depth: int) -> Generator[OpenFile, None, None]:
+    def _entry(
+        self, parent: int, name: bytes, path: str, depth: int
+    ) -> Generator[OpenFile, None, None]:
         with reading():
             mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
         if stat.S_ISDIR(mode):
@@ -217,17 +243,25 @@ class Walk:
             # Unbuffered, because the packer reads in large pieces. So nothing is copied twice.
             with os.fdopen(fd, "rb", buffering=0) as file:
                 if (holes := _holes(fd, found, self.limits.holes_max)) > self.limits.holes_max:
-                    raise Unreadable(f"sparse: at least {holes} of its {found.st_size} bytes are holes")
+                    raise Unreadable(
+                        f"sparse: at least {holes} of its {found.st_size} bytes are holes"
+                    )
                 yield OpenFile(path, file, found.st_size, found.st_mtime)
 
 
 class Unreadable(Exception):
-    """Something in a source cannot be read; the text says why. An error of the target stays an ``OSError``."""
+    """Something in a source cannot be read; the text says why.
+
+    An error of the target stays an ``OSError``.
+    """
 
 
 @contextlib.contextmanager
 def reading() -> Iterator[None]:
-    """Turn errors of a source into ``Unreadable``. Errors of our own process are raised unchanged."""
+    """Turn errors of a source into ``Unreadable``.
+
+    Errors of our own process are raised unchanged.
+    """
     try:
         yield
     except FileNotFoundError:
@@ -245,7 +279,8 @@ def _joined(path: str, name: bytes) -> str:
 def _holes(fd: int, found: os.stat_result, enough: int) -> int:
     """Return the number of bytes in holes. Counting stops when there are more than ``enough``.
 
-    Fewer blocks than bytes are only a hint: compressing file systems also have fewer blocks, without holes.
+    Fewer blocks than bytes are only a hint: compressing file systems also have fewer blocks,
+    without holes.
     """
     if found.st_size - found.st_blocks * 512 <= enough:
         return 0

@@ -38,17 +38,27 @@ def check_cluster(context: Context) -> Sequence[Line]:
         api = api_of(context.known.cluster)
         version = json.loads(api.get("/version")).get("gitVersion", "version unknown")
     except InvalidRequest as error:
-        cure = "set LIFECYCLE_CLUSTER__KUBECONFIG and LIFECYCLE_CLUSTER__CONTEXT; kubectl config get-contexts"
+        cure = (
+            "set LIFECYCLE_CLUSTER__KUBECONFIG and LIFECYCLE_CLUSTER__CONTEXT; kubectl config "
+            "get-contexts"
+        )
         return [bad("cluster", str(error), cure)]
     except ClusterUnavailable as error:
         return [bad("cluster", str(error), cluster_access.failed(error).next_step)]
-    lines = [ok("cluster", f"{api.host} answers, {version}"), *old("cluster", "Kubernetes", version, LEAST, LACKS)]
+    lines = [
+        ok("cluster", f"{api.host} answers, {version}"),
+        *old("cluster", "Kubernetes", version, LEAST, LACKS),
+    ]
     if api.skew_s is not None:
         lines.append(clock_line("the Kubernetes API", api.skew_s, DATE_S))
     try:
         lines.append(_namespace(api))
         if lines[-1].level != "bad":
-            lines += _rights(api) if context.services is None else _rights_of_accounts(api, context.services)
+            lines += (
+                _rights(api)
+                if context.services is None
+                else _rights_of_accounts(api, context.services)
+            )
     except ClusterUnavailable as error:
         lines.append(bad("cluster", str(error), ASK_AGAIN))
     return lines
@@ -68,12 +78,17 @@ def _namespace(api: Api) -> Line:
         return _unreadable(api)
     if found.leaving:
         cure = f"as an administrator: crawlctl cluster release --namespace {name}"
-        return bad("namespace", f"{name!r} is being deleted, and waits for pods with our finalizer", cure)
+        return bad(
+            "namespace", f"{name!r} is being deleted, and waits for pods with our finalizer", cure
+        )
     return ok("namespace", f"{name!r} is active")
 
 
 def _unreadable(api: Api) -> Line:
-    """Return the finding about a namespace that we may not read. Some components do not need this right."""
+    """Return the finding about a namespace that we may not read.
+
+    Some components do not need this right.
+    """
     from crawler_lifecycle.clusters.kubernetes import rbac
 
     mine = rbac.component(rbac.who_am_i(api))
@@ -90,17 +105,24 @@ def _rights(api: Api) -> list[Line]:
     me = rbac.who_am_i(api)
     mine = rbac.component(me)
     components = {name: role for name, role in rbac.COMPONENTS.items() if mine in (name, None)}
-    lacking = rbac.missing(api, [right for role in components.values() for right in rbac.ROLES[role]])
+    lacking = rbac.missing(
+        api, [right for role in components.values() for right in rbac.ROLES[role]]
+    )
     lines = []
     for role in dict.fromkeys(components.values()):
-        who = f"{', '.join(name for name, its in components.items() if its == role)}: {me or 'this account'}"
+        who = (
+            f"{', '.join(name for name, its in components.items() if its == role)}: "
+            f"{me or 'this account'}"
+        )
         lines += _lacking(api, who, role, lacking)
     whom = "every component has its rights" if mine is None else f"{mine} has its rights"
     return lines or [ok("rights", f"{whom}, checked as {me or 'an unknown account'}")]
 
 
 def _rights_of_accounts(api: Api, services: str) -> list[Line]:
-    """Ask the API server for the rights of each component's service account in the namespace ``services``."""
+    """Ask the API server for the rights of each component's service account in the namespace
+    ``services``.
+    """
     from crawler_lifecycle.clusters.kubernetes import rbac
     from crawler_lifecycle.clusters.kubernetes.client.errors import RequestRefused
 
@@ -110,11 +132,16 @@ def _rights_of_accounts(api: Api, services: str) -> list[Line]:
         try:
             lacking = rbac.missing(api, rbac.ROLES[role], user)
         except RequestRefused:
-            cure = "run this as an administrator, or in the pod of each component: kubectl exec … -- crawlctl doctor"
+            cure = (
+                "run this as an administrator, or in the pod of each component: kubectl exec … "
+                "-- crawlctl doctor"
+            )
             text = "this account may not ask for the rights of others, so only its own were checked"
             return [warn("rights", text, cure), *_rights(api)]
         lines += _lacking(api, user, role, lacking)
-    return lines or [ok("rights", f"every service account of {services} has its rights in {api.namespace}")]
+    return lines or [
+        ok("rights", f"every service account of {services} has its rights in {api.namespace}")
+    ]
 
 
 def _lacking(api: Api, who: str, role: str, lacking: Collection[Right]) -> list[Line]:
@@ -129,6 +156,10 @@ def _lacking(api: Api, who: str, role: str, lacking: Collection[Right]) -> list[
     for lacked in those:
         if lacked in rbac.DISPENSABLE:
             lines.append(
-                warn("rights", f"{who} may not {lacked}: {rbac.DISPENSABLE[lacked]}", f"{APPLY} (Role {role})")
+                warn(
+                    "rights",
+                    f"{who} may not {lacked}: {rbac.DISPENSABLE[lacked]}",
+                    f"{APPLY} (Role {role})",
+                )
             )
     return lines

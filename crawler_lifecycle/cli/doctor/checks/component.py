@@ -1,4 +1,7 @@
-"""The component in whose pod the doctor runs. There, only the systems that this component uses are checked."""
+"""The component in whose pod the doctor runs.
+
+There, only the systems that this component uses are checked.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,13 @@ OWN = frozenset({"environment", "versions", "cluster"})
 #: Checks if only a gateway is named.
 NAMED = frozenset({"environment", "versions"})
 #: Checks of the systems that an installation needs.
-INSTALLATION = frozenset({"environment", "versions", "temporal", "database", "cluster", "archive", "files"})
+INSTALLATION = frozenset(
+    {"environment", "versions", "temporal", "database", "cluster", "archive", "files"}
+)
 _STORES = frozenset({"temporal", "database"})
 
-#: Deployment -> further checks for its pods. ``deploy/base/services/network.yaml`` only allows these connections.
+#: Deployment -> further checks for its pods. ``deploy/base/services/network.yaml`` only allows
+#: these connections.
 USES: Mapping[str, frozenset[str]] = {
     "worker-workflows": _STORES | {"events", "pushes"},
     "worker-cluster": _STORES,
@@ -31,7 +37,9 @@ USES: Mapping[str, frozenset[str]] = {
 
 
 def component() -> str | None:
-    """Return the component of this pod by the pod's name, which contains the Deployment's name; ``None`` elsewhere."""
+    """Return the component of this pod by the pod's name, which contains the Deployment's name;
+    ``None`` elsewhere.
+    """
     if not os.environ.get("KUBERNETES_SERVICE_HOST"):
         return None
     found = re.fullmatch(rf"(?:.+-)?({'|'.join(USES)})-[a-z0-9]+-[a-z0-9]+", socket.gethostname())

@@ -9,7 +9,16 @@ from pathlib import Path
 
 from crawler_lifecycle import sqlite_files
 from crawler_lifecycle.cli.admin.services import DATABASE_CURE
-from crawler_lifecycle.cli.doctor.report import Context, Level, Line, bad, clock_line, of_error, ok, old
+from crawler_lifecycle.cli.doctor.report import (
+    Context,
+    Level,
+    Line,
+    bad,
+    clock_line,
+    of_error,
+    ok,
+    old,
+)
 from crawler_lifecycle.domain.errors import LifecycleError, NotInThisState, StoreUnavailable
 from crawler_lifecycle.settings import Settings
 from crawler_lifecycle.store.diagnosis import Diagnosis, diagnose, sqlite_file, try_writing
@@ -17,7 +26,8 @@ from crawler_lifecycle.store.engine import StoreDamaged
 from crawler_lifecycle.store.migrations.schema_version import upgrade
 
 MIB = 1024**2
-#: Limits for ``max_allowed_packet``. A request may have 2 MiB of tasks and arguments; its SQL statement is larger.
+#: Limits for ``max_allowed_packet``. A request may have 2 MiB of tasks and arguments; its SQL
+#: statement is larger.
 PACKET_BAD = 4 * MIB
 PACKET_WARN = 16 * MIB
 #: Pools of connections: one for each of a worker's four roles, and one for the gateway.
@@ -28,7 +38,21 @@ LACKS = "it does not skip locked rows, so tasks wait for each other"
 #: Our connections are idle for at most this many seconds. The server must keep them for this time.
 IDLE_S = 280
 _NEWER = "run the newer version, or restore a backup from before"
-NETWORK = ("nfs", "nfs4", "cifs", "smb", "smb2", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "gpfs")
+NETWORK = (
+    "nfs",
+    "nfs4",
+    "cifs",
+    "smb",
+    "smb2",
+    "smb3",
+    "smbfs",
+    "9p",
+    "afs",
+    "ceph",
+    "glusterfs",
+    "lustre",
+    "gpfs",
+)
 
 
 def check_database(context: Context) -> Sequence[Line]:
@@ -55,14 +79,19 @@ def check_database(context: Context) -> Sequence[Line]:
         return [*lines, of_error("database", error, cure=DATABASE_CURE)]
     lines += variable_lines(found.variables, context.known)
     if found.now is not None:
-        lines.append(clock_line("the database", found.now - (before + after) / 2, (after - before) / 2))
+        lines.append(
+            clock_line("the database", found.now - (before + after) / 2, (after - before) / 2)
+        )
     return lines
 
 
 def _schema(url: str, found: Diagnosis, fix: bool) -> Line:
     wrong = found.schema.problem
     if wrong is None:
-        return ok("schema", f"version {found.schema}{'' if found.schema.newer else ', which this build needs'}")
+        return ok(
+            "schema",
+            f"version {found.schema}{'' if found.schema.newer else ', which this build needs'}",
+        )
     if fix:
         try:
             upgrade(url)
@@ -71,11 +100,15 @@ def _schema(url: str, found: Diagnosis, fix: bool) -> Line:
         return ok("schema", f"{found.schema.version or 'empty'} -> {diagnose(url).schema}")
     if found.schema.newer:
         return bad("schema", wrong.partition("; ")[0], _NEWER)
-    what = wrong.partition("; run:")[0] if found.exists else f"there is no database yet: {found.server}"
+    what = (
+        wrong.partition("; run:")[0]
+        if found.exists
+        else f"there is no database yet: {found.server}"
+    )
     return bad("schema", what, "crawlctl doctor --fix, or crawlctl db upgrade")
 
 
-# --- SQLite --------------------------------------------------------------------------------------------------------
+# --- SQLite ---------------------------------------------------------------------------------------
 
 
 def _written(url: str, file: Path) -> list[Line]:
@@ -83,7 +116,10 @@ def _written(url: str, file: Path) -> list[Line]:
     try:
         try_writing(url)
     except StoreUnavailable as error:
-        cure = f"end the program that locks it (fuser {file}), or let this user write to it and its folder"
+        cure = (
+            f"end the program that locks it (fuser {file}), or let this user write to it and "
+            "its folder"
+        )
         return [bad("database", f"{file} can be read, but not written: {error}", cure)]
     return []
 
@@ -91,7 +127,9 @@ def _written(url: str, file: Path) -> list[Line]:
 def _file(file: Path) -> list[Line]:
     kind = file_system(next(folder for folder in (file.parent, *file.parents) if folder.exists()))
     if kind in NETWORK or kind.startswith("fuse."):
-        cure = "keep it on a disk of this machine, or use MySQL or MariaDB (LIFECYCLE_DATABASE__URL)"
+        cure = (
+            "keep it on a disk of this machine, or use MySQL or MariaDB (LIFECYCLE_DATABASE__URL)"
+        )
         text = f"{file} is on {kind}, where locks and shared memory of SQLite are not reliable"
         return [bad("database", text, cure)]
     return []
@@ -109,7 +147,7 @@ def file_system(folder: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
     return next((kinds[point] for point in (real, *real.parents) if point in kinds), "")
 
 
-# --- MySQL and MariaDB ---------------------------------------------------------------------------------------------
+# --- MySQL and MariaDB ----------------------------------------------------------------------------
 
 
 def variable_lines(variables: Mapping[str, str], settings: Settings) -> list[Line]:
@@ -117,19 +155,27 @@ def variable_lines(variables: Mapping[str, str], settings: Settings) -> list[Lin
     if not variables:
         return []
     is_on = {name: value.upper() not in ("OFF", "0") for name, value in variables.items()}
-    packet, most, idle_s = (_number(variables, n) for n in ("max_allowed_packet", "max_connections", "wait_timeout"))
+    packet, most, idle_s = (
+        _number(variables, n) for n in ("max_allowed_packet", "max_connections", "wait_timeout")
+    )
     flush = variables.get("innodb_flush_log_at_trx_commit", "1")
     needed = POOLS * settings.database.pool_size
     lost = "a crash may lose acknowledged data, for example stops"
     large = f"max_allowed_packet is {packet / MIB:.1f} MiB: runs with many tasks cannot be stored"
     rules: Sequence[tuple[bool, Level, str, str]] = (
         (
-            is_on.get("log_bin", False) and variables.get("binlog_format", "").upper() == "STATEMENT",
+            is_on.get("log_bin", False)
+            and variables.get("binlog_format", "").upper() == "STATEMENT",
             "bad",
             "binlog_format is STATEMENT: InnoDB refuses our writes, which are READ COMMITTED",
             "set binlog_format to ROW (or MIXED)",
         ),
-        (packet < PACKET_WARN, "bad" if packet < PACKET_BAD else "warn", large, "set it to 16 MiB or more"),
+        (
+            packet < PACKET_WARN,
+            "bad" if packet < PACKET_BAD else "warn",
+            large,
+            "set it to 16 MiB or more",
+        ),
         (
             most < needed,
             "warn",
@@ -137,7 +183,12 @@ def variable_lines(variables: Mapping[str, str], settings: Settings) -> list[Lin
             "raise it, or lower LIFECYCLE_DATABASE__POOL_SIZE",
         ),
         (flush != "1", "warn", f"innodb_flush_log_at_trx_commit is {flush}: {lost}", "set it to 1"),
-        (not is_on.get("innodb_doublewrite", True), "warn", f"innodb_doublewrite is OFF: {lost}", "set it to ON"),
+        (
+            not is_on.get("innodb_doublewrite", True),
+            "warn",
+            f"innodb_doublewrite is OFF: {lost}",
+            "set it to ON",
+        ),
         (
             is_on.get("read_only", False),
             "bad",
@@ -152,7 +203,9 @@ def variable_lines(variables: Mapping[str, str], settings: Settings) -> list[Lin
         ),
     )
     lines = [Line("database", level, text, cure) for harmful, level, text, cure in rules if harmful]
-    return lines or [ok("database", "its settings are suitable; times are stored in UTC, whatever its time zone")]
+    return lines or [
+        ok("database", "its settings are suitable; times are stored in UTC, whatever its time zone")
+    ]
 
 
 def _number(variables: Mapping[str, str], name: str) -> float:

@@ -1,4 +1,5 @@
-"""Checks of where results go: the archive, the bus of events, pushes, and the bucket for the files of pods.
+"""Checks of where results go: the archive, the bus of events, pushes, and the bucket for the files
+of pods.
 
 No other part tells about these before the first run has ended.
 """
@@ -25,7 +26,7 @@ SIGNS = "gateway"
 READS = "worker-export"
 
 
-# --- archive, events, pushes ---------------------------------------------------------------------------------------
+# --- archive, events, pushes ----------------------------------------------------------------------
 
 
 def _asking(name: str, url: Callable[[Settings], str], ask: Callable[[Settings], str]) -> Check:
@@ -42,12 +43,22 @@ def _asking(name: str, url: Callable[[Settings], str], ask: Callable[[Settings],
 
 #: The check of an archive writes and removes a file. The checks of events and pushes send nothing.
 CHECKS = (
-    _asking("archive", lambda settings: settings.archive.url, lambda settings: compose.build_archive(settings).check()),
-    _asking("events", lambda settings: settings.events.url, lambda settings: compose.build_sink(settings).check()),
+    _asking(
+        "archive",
+        lambda settings: settings.archive.url,
+        lambda settings: compose.build_archive(settings).check(),
+    ),
+    _asking(
+        "events",
+        lambda settings: settings.events.url,
+        lambda settings: compose.build_sink(settings).check(),
+    ),
     _asking(
         "pushes",
         lambda settings: "",
-        lambda settings: "; ".join(notifier.check() for notifier in compose.build_notifiers(settings)),
+        lambda settings: "; ".join(
+            notifier.check() for notifier in compose.build_notifiers(settings)
+        ),
     ),
 )
 
@@ -66,22 +77,33 @@ def _to_be_made(name: str, path: Path) -> Line:
     return bad(name, f"{path} does not exist, and this user cannot create it in {there}", cure)
 
 
-# --- files of pods -------------------------------------------------------------------------------------------------
+# --- files of pods --------------------------------------------------------------------------------
 
 
 def check_files(context: Context) -> Sequence[Line]:
-    """Check that there is a storage for files of pods. Of a bucket, each access that this component needs is tried."""
+    """Check that there is a storage for files of pods.
+
+    Of a bucket, each access that this component needs is tried.
+    """
     of = context.known.cluster
     if of.files_url is not None:
         return bucket_lines(of.files_url, component.component())
     if of.volume_claim is not None:
         return []
-    cure = "set LIFECYCLE_CLUSTER__FILES_URL or LIFECYCLE_CLUSTER__VOLUME_CLAIM (docs/kubernetes-files.md)"
-    return [warn(FILES, "supporting files are lost with their pods: no storage is set for them", cure)]
+    cure = (
+        "set LIFECYCLE_CLUSTER__FILES_URL or LIFECYCLE_CLUSTER__VOLUME_CLAIM "
+        "(docs/kubernetes-files.md)"
+    )
+    return [
+        warn(FILES, "supporting files are lost with their pods: no storage is set for them", cure)
+    ]
 
 
 def bucket_lines(url: str, mine: str | None) -> list[Line]:
-    """Return findings about writing, listing, reading and removing. ``mine`` is the component of this pod."""
+    """Return findings about writing, listing, reading and removing.
+
+    ``mine`` is the component of this pod.
+    """
     try:
         bucket = compose.build_bundles_place(url, probing=True)
     except InvalidRequest as error:
@@ -110,5 +132,7 @@ def bucket_lines(url: str, mine: str | None) -> list[Line]:
     if mine is None and tried(bucket.probe_removing, "warn"):
         said.append("cleared")
     if said:
-        wrong.append(ok(FILES, f"{bucket.where} can be {', '.join(said)}{f' by {mine}' if mine else ''}"))
+        wrong.append(
+            ok(FILES, f"{bucket.where} can be {', '.join(said)}{f' by {mine}' if mine else ''}")
+        )
     return wrong

@@ -1,4 +1,6 @@
-"""Checks of this process: its variables, the versions of its packages, and the names in its quotas."""
+"""Checks of this process: its variables, the versions of its packages, and the names in its
+quotas.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,21 @@ PACKAGE = "crawler-lifecycle"
 
 
 def check_environment(context: Context) -> Sequence[Line]:
-    """Report variables with our prefix that no setting reads. They are misspelt, or belong to another version."""
+    """Report variables with our prefix that no setting reads.
+
+    They are misspelt, or belong to another version.
+    """
     environment = context.sources.environment
     own = [name for name in environment if name.upper().startswith(PREFIX)]
     unread = unread_variables(environment)
-    lines = [bad("environment", f"{name} is set, but no setting reads it", cure) for name, cure in unread]
-    number = f"{len(own)} {PREFIX}* variables are set, all are settings" if own else f"no {PREFIX}* variable is set"
+    lines = [
+        bad("environment", f"{name} is set, but no setting reads it", cure) for name, cure in unread
+    ]
+    number = (
+        f"{len(own)} {PREFIX}* variables are set, all are settings"
+        if own
+        else f"no {PREFIX}* variable is set"
+    )
     return lines or [ok("environment", number)]
 
 
@@ -35,14 +46,18 @@ def check_versions(context: Context) -> Sequence[Line]:
     except metadata.PackageNotFoundError:
         cure = "install it with pip (make env in a checkout), so that its requirements are known"
         return [warn("versions", f"{python}; {PACKAGE} itself is not installed", cure)]
-    fine = f"{python}, {PACKAGE} {metadata.version(PACKAGE)}, all its packages have suitable versions"
+    fine = (
+        f"{python}, {PACKAGE} {metadata.version(PACKAGE)}, all its packages have suitable versions"
+    )
     return requirement_lines(wanted) or [ok("versions", fine)]
 
 
 def requirement_lines(wanted: Sequence[str]) -> list[Line]:
-    """Return a finding for each missing or unsuitable package, by requirements such as ``boto3<2,>=1.40``.
+    """Return a finding for each missing or unsuitable package, by requirements such as
+    ``boto3<2,>=1.40``.
 
-    Known problems: without bounds a resolver may choose boto3 0.0.3, and botocore does not work with python-dateutil 3.
+    Known problems: without bounds a resolver may choose boto3 0.0.3, and botocore does not work
+    with python-dateutil 3.
     """
     lines = []
     for needed in map(Requirement, wanted):
@@ -62,7 +77,10 @@ def requirement_lines(wanted: Sequence[str]) -> list[Line]:
 
 
 def check_quotas(context: Context) -> Sequence[Line]:
-    """Check that each quota names a token or a pool that exists. Tokens are known where their file can be read."""
+    """Check that each quota names a token or a pool that exists.
+
+    Tokens are known where their file can be read.
+    """
     settings = context.known
     known = {"pool": {DEFAULT, *settings.pools}}
     try:
@@ -72,6 +90,11 @@ def check_quotas(context: Context) -> Sequence[Line]:
         return [of_error("quotas", error)]
     # People of an issuer are not known here.
     holders = [key.partition(":") for key in settings.quotas if not key.startswith("token:oidc:")]
-    wrong = [(kind, name) for kind, _, name in holders if name not in {"*", *known.get(kind, {name})}]
+    wrong = [
+        (kind, name) for kind, _, name in holders if name not in {"*", *known.get(kind, {name})}
+    ]
     cure = "correct the name in LIFECYCLE_QUOTAS, or remove the entry"
-    return [warn("quotas", f"a quota is for {kind} {name}, and there is no such {kind}", cure) for kind, name in wrong]
+    return [
+        warn("quotas", f"a quota is for {kind} {name}, and there is no such {kind}", cure)
+        for kind, name in wrong
+    ]

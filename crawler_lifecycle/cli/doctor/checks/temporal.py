@@ -1,4 +1,6 @@
-"""Checks of Temporal: connection, namespace, search attributes, and workers for every task queue."""
+"""Checks of Temporal: connection, namespace, search attributes, and workers for every task
+queue.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from crawler_lifecycle.temporal.plugin import DEFAULT_ADDRESS, configured_addres
 #: The oldest Temporal server that is supported, and what an older one lacks.
 LEAST = (1, 31)
 LACKS = "it has no fair task queues, and does not tell which workflows are blocked"
-_UNREACHABLE = "start it (crawlctl dev starts one on this machine), or set TEMPORAL_ADDRESS to its address"
+_UNREACHABLE = (
+    "start it (crawlctl dev starts one on this machine), or set TEMPORAL_ADDRESS to its address"
+)
 
 
 def check_temporal(context: Context) -> Sequence[Line]:
@@ -36,12 +40,17 @@ async def _check(context: Context) -> Sequence[Line]:
     try:
         server = Server(await asyncio.wait_for(connect(), context.call_s), context.call_s)
     except TimeoutError:
-        return [bad("temporal", f"{address} does not answer within {context.call_s:g} s", _UNREACHABLE)]
+        return [
+            bad("temporal", f"{address} does not answer within {context.call_s:g} s", _UNREACHABLE)
+        ]
     except Exception as error:
         return [bad("temporal", f"{address} cannot be reached: {_why(error)}", _UNREACHABLE)]
     version = await server.version()
     namespace = await _namespace(server)
-    lines = [ok("temporal", f"{address} answers" + (f", server {version}" if version else "")), namespace]
+    lines = [
+        ok("temporal", f"{address} answers" + (f", server {version}" if version else "")),
+        namespace,
+    ]
     lines += old("temporal", "the Temporal server", version or "", LEAST, LACKS)
     if namespace.level != "bad":
         lines += [await _search_attributes(server, context.fix), *await queue_lines(server)]
@@ -54,7 +63,9 @@ async def _namespace(server: Server) -> Line:
         kept = await server.retention_s()
     except TemporalRefused as error:
         if error.forbidden:
-            return warn("namespace", f"this account may not describe {name!r}", "ask for this right")
+            return warn(
+                "namespace", f"this account may not describe {name!r}", "ask for this right"
+            )
         cure = f"temporal operator namespace create --namespace {name}, or set TEMPORAL_NAMESPACE"
         return bad("namespace", f"{name!r}: {error}", cure)
     except TemporalUnavailable as error:
@@ -62,7 +73,10 @@ async def _namespace(server: Server) -> Line:
     if 0 < kept < 86_400:
         cure = f"temporal operator namespace update --namespace {name} --retention 72h"
         return warn("namespace", f"{name!r} keeps closed workflows only for {kept // 3600} h", cure)
-    return ok("namespace", f"{name!r}" + (f", closed workflows are kept {kept // 86_400} d" if kept else ""))
+    return ok(
+        "namespace",
+        f"{name!r}" + (f", closed workflows are kept {kept // 86_400} d" if kept else ""),
+    )
 
 
 async def _search_attributes(server: Server, fix: bool) -> Line:
@@ -86,21 +100,34 @@ def attributes_problem(known: Mapping[str, str], command: str) -> Line | None:
     ``known`` has the type of each attribute of the namespace.
     """
     needed = names.SEARCH_ATTRIBUTES.items()
-    wrong = [f"{name} is {known[name]}, not {kind}" for name, kind in needed if known.get(name, kind) != kind]
+    wrong = [
+        f"{name} is {known[name]}, not {kind}"
+        for name, kind in needed
+        if known.get(name, kind) != kind
+    ]
     if wrong:
         cure = "use another namespace: the type of a registered attribute cannot be changed"
         return bad("search attrs", "; ".join(wrong), cure)
     missing = [name for name in names.SEARCH_ATTRIBUTES if name not in known]
     if missing:
-        return bad("search attrs", f"not registered: {', '.join(missing)}", f"crawlctl doctor --fix, or {command}")
+        return bad(
+            "search attrs",
+            f"not registered: {', '.join(missing)}",
+            f"crawlctl doctor --fix, or {command}",
+        )
     return None
 
 
 async def queue_lines(server: Server) -> list[Line]:
-    """Return a finding for each of our task queues, and one about the server's clock if that is ahead."""
+    """Return a finding for each of our task queues, and one about the server's clock if that is
+    ahead.
+    """
     queues = await server.task_queues([names.QUEUE_MAIN], list(SERVED_BY))
     ahead_s = max(queue.ahead_s for queue in queues)
-    return [*map(queue_line, queues), *([clock_line("Temporal", ahead_s, 0.0)] if ahead_s > 0 else [])]
+    return [
+        *map(queue_line, queues),
+        *([clock_line("Temporal", ahead_s, 0.0)] if ahead_s > 0 else []),
+    ]
 
 
 def queue_line(queue: Queue) -> Line:

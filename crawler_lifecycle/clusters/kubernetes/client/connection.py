@@ -1,7 +1,7 @@
 """The Kubernetes API for a whole process. A call returns bytes, or raises an error.
 
-Every call has a time limit for connecting, for silence, and for the whole answer. Temporal decides about retries. Only
-three kinds of calls are repeated here, and none of them can have had an effect:
+Every call has a time limit for connecting, for silence, and for the whole answer. Temporal decides
+about retries. Only three kinds of calls are repeated here, and none of them can have had an effect:
 
 - after a 401: once, with credentials that are read again
 - a list whose pages are of different versions (410): from its beginning
@@ -34,12 +34,14 @@ __all__ = ["Api", "Listing", "Watch", "WatchEvent"]
 T = TypeVar("T")
 K = TypeVar("K")
 
-#: The most connections that stay open. More parallel calls open further connections, which are closed afterwards.
+#: The most connections that stay open. More parallel calls open further connections, which are
+#: closed afterwards.
 CONNECTIONS = 32
 #: The most starts of a list whose pages are inconsistent, and the most pages of a list.
 LIST_STARTS = 3
 PAGES_MAX = 4000
-#: A page is short when it has less than ``ANSWER_MAX / SHORT`` bytes: then the next one may have twice as many objects.
+#: A page is short when it has less than ``ANSWER_MAX / SHORT`` bytes: then the next one may have
+#: twice as many objects.
 SHORT = 4
 
 _PATCH = "application/strategic-merge-patch+json"
@@ -80,7 +82,9 @@ class Api:
         connect_s: float = 3.0,
         read_s: float = 10.0,
     ) -> None:
-        """Load the credentials from a kubeconfig or our own pod (see ``credentials.find``). Send nothing yet.
+        """Load the credentials from a kubeconfig or our own pod (see ``credentials.find``).
+
+        Send nothing yet.
 
         Raises ``InvalidRequest``, which names the kubeconfig and its error.
         """
@@ -96,24 +100,32 @@ class Api:
 
     @property
     def skew_s(self) -> float | None:
-        """The server's clock minus ours at the last answer, in seconds. Servers send whole seconds only."""
+        """The server's clock minus ours at the last answer, in seconds.
+
+        Servers send whole seconds only.
+        """
         return self._wire.skew_s
 
     def close(self) -> None:
         """End all calls, and close the connections."""
         self._wire.close()
 
-    # --- paths --------------------------------------------------------------------------------------------------------
+    # --- paths ------------------------------------------------------------------------------------
 
     def jobs_path(self, name: str | None = None) -> str:
         return self.path("jobs", name, group="/apis/batch/v1")
 
     def pods_path(self, name: str | None = None, sub: str | None = None) -> str:
-        """Return the path of all pods, of one pod, or of its subresource ``sub``, such as ``log``."""
+        """Return the path of all pods, of one pod, or of its subresource ``sub``, such as
+        ``log``.
+        """
         return self.path("pods", name) + (f"/{sub}" if sub else "")
 
     def namespace_path(self, group: str = "/api/v1") -> str:
-        """Return the path of the namespace. With another ``group``, its objects of that group are below this path."""
+        """Return the path of the namespace.
+
+        With another ``group``, its objects of that group are below this path.
+        """
         return f"{group}/namespaces/{quote(self.namespace, safe='')}"
 
     def path(self, resource: str, name: str | None = None, *, group: str = "/api/v1") -> str:
@@ -121,7 +133,7 @@ class Api:
         tail = f"/{quote(name, safe='')}" if name is not None else ""
         return f"{self.namespace_path(group)}/{resource}{tail}"
 
-    # --- one object ---------------------------------------------------------------------------------------------------
+    # --- one object -------------------------------------------------------------------------------
 
     def get(self, path: str, **query: object) -> bytes:
         """Return the object, or any other JSON document, at this path."""
@@ -136,10 +148,13 @@ class Api:
         left_s: Callable[[], float] | None = None,
         **query: object,
     ) -> bytes:
-        """Create an object. The server refuses a field that it does not know, instead of ignoring it.
+        """Create an object.
 
-        ``left_s`` returns the seconds in which the object may still be created. It is called when the request is sent,
-        and the server gives up after that time. Raises ``TooLate`` when no time is left before it is sent.
+        The server refuses a field that it does not know, instead of ignoring it.
+
+        ``left_s`` returns the seconds in which the object may still be created. It is called when
+        the request is sent, and the server gives up after that time. Raises ``TooLate`` when no
+        time is left before it is sent.
         """
         asked = ApiRequest("POST", path)
         query = {"fieldValidation": "Strict", "dryRun": "All" if dry_run else None, **query}
@@ -151,39 +166,58 @@ class Api:
         return _checked(asked, self._wire.call(asked, query, body=body, content=_PATCH))
 
     def delete(self, path: str, options: Mapping[str, Any]) -> bytes:
-        """Request a deletion. ``options`` are DeleteOptions, always with the propagation policy and the uid."""
+        """Request a deletion.
+
+        ``options`` are DeleteOptions, always with the propagation policy and the uid.
+        """
         asked = ApiRequest("DELETE", path)
         body = {"kind": "DeleteOptions", "apiVersion": "v1", **options}
         return _checked(asked, self._wire.call(asked, {}, body=body))
 
     def read(self, path: str, **query: object) -> bytes:
-        """Return an answer that need not be JSON, such as a log. Only its completeness is checked."""
+        """Return an answer that need not be JSON, such as a log.
+
+        Only its completeness is checked.
+        """
         return self._wire.call(ApiRequest("GET", path), query, accept="*/*")
 
-    # --- lists --------------------------------------------------------------------------------------------------------
+    # --- lists ------------------------------------------------------------------------------------
 
     @overload
     def listing(self, path: str, kind: type[T], **which: Unpack[Which]) -> Listing[T]: ...
 
     @overload
-    def listing(self, path: str, kind: type[T], *, keep: Callable[[T], K], **which: Unpack[Which]) -> Listing[K]: ...
+    def listing(
+        self, path: str, kind: type[T], *, keep: Callable[[T], K], **which: Unpack[Which]
+    ) -> Listing[K]: ...
 
     def listing(
-        self, path: str, kind: type[Any], *, keep: Callable[[Any], Any] | None = None, **which: Unpack[Which]
+        self,
+        path: str,
+        kind: type[Any],
+        *,
+        keep: Callable[[Any], Any] | None = None,
+        **which: Unpack[Which],
     ) -> Listing[Any]:
-        """Return all objects of ``kind`` (``Job``, ``Pod``, ``Event``, ``Named``) at one moment, the newest one.
+        """Return all objects of ``kind`` (``Job``, ``Pod``, ``Event``, ``Named``) at one moment,
+        the newest one.
 
-        Pages are decoded one after the other. Only the result of ``keep`` for each object stays in memory, so that a
-        long list needs little memory.
+        Pages are decoded one after the other. Only the result of ``keep`` for each object stays in
+        memory, so that a long list needs little memory.
         """
         asked = ApiRequest("GET", path)
         limit = which.get("limit", 500)
-        query = {"labelSelector": which.get("labels"), "fieldSelector": which.get("fields"), "limit": limit}
+        query = {
+            "labelSelector": which.get("labels"),
+            "fieldSelector": which.get("fields"),
+            "limit": limit,
+        }
         until = time.monotonic() + (which.get("within_s") or 2 * self._wire.whole_s)
         for _ in range(LIST_STARTS - 1):
             try:
                 return self._once(asked, query, until, kind, keep)
-            except PositionExpired:  # pages of different moments may contain an object twice, or not at all
+            # Pages of different moments may contain an object twice, or not at all.
+            except PositionExpired:
                 time.sleep(CHANCE.uniform(0, 0.1))
         return self._once(asked, query, until, kind, keep)
 
@@ -195,7 +229,10 @@ class Api:
         kind: type[Any],
         keep: Callable[[Any], Any] | None,
     ) -> Listing[Any]:
-        """Read the pages of one list. Raises ``PositionExpired`` when they are of different moments."""
+        """Read the pages of one list.
+
+        Raises ``PositionExpired`` when they are of different moments.
+        """
         found: Listing[Any] = Listing()
         names: set[tuple[str | None, str]] = set()
         token = None
@@ -210,7 +247,10 @@ class Api:
             found.items.extend(map(keep, page.items) if keep else page.items)
             if not (token := page.metadata.continue_):
                 if page.metadata.remaining_item_count:
-                    raise unreadable(asked, f"{page.metadata.remaining_item_count} objects remain, but no page follows")
+                    raise unreadable(
+                        asked,
+                        f"{page.metadata.remaining_item_count} objects remain, but no page follows",
+                    )
                 return found
             if token in tokens:
                 raise unreadable(asked, "a page of the list came a second time")
@@ -218,10 +258,12 @@ class Api:
         raise unreadable(asked, f"the list has more than {PAGES_MAX} pages")
 
     def _page(self, asked: ApiRequest, query: Mapping[str, object], until: float) -> bytes | None:
-        """Read one page. Return ``None`` when it was too long: then the next try asks for half as many objects.
+        """Read one page.
 
-        The number that fits is remembered for the next list, and grows again while pages are short. So large objects
-        of one run make a list slower, but never hide the objects of other runs.
+        Return ``None`` when it was too long: then the next try asks for half as many objects.
+
+        The number that fits is remembered for the next list, and grows again while pages are short.
+        So large objects of one run make a list slower, but never hide the objects of other runs.
         """
         most = int(str(query["limit"]))
         size = min(most, self._fitted.get(asked.path, most))
@@ -231,13 +273,17 @@ class Api:
             if size == 1:
                 raise
             self._fitted[asked.path] = size // 2
-            logger.info("the answer was too long: %s; the next page asks for %d objects", asked.gesture, size // 2)
+            logger.info(
+                "the answer was too long: %s; the next page asks for %d objects",
+                asked.gesture,
+                size // 2,
+            )
             return None
         if size < most and len(data) < self._wire.answer_max // SHORT:
             self._fitted[asked.path] = size * 2
         return data
 
-    # --- watches ------------------------------------------------------------------------------------------------------
+    # --- watches ----------------------------------------------------------------------------------
 
     def watch(
         self,
@@ -248,10 +294,12 @@ class Api:
         timeout_s: float,
         silence_s: float | None = None,
     ) -> Watch:
-        """Watch changes after ``resource_version``, with bookmarks. The server ends the watch after ``timeout_s``.
+        """Watch changes after ``resource_version``, with bookmarks.
 
-        The stream raises an error when nothing came for ``silence_s`` (by default 30 s more than ``timeout_s``). Close
-        it when you stop reading; another thread may also close it.
+        The server ends the watch after ``timeout_s``.
+
+        The stream raises an error when nothing came for ``silence_s`` (by default 30 s more than
+        ``timeout_s``). Close it when you stop reading; another thread may also close it.
         """
         asked = ApiRequest("GET", path, watching=True)
         query = {
@@ -266,8 +314,12 @@ class Api:
         return Watch(asked, response, call, self._wire.ended)
 
 
-def _belongs(asked: ApiRequest, found: Listing[Any], page: ListPage[Any], names: set[tuple[str | None, str]]) -> None:
-    """Raise ``PositionExpired`` unless a page has the version of those before it, and repeats none of their objects."""
+def _belongs(
+    asked: ApiRequest, found: Listing[Any], page: ListPage[Any], names: set[tuple[str | None, str]]
+) -> None:
+    """Raise ``PositionExpired`` unless a page has the version of those before it, and repeats none
+    of their objects.
+    """
     moment = page.metadata.resource_version or ""
     if not found.resource_version:
         if not moment:
@@ -275,7 +327,8 @@ def _belongs(asked: ApiRequest, found: Listing[Any], page: ListPage[Any], names:
         found.resource_version = moment
     elif moment != found.resource_version:
         raise PositionExpired(
-            f"{asked.gesture}: two pages are of different versions: {found.resource_version} and {moment}"
+            f"{asked.gesture}: two pages are of different versions: {found.resource_version} and "
+            f"{moment}"
         )
     keys = [(item.metadata.namespace, item.metadata.name) for item in page.items]
     if not names.isdisjoint(new := set(keys)) or len(new) < len(keys):

@@ -1,8 +1,8 @@
 """Address and credentials of the Kubernetes API, and the connection pool.
 
-The official client's loaders read the addresses, certificates and credentials. So every kubeconfig works that works
-with other programs. Requests use that client's connection pools. A proxy is used only when the kubeconfig names one
-(``proxy-url``), never because of an environment variable.
+The official client's loaders read the addresses, certificates and credentials. So every kubeconfig
+works that works with other programs. Requests use that client's connection pools. A proxy is used
+only when the kubeconfig names one (``proxy-url``), never because of an environment variable.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: If the peer vanishes, we notice it after IDLE + COUNT * INTERVAL seconds, even when nothing is sent.
+#: If the peer vanishes, we notice it after IDLE + COUNT * INTERVAL seconds, even when nothing is
+#: sent.
 KEEPALIVE = [
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -41,7 +42,9 @@ HOME_CONFIG = Path("~/.kube/config")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The source of address and credentials: our own pod, or a kubeconfig (several paths, as in ``KUBECONFIG``)."""
+    """The source of address and credentials: our own pod, or a kubeconfig (several paths, as in
+    ``KUBECONFIG``).
+    """
 
     kubeconfig: str | None
     context: str | None
@@ -50,18 +53,22 @@ class Source:
     def words(self) -> str:
         if self.kubeconfig is None:
             return "the service account of this pod"
-        return f"kubeconfig {self.kubeconfig}" + (f", context {self.context}" if self.context else "")
+        return f"kubeconfig {self.kubeconfig}" + (
+            f", context {self.context}" if self.context else ""
+        )
 
 
 def find(kubeconfig: Path | None, context: str | None) -> Source:
     """Return the first source that exists.
 
-    The order is: the given kubeconfig, ``KUBECONFIG``, our own pod's account, ``~/.kube/config``. Raises
-    ``InvalidRequest`` when none exists.
+    The order is: the given kubeconfig, ``KUBECONFIG``, our own pod's account, ``~/.kube/config``.
+    Raises ``InvalidRequest`` when none exists.
     """
     if kubeconfig is not None:
         if not kubeconfig.is_file():
-            raise InvalidRequest(f"kubeconfig: {str(kubeconfig)!r} is not a file; give the path of a kubeconfig")
+            raise InvalidRequest(
+                f"kubeconfig: {str(kubeconfig)!r} is not a file; give the path of a kubeconfig"
+            )
         return Source(str(kubeconfig), context)
     if named := os.environ.get("KUBECONFIG"):
         return Source(named, context)
@@ -70,7 +77,8 @@ def find(kubeconfig: Path | None, context: str | None) -> Source:
     if (home := HOME_CONFIG.expanduser()).is_file():
         return Source(str(home), context)
     raise InvalidRequest(
-        "kubeconfig: none is given, KUBECONFIG is not set, this process is not in a pod, and there is no "
+        "kubeconfig: none is given, KUBECONFIG is not set, this process is not in a pod, and "
+        "there is no "
         f"{HOME_CONFIG}; set LIFECYCLE_CLUSTER__KUBECONFIG to the path of a kubeconfig"
     )
 
@@ -98,7 +106,9 @@ class Access:
         self.host = self._identity.host
 
     def current(self) -> tuple[Identity, str | None]:
-        """Return the identity for a request, and its ``Authorization`` header. Renew expired credentials first.
+        """Return the identity for a request, and its ``Authorization`` header.
+
+        Renew expired credentials first.
 
         Raises ``InvalidRequest`` when a plugin of the kubeconfig fails.
         """
@@ -108,21 +118,26 @@ class Access:
     def renew(self, who: Identity, refused: str | None, asked_at: float) -> bool:
         """Load the credentials again after a refusal, and return whether they are different now.
 
-        The server refused ``who`` and the header ``refused``, sent at ``asked_at`` (monotonic). Several threads may
-        report the same refusal; only the first one loads. Raises ``InvalidRequest``, also when the source names another
-        server now: a look that began on one cluster must not end on another, which has no task of ours.
+        The server refused ``who`` and the header ``refused``, sent at ``asked_at`` (monotonic).
+        Several threads may report the same refusal; only the first one loads. Raises
+        ``InvalidRequest``, also when the source names another server now: a look that began on one
+        cluster must not end on another, which has no task of ours.
         """
         with self._lock:
             if self._renewed_at < asked_at:
                 found = load(self.source, self._connections)
                 if found.host != self.host:
                     raise InvalidRequest(
-                        f"{self.source.words}: names the server {found.host} now, but this process began with "
+                        f"{self.source.words}: names the server {found.host} now, but this process "
+                        "began with "
                         f"{self.host}; restart this process, or set LIFECYCLE_CLUSTER__CONTEXT"
                     )
                 self._identity = found
                 self._renewed_at = time.monotonic()
-            return self._identity.certificates != who.certificates or _authorization(self._identity) != refused
+            return (
+                self._identity.certificates != who.certificates
+                or _authorization(self._identity) != refused
+            )
 
     def close(self) -> None:
         with self._lock:
@@ -130,13 +145,19 @@ class Access:
 
 
 def _authorization(identity: Identity) -> str | None:
-    """Return the ``Authorization`` header. In a pod, the official client reads the token's file again each minute."""
+    """Return the ``Authorization`` header.
+
+    In a pod, the official client reads the token's file again each minute.
+    """
     found = identity.configuration.auth_settings().get("BearerToken")
     return str(found["value"]).strip() if found and found["value"] else None
 
 
 def load(source: Source, connections: int) -> Identity:
-    """Read the source, and create the connection pools without a connection. Raises ``InvalidRequest``."""
+    """Read the source, and create the connection pools without a connection.
+
+    Raises ``InvalidRequest``.
+    """
     from kubernetes import client, config
     from urllib3.exceptions import InsecureRequestWarning
 
@@ -154,7 +175,9 @@ def load(source: Source, connections: int) -> Identity:
             )
             proxy = _proxy(source)
     except Exception as error:  # the loader, yaml and plugins raise many kinds of errors
-        raise InvalidRequest(f"{source.words}: cannot be used; {type(error).__name__}: {error}") from error
+        raise InvalidRequest(
+            f"{source.words}: cannot be used; {type(error).__name__}: {error}"
+        ) from error
     configuration.proxy = proxy
     configuration.no_proxy = None
     configuration.retries = False
@@ -162,9 +185,11 @@ def load(source: Source, connections: int) -> Identity:
     configuration.connection_pool_maxsize = connections
     if not configuration.verify_ssl:
         log.warning(
-            "%s: insecure-skip-tls-verify is set, so the certificate of the server is not checked", source.words
+            "%s: insecure-skip-tls-verify is set, so the certificate of the server is not checked",
+            source.words,
         )
-        warnings.filterwarnings("ignore", category=InsecureRequestWarning)  # urllib3 would repeat our warning
+        # Urllib3 would repeat our warning.
+        warnings.filterwarnings("ignore", category=InsecureRequestWarning)
     pools = client.ApiClient(configuration).rest_client.pool_manager
     host = str(configuration.host).rstrip("/")
     pool = pools.connection_from_url(host)
@@ -173,16 +198,25 @@ def load(source: Source, connections: int) -> Identity:
 
 
 def _proxy(source: Source) -> str | None:
-    """Return the proxy that the kubeconfig names. The loader of the official client 36 ignores it."""
+    """Return the proxy that the kubeconfig names.
+
+    The loader of the official client 36 ignores it.
+    """
     from kubernetes.config.kube_config import KubeConfigMerger
 
     merged: Any = KubeConfigMerger(source.kubeconfig).config
-    context = merged["contexts"].get_with_name(source.context or merged["current-context"])["context"]
-    proxy: str | None = merged["clusters"].get_with_name(context["cluster"])["cluster"].safe_get("proxy-url")
+    context = merged["contexts"].get_with_name(source.context or merged["current-context"])[
+        "context"
+    ]
+    proxy: str | None = (
+        merged["clusters"].get_with_name(context["cluster"])["cluster"].safe_get("proxy-url")
+    )
     return proxy
 
 
 def _certificates(configuration: Any) -> tuple[bytes, ...]:
-    """Return the contents of the client's certificates and key: after a rotation their paths may be the same."""
+    """Return the contents of the client's certificates and key: after a rotation their paths may be
+    the same.
+    """
     files = (configuration.cert_file, configuration.key_file, configuration.ssl_ca_cert)
     return tuple(Path(file).read_bytes() for file in files if file and Path(file).is_file())

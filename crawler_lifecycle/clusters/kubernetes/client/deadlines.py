@@ -1,8 +1,8 @@
 """Deadlines: a time limit for a whole call, and the end of a stream by another thread.
 
-The read timeout of a socket begins again with each byte. So a server that sends one byte every few seconds could block
-a caller without an end. Therefore each connection reports the socket of its call, and one thread closes the sockets of
-overdue calls.
+The read timeout of a socket begins again with each byte. So a server that sends one byte every few
+seconds could block a caller without an end. Therefore each connection reports the socket of its
+call, and one thread closes the sockets of overdue calls.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ class Call:
         self._lock = threading.Lock()
 
     def timed(self, url: str) -> str:
-        """Return the URL with the seconds that are left for the server at this moment. Raises ``TooLate``."""
+        """Return the URL with the seconds that are left for the server at this moment.
+
+        Raises ``TooLate``.
+        """
         if self._left_s is None:
             return url
         left_s = math.floor(self._left_s() * 1000) / 1000
@@ -59,18 +62,24 @@ class Call:
             if self._socket is not None:
                 self._cut = True
                 with contextlib.suppress(OSError):  # the socket is closed already
-                    # The plain socket's method: that of a TLS socket deletes state which the reading thread uses.
+                    # The plain socket's method: that of a TLS socket deletes state which the
+                    # reading thread uses.
                     socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def done(self) -> bool:
-        """Release the socket, so that another call can use it. Return whether ``cut`` closed it before."""
+        """Release the socket, so that another call can use it.
+
+        Return whether ``cut`` closed it before.
+        """
         with self._lock:
             self._socket = None
             return self._cut
 
 
 def tracked(base: type[Any]) -> type[Any]:
-    """Return a subclass of urllib3's connection that reports its socket to the calling thread's ``Call``."""
+    """Return a subclass of urllib3's connection that reports its socket to the calling thread's
+    ``Call``.
+    """
 
     class Tracked(base):  # type: ignore[misc]
         _last: Call | None = None
@@ -80,12 +89,13 @@ def tracked(base: type[Any]) -> type[Any]:
             if call is None:
                 super().request(method, url, *args, **kwargs)
                 return
-            # A connection is free after the last byte of an answer, a moment before its call ends. In that moment the
-            # call may still be cut, and its socket with it.
+            # A connection is free after the last byte of an answer, a moment before its call ends.
+            # In that moment the call may still be cut, and its socket with it.
             if self._last is not None and self._last.done():
                 self.close()
             self._last = call
-            if self.sock is None:  # connect now: http.client would connect after the time is computed
+            # Connect now: http.client would connect after the time is computed.
+            if self.sock is None:
                 self.connect()
             url = call.timed(url)  # the server counts from the receipt, so nothing slow may follow
             call.uses(self.sock)
@@ -98,7 +108,8 @@ def tracked(base: type[Any]) -> type[Any]:
 class Calls:
     """The open calls of one client, and the thread that ends overdue ones.
 
-    The thread ends ``_IDLE_S`` after the last call: many calls come together, and then none for a while.
+    The thread ends ``_IDLE_S`` after the last call: many calls come together, and then none for a
+    while.
     """
 
     def __init__(self) -> None:
@@ -125,7 +136,9 @@ class Calls:
         return call
 
     def sent(self) -> None:
-        """Note that the request was sent: sockets that this thread uses later do not belong to the call."""
+        """Note that the request was sent: sockets that this thread uses later do not belong to the
+        call.
+        """
         _using.call = None
 
     def end(self, call: Call) -> None:

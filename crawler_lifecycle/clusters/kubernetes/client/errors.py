@@ -15,12 +15,14 @@ from urllib3.util import Retry
 
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 
-#: The longest wait in seconds that we accept from a server, because a stop must not wait without an end.
+#: The longest wait in seconds that we accept from a server, because a stop must not wait without an
+#: end.
 RETRY_AFTER_MAX_S = 60.0
 #: The most characters of the server's message that an error contains.
 WORDS_MAX = 1000
 
-#: A part of the API server's message about a missing right. Messages about a quota have a similar beginning.
+#: A part of the API server's message about a missing right. Messages about a quota have a similar
+#: beginning.
 _NO_RIGHT = re.compile(r'cannot \S+ (?:resource|path) "[^"]*"')
 _PATH = re.compile(
     r"/(?:api/v1|apis/(?P<group>[^/]+)/[^/]+)"
@@ -94,7 +96,9 @@ class NoConnection(NoAnswer):
 
 
 class Unreadable(ApiError):
-    """An answer that cannot be used: it is incomplete, not JSON, not the expected object, or too long."""
+    """An answer that cannot be used: it is incomplete, not JSON, not the expected object, or too
+    long.
+    """
 
 
 class TooLarge(Unreadable):
@@ -118,7 +122,9 @@ class NotFound(ApiError):
 
 
 class Conflict(ApiError):
-    """A name that is in use, or an object with another uid: 409, or 422 for a patch with another uid."""
+    """A name that is in use, or an object with another uid: 409, or 422 for a patch with another
+    uid.
+    """
 
 
 class PositionExpired(ApiError):
@@ -126,7 +132,10 @@ class PositionExpired(ApiError):
 
 
 class TooManyRequests(ApiError):
-    """429: too many requests. ``retry_after_s`` is set when the server named the seconds to wait."""
+    """429: too many requests.
+
+    ``retry_after_s`` is set when the server named the seconds to wait.
+    """
 
 
 class _Cause(msgspec.Struct):
@@ -168,7 +177,10 @@ _UNKNOWN = (ApiError, "the Kubernetes API gave an unexpected answer: {}")
 
 
 def decode_status(data: bytes | msgspec.Raw) -> Status:
-    """Return the API's error object. For any other body, such as a proxy's page, its beginning is the message."""
+    """Return the API's error object.
+
+    For any other body, such as a proxy's page, its beginning is the message.
+    """
     try:
         return _STATUS.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -176,8 +188,12 @@ def decode_status(data: bytes | msgspec.Raw) -> Status:
         return Status(message=" ".join(text.split()))
 
 
-def from_status(asked: ApiRequest, status: int, body: Status, retry_after_s: float | None = None) -> ApiError:
-    """Return the error for an answer with a status other than 2xx, or for an error inside the stream of a watch."""
+def from_status(
+    asked: ApiRequest, status: int, body: Status, retry_after_s: float | None = None
+) -> ApiError:
+    """Return the error for an answer with a status other than 2xx, or for an error inside the
+    stream of a watch.
+    """
     words = (body.message or body.reason or "no reason given")[:WORDS_MAX]
     details = body.details or _Details()
     if retry_after_s is None and details.retryAfterSeconds:
@@ -201,12 +217,20 @@ def from_status(asked: ApiRequest, status: int, body: Status, retry_after_s: flo
 
 
 def no_answer(asked: ApiRequest, what: str, *, sent: bool = True) -> NoAnswer:
-    """Return the error for an answer that did not arrive. ``sent``: the request may have reached the server."""
+    """Return the error for an answer that did not arrive.
+
+    ``sent``: the request may have reached the server.
+    """
     kind = NoAnswer if sent else NoConnection
-    return kind(f"the Kubernetes API did not answer: {asked.gesture}: {what}", effect_unknown=sent and asked.writes)
+    return kind(
+        f"the Kubernetes API did not answer: {asked.gesture}: {what}",
+        effect_unknown=sent and asked.writes,
+    )
 
 
-def unreadable(asked: ApiRequest | None, what: str, kind: type[Unreadable] = Unreadable) -> Unreadable:
+def unreadable(
+    asked: ApiRequest | None, what: str, kind: type[Unreadable] = Unreadable
+) -> Unreadable:
     """Return the error for an answer that cannot be used."""
     subject = f": {asked.gesture}" if asked else ""
     text = f"the answer of the Kubernetes API cannot be used{subject}: {what}"
@@ -214,7 +238,9 @@ def unreadable(asked: ApiRequest | None, what: str, kind: type[Unreadable] = Unr
 
 
 def retry_after(value: str | None) -> float | None:
-    """Return the seconds in a ``Retry-After`` header, a number or a date; ``None`` without a valid value."""
+    """Return the seconds in a ``Retry-After`` header, a number or a date; ``None`` without a valid
+    value.
+    """
     try:
         return _bounded(Retry().parse_retry_after(value)) if value else None
     except (InvalidHeader, ValueError, OverflowError):

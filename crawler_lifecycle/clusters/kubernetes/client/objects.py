@@ -1,7 +1,8 @@
 """Jobs, pods and events, decoded from JSON, with only the fields that we use.
 
-Unknown fields are ignored. An object without a name or uid, and a list without ``items``, are refused. Other invalid
-values, such as ``null`` in place of a list, are bounded or left out (``odd_values``).
+Unknown fields are ignored. An object without a name or uid, and a list without ``items``, are
+refused. Other invalid values, such as ``null`` in place of a list, are bounded or left out
+(``odd_values``).
 """
 
 from __future__ import annotations
@@ -62,7 +63,10 @@ class ObjectMeta(_Struct, frozen=True):
 
 
 class _Text(StrEnum):
-    """Texts of which some exist only once, however often they are decoded. All others are texts, too."""
+    """Texts of which some exist only once, however often they are decoded.
+
+    All others are texts, too.
+    """
 
     @classmethod
     def _missing_(cls, value: object) -> _Text:
@@ -71,7 +75,8 @@ class _Text(StrEnum):
         return other
 
 
-#: What most conditions of most Jobs and pods consist of. The objects of a long list share these words.
+#: What most conditions of most Jobs and pods consist of. The objects of a long list share these
+#: words.
 _WORDS = [
     "True",
     "False",
@@ -117,7 +122,10 @@ class JobSpec(_Struct, frozen=True):
 
 
 class JobStatus(_Struct, frozen=True):
-    """The status of a Job. Its counters are later than the pods, and its conditions of an end come last."""
+    """The status of a Job.
+
+    Its counters are later than the pods, and its conditions of an end come last.
+    """
 
     start_time: Time | None = None
     completion_time: Time | None = None
@@ -138,7 +146,10 @@ class Job(_Struct, frozen=True):
 
     @property
     def other_controller(self) -> str | None:
-        """The controller of the Job, unless it is the cluster's own. Kueue, for example, may use another cluster."""
+        """The controller of the Job, unless it is the cluster's own.
+
+        Kueue, for example, may use another cluster.
+        """
         by = self.spec.managed_by
         return None if by == "kubernetes.io/job-controller" else by or None
 
@@ -148,7 +159,8 @@ class Job(_Struct, frozen=True):
 
 
 def _true_condition(status: JobStatus | PodStatus, kind: str) -> Condition | None:
-    # A look at 10,000 tasks calls this 90,000 times: a plain loop is faster than properties and a generator.
+    # A look at 10,000 tasks calls this 90,000 times: a plain loop is faster than properties and a
+    # generator.
     for condition in status.conditions:
         if condition.type == kind and condition.status == "True":
             return condition
@@ -177,7 +189,10 @@ class TerminatedState(_Struct, frozen=True):
 
 
 class ContainerState(_Struct, frozen=True):
-    """The state of a container. At most one field is set, and none before the kubelet has reported."""
+    """The state of a container.
+
+    At most one field is set, and none before the kubelet has reported.
+    """
 
     waiting: Waiting | None = None
     running: Running | None = None
@@ -206,7 +221,9 @@ class _ExitCodes(_Struct, frozen=True):
 
 
 class RestartRule(_Struct, frozen=True):
-    """The action of a node when a container ends with certain exit codes (since Kubernetes 1.34)."""
+    """The action of a node when a container ends with certain exit codes (since Kubernetes
+    1.34).
+    """
 
     action: str | None = None
     exit_codes: _ExitCodes | None = None
@@ -221,13 +238,19 @@ class Container(_Struct, frozen=True):
     name: str
     image: str | None = None
     restart_policy: str | None = None
-    """The restart policy. ``Always`` makes an init container a sidecar, which runs in parallel with the others."""
+    """The restart policy. ``Always`` makes an init container a sidecar, which runs in parallel with
+    the others.
+    """
     restart_policy_rules: tuple[RestartRule, ...] | None = None
     resources: ResourceRequirements | None = None
 
     def action_after(self, code: int) -> str | None:
-        """Return the action of the first rule that applies to this exit code; ``None`` without one."""
-        return next((rule.action for rule in self.restart_policy_rules or () if rule.fits(code)), None)
+        """Return the action of the first rule that applies to this exit code; ``None`` without
+        one.
+        """
+        return next(
+            (rule.action for rule in self.restart_policy_rules or () if rule.fits(code)), None
+        )
 
     @property
     def memory_limit(self) -> str | None:
@@ -399,7 +422,10 @@ class ListMeta(_Struct, frozen=True):
 
 
 class ListPage(_Struct, Generic[T], frozen=True):
-    """One page of a list. ``kind`` shows that the document is a list, because other documents may have status 200."""
+    """One page of a list.
+
+    ``kind`` shows that the document is a list, because other documents may have status 200.
+    """
 
     kind: str
     metadata: ListMeta
@@ -429,7 +455,13 @@ class _WatchMessage(_Struct, frozen=True):
 
 #: Returns the decoder of a type; it is made at its first use.
 _decoder: Callable[[Any], msgspec.json.Decoder[Any]] = cache(msgspec.json.Decoder)
-_KINDS: dict[type, str] = {Job: "Job", Pod: "Pod", Event: "Event", Namespace: "Namespace", Workload: "Workload"}
+_KINDS: dict[type, str] = {
+    Job: "Job",
+    Pod: "Pod",
+    Event: "Event",
+    Namespace: "Namespace",
+    Workload: "Workload",
+}
 _RAW_PAGE = msgspec.json.Decoder(ListPage[msgspec.Raw])
 _KIND = msgspec.json.Decoder(_Kind)
 _TYPED = msgspec.json.Decoder(_WatchMessage)
@@ -452,9 +484,14 @@ def decode_page(kind: type[T], data: bytes, asked: ApiRequest | None = None) -> 
     try:
         try:
             page: ListPage[T] = _decoder(ListPage[kind]).decode(data)  # type: ignore[valid-type]
-        except msgspec.ValidationError:  # an object is invalid: decode each one alone, and repair it
+        # An object is invalid: decode each one alone, and repair it.
+        except msgspec.ValidationError:
             raw = _RAW_PAGE.decode(data)
-            page = ListPage(kind=raw.kind, metadata=raw.metadata, items_=[_decoded(kind, item) for item in raw.items])
+            page = ListPage(
+                kind=raw.kind,
+                metadata=raw.metadata,
+                items_=[_decoded(kind, item) for item in raw.items],
+            )
     except _NO_OBJECT as error:
         raise _not_decoded(kind.__name__, error, data, asked) from error
     expected = f"{_KINDS.get(kind) or _KINDS.get(kind.__bases__[0], '')}List"
@@ -488,6 +525,8 @@ def decode_kind(data: bytes, asked: ApiRequest | None = None) -> str:
         raise _not_decoded("an object", error, data, asked) from error
 
 
-def _not_decoded(what: str, error: Exception, data: bytes | msgspec.Raw, asked: ApiRequest | None = None) -> Unreadable:
+def _not_decoded(
+    what: str, error: Exception, data: bytes | msgspec.Raw, asked: ApiRequest | None = None
+) -> Unreadable:
     begins = bytes(memoryview(data)[:60]).decode(errors="replace")
     return unreadable(asked, f"{what}: {error} (it begins with {begins!r})")

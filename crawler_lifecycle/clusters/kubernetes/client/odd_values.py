@@ -1,7 +1,9 @@
-"""Repair of invalid values in objects, so that one bad value does not make an object or a whole list unreadable.
+"""Repair of invalid values in objects, so that one bad value does not make an object or a whole
+list unreadable.
 
-A value is bounded or left out while its object is decoded. An API server accepts any int64 for a grace, and sends times
-of the years 0 and 10000. Another server may send other invalid values. An object without its identity is refused.
+A value is bounded or left out while its object is decoded. An API server accepts any int64 for a
+grace, and sends times of the years 0 and 10000. Another server may send other invalid values. An
+object without its identity is refused.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ import msgspec
 from crawler_lifecycle.domain import bounds
 
 Number = Annotated[int, msgspec.Meta(ge=-bounds.ID_MAX, le=bounds.ID_MAX)]
-#: The longest grace that we accept, in seconds (about three years): larger values exceed the range of times.
+#: The longest grace that we accept, in seconds (about three years): larger values exceed the range
+#: of times.
 GRACE_MAX_S = 10**8
 Grace = Annotated[int, msgspec.Meta(ge=0, le=GRACE_MAX_S)]
 #: The time that a kubelet writes for "unknown". Go writes the year 1.
@@ -49,7 +52,10 @@ def mended(kind: type[T], data: bytes | msgspec.Raw) -> T:
 
 
 def _mend(said: Any, odd: msgspec.ValidationError) -> None:
-    """Bound or leave out the value that the error names. Raise the error again for a value that is required."""
+    """Bound or leave out the value that the error names.
+
+    Raise the error again for a value that is required.
+    """
     words, at, path = str(odd).rpartition(" - at `$")
     path = _MAP.sub(r"\1", path)
     *way, last = [name or int(number) for name, number in _STEP.findall(at and path)] or [None]
@@ -66,7 +72,9 @@ def _mend(said: Any, odd: msgspec.ValidationError) -> None:
 
 
 def amount(quantity: str) -> Decimal | None:
-    """Return a Kubernetes quantity, such as ``500m`` or ``64Mi``, as a number; ``None`` for any other text."""
+    """Return a Kubernetes quantity, such as ``500m`` or ``64Mi``, as a number; ``None`` for any
+    other text.
+    """
     from kubernetes.utils.quantity import parse_quantity  # this module takes long to load
 
     try:

@@ -1,6 +1,9 @@
-"""One HTTP request to the Kubernetes API. It returns bytes, or raises an error that names the request and the failure.
+"""One HTTP request to the Kubernetes API.
 
-A request is never repeated, with one exception: after a 401 it is sent once more, with credentials that are read again.
+It returns bytes, or raises an error that names the request and the failure.
+
+A request is never repeated, with one exception: after a 401 it is sent once more, with credentials
+that are read again.
 """
 
 from __future__ import annotations
@@ -27,8 +30,9 @@ from .errors import ApiError, ApiRequest, CredentialsRejected
 if TYPE_CHECKING:
     from urllib3.response import BaseHTTPResponse
 
-#: The longest answer in bytes. A page of 500 pods has about two million. One object always fits: the cluster's store
-#: accepts 1.5 MiB for an object, and JSON needs at most six bytes for each byte.
+#: The longest answer in bytes. A page of 500 pods has about two million. One object always fits:
+#: the cluster's store accepts 1.5 MiB for an object, and JSON needs at most six bytes for each
+#: byte.
 ANSWER_MAX = 64 * 1024 * 1024
 #: A whole answer may take this many times the longest allowed silence.
 WHOLE = 3
@@ -53,7 +57,10 @@ class _Request:
 
 
 class Wire:
-    """The connections of one client; thread-safe. Every method except ``close`` and ``ended`` raises ``ApiError``."""
+    """The connections of one client; thread-safe.
+
+    Every method except ``close`` and ``ended`` raises ``ApiError``.
+    """
 
     def __init__(self, identity: credentials.Access, connect_s: float, read_s: float) -> None:
         self._access = identity
@@ -65,7 +72,9 @@ class Wire:
         self.answer_max = ANSWER_MAX
         self._agent = {"User-Agent": f"crawler-lifecycle/{_version()}"}
         self.skew_s: float | None = None
-        """The server's clock minus ours at the last answer, in seconds. Servers send whole seconds only."""
+        """The server's clock minus ours at the last answer, in seconds. Servers send whole seconds
+        only.
+        """
 
     def close(self) -> None:
         """End all calls, and close the connections."""
@@ -83,11 +92,12 @@ class Wire:
         until: float | None = None,
         left_s: Callable[[], float] | None = None,
     ) -> bytes:
-        """Send a request, and return the whole answer, which must be complete at ``until`` (monotonic).
+        """Send a request, and return the whole answer, which must be complete at ``until``
+        (monotonic).
 
-        ``left_s`` returns the seconds in which the server may still carry out the request, and the server gets this
-        number. It is called before each sending, when credentials and connection are ready. Raises ``TooLate`` if no
-        time is left.
+        ``left_s`` returns the seconds in which the server may still carry out the request, and the
+        server gets this number. It is called before each sending, when credentials and connection
+        are ready. Raises ``TooLate`` if no time is left.
         """
         whole_s = self.whole_s
         if until is not None:
@@ -99,7 +109,9 @@ class Wire:
         if body is not None:
             headers["Content-Type"] = content
             payload = msgspec.json.encode(body)
-        sent = _Request(asked, _target(asked.path, query), headers, payload, self._read_s, whole_s, left_s)
+        sent = _Request(
+            asked, _target(asked.path, query), headers, payload, self._read_s, whole_s, left_s
+        )
         call, response = self._answered(sent)
         return self._body(asked, call, response)
 
@@ -107,13 +119,18 @@ class Wire:
         self, asked: ApiRequest, query: Mapping[str, object], silence_s: float, whole_s: float
     ) -> tuple[Call, BaseHTTPResponse]:
         """Begin an answer that is read while it comes. Its reader closes it and calls ``ended``."""
-        return self._answered(_Request(asked, _target(asked.path, query), {"Accept": JSON}, None, silence_s, whole_s))
+        return self._answered(
+            _Request(asked, _target(asked.path, query), {"Accept": JSON}, None, silence_s, whole_s)
+        )
 
     def ended(self, call: Call) -> None:
         self._calls.end(call)
 
     def _answered(self, sent: _Request) -> tuple[Call, BaseHTTPResponse]:
-        """Send the request, and return an answer with status 2xx whose body is unread. The caller ends the call."""
+        """Send the request, and return an answer with status 2xx whose body is unread.
+
+        The caller ends the call.
+        """
         for renewed in (False, True):
             asked_at = time.monotonic()
             who, authorization = self._who(sent.asked)
@@ -126,22 +143,34 @@ class Wire:
             if not isinstance(error, CredentialsRejected):
                 raise error
             if renewed or not self._renewed(error, who, authorization, asked_at):
-                text = f"{error}; the credentials of {self._access.source.words} were read again and are still refused"
-                raise CredentialsRejected(text, status=401, reason=error.reason, words=error.words) from None
+                text = (
+                    f"{error}; the credentials of {self._access.source.words} were read again "
+                    "and are still refused"
+                )
+                raise CredentialsRejected(
+                    text, status=401, reason=error.reason, words=error.words
+                ) from None
         raise AssertionError("unreachable")
 
     def _who(self, asked: ApiRequest) -> tuple[credentials.Identity, str | None]:
         try:
             return self._access.current()
         except Exception as error:  # a plugin or the loader may raise any error
-            text = f"{asked.gesture}: the credentials of {self._access.source.words} cannot be read: {error}"
+            text = (
+                f"{asked.gesture}: the credentials of {self._access.source.words} cannot be "
+                f"read: {error}"
+            )
             raise CredentialsRejected(text) from error
 
-    def _renewed(self, error: ApiError, who: credentials.Identity, authorization: str | None, asked_at: float) -> bool:
+    def _renewed(
+        self, error: ApiError, who: credentials.Identity, authorization: str | None, asked_at: float
+    ) -> bool:
         try:
             return self._access.renew(who, authorization, asked_at)
         except InvalidRequest as again:
-            raise CredentialsRejected(f"{error}; the credentials cannot be read again: {again}", status=401) from error
+            raise CredentialsRejected(
+                f"{error}; the credentials cannot be read again: {again}", status=401
+            ) from error
 
     def _send(
         self, sent: _Request, who: credentials.Identity, authorization: str | None
@@ -155,8 +184,12 @@ class Wire:
                 retries=False,
                 preload_content=False,
                 body=sent.payload,
-                headers=sent.headers | ({"Authorization": authorization} if authorization else {}) | self._agent,
-                timeout=urllib3.Timeout(connect=self._connect_s, read=min(sent.silence_s, sent.whole_s)),
+                headers=sent.headers
+                | ({"Authorization": authorization} if authorization else {})
+                | self._agent,
+                timeout=urllib3.Timeout(
+                    connect=self._connect_s, read=min(sent.silence_s, sent.whole_s)
+                ),
             )
         except BROKEN as error:
             self._calls.end(call)
@@ -168,7 +201,9 @@ class Wire:
         self._note_clock(response.headers.get("Date"))
         return call, response
 
-    def _body(self, asked: ApiRequest, call: Call, response: BaseHTTPResponse, limit: int | None = None) -> bytes:
+    def _body(
+        self, asked: ApiRequest, call: Call, response: BaseHTTPResponse, limit: int | None = None
+    ) -> bytes:
         parts = []
         size = 0
         most = limit or self.answer_max
@@ -177,8 +212,11 @@ class Wire:
                 parts.append(part)
                 size += len(part)
                 if size > most:
-                    raise errors.unreadable(asked, f"it has more than {most} bytes", errors.TooLarge)
-            if call.overdue:  # we cut an answer without a length: the cut looks like the end of the answer
+                    raise errors.unreadable(
+                        asked, f"it has more than {most} bytes", errors.TooLarge
+                    )
+            # We cut an answer without a length: the cut looks like the end of the answer.
+            if call.overdue:
                 raise errors.no_answer(asked, self._cause(call, None))
         except BROKEN as error:
             raise errors.no_answer(asked, self._cause(call, error)) from error
@@ -192,12 +230,14 @@ class Wire:
 
     def _cause(self, call: Call, error: Exception | None) -> str:
         where = self._access.host
-        if call.overdue or time.monotonic() >= call.until:  # check the clock too: the thread that cuts may be late
+        # Check the clock too: the thread that cuts may be late.
+        if call.overdue or time.monotonic() >= call.until:
             return f"no complete answer came from {where} in time"
         if call.over:
             return "we closed the connection"
         match error:
-            case urllib3.exceptions.NewConnectionError():  # must come first: the next class is its parent
+            # Must come first: the next class is its parent.
+            case urllib3.exceptions.NewConnectionError():
                 return f"no connection to {where}: {_short(error)}"
             case urllib3.exceptions.ConnectTimeoutError():
                 return f"no connection to {where} within {self._connect_s:g} s"

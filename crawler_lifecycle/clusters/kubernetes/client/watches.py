@@ -1,4 +1,7 @@
-"""A watch: one line of JSON for each change, until the server ends it. A failure raises an error."""
+"""A watch: one line of JSON for each change, until the server ends it.
+
+A failure raises an error.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,11 @@ LINE_MAX = 16 * 1024 * 1024
 
 
 class WatchEvent(msgspec.Struct, frozen=True):
-    """One change. ``type`` is ADDED, MODIFIED, DELETED (with the last state of the object) or BOOKMARK (no change)."""
+    """One change.
+
+    ``type`` is ADDED, MODIFIED, DELETED (with the last state of the object) or BOOKMARK (no
+    change).
+    """
 
     type: str
     object: msgspec.Raw
@@ -46,11 +53,13 @@ _KINDS = frozenset({"ADDED", "MODIFIED", "DELETED", "BOOKMARK"})
 
 @dataclass(eq=False)
 class Watch:
-    """An open stream of changes: iterate over it, and close it. It ends when the server or ``close`` ends it.
+    """An open stream of changes: iterate over it, and close it.
 
-    The iteration raises ``Expired`` when its position has expired (then list again), ``NoAnswer`` when the stream was
-    interrupted or silent for too long, ``Unreadable`` for a line that is not an event, and each ``ApiError`` that the
-    server sends in the stream.
+    It ends when the server or ``close`` ends it.
+
+    The iteration raises ``Expired`` when its position has expired (then list again), ``NoAnswer``
+    when the stream was interrupted or silent for too long, ``Unreadable`` for a line that is not an
+    event, and each ``ApiError`` that the server sends in the stream.
     """
 
     asked: ApiRequest
@@ -80,7 +89,10 @@ class Watch:
         self.close()
 
     def close(self) -> None:
-        """End the watch, from any thread; repeated calls do no harm. A waiting reader sees the end at once."""
+        """End the watch, from any thread; repeated calls do no harm.
+
+        A waiting reader sees the end at once.
+        """
         self._closed = True
         self.call.cut()
         try:
@@ -126,7 +138,11 @@ class Watch:
             if self._closed or self.call.overdue:
                 return  # we closed it; ``_lines`` decides whether this is an error
             silent = isinstance(error, urllib3.exceptions.ReadTimeoutError)
-            what = "the stream was silent for too long" if silent else f"the stream was interrupted: {error}"
+            what = (
+                "the stream was silent for too long"
+                if silent
+                else f"the stream was interrupted: {error}"
+            )
             raise errors.no_answer(self.asked, what) from error
 
     def _event(self, line: bytes) -> WatchEvent:
@@ -140,5 +156,7 @@ class Watch:
         try:
             version = _VERSIONED.decode(data).metadata.resourceVersion
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise unreadable(self.asked, f"an event's object has no resourceVersion: {error}") from error
+            raise unreadable(
+                self.asked, f"an event's object has no resourceVersion: {error}"
+            ) from error
         return WatchEvent(kind, data, version)

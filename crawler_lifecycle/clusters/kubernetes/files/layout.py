@@ -1,7 +1,7 @@
 """Paths of a task's files, in its pod and on the shared volume.
 
-We find the files of ended runs by these paths, and pods of an earlier version still use them. If a path changes, the
-files at the former path are lost.
+We find the files of ended runs by these paths, and pods of an earlier version still use them. If a
+path changes, the files at the former path are lost.
 """
 
 from __future__ import annotations
@@ -10,14 +10,16 @@ from pathlib import PurePosixPath
 
 from crawler_lifecycle.domain.run_ref import RunRef
 
-#: Name of the pod's volume for supporting files and saved state: the shared claim, or an ``emptyDir``.
+#: Name of the pod's volume for supporting files and saved state: the shared claim, or an
+#: ``emptyDir``.
 DATA_VOLUME = "crawl-data"
 #: ``CRAWL_FILES_DIR`` and ``CRAWL_STATE_DIR`` inside the container.
 FILES_MOUNT = "/crawl/files"
 STATE_MOUNT = "/crawl/state"
 #: A further path that the runner and the crawler can write; all other paths are read-only.
-TMP_MOUNT = "/tmp"  # noqa: S108 - a mount of the pod's own
-#: ``CRAWL_SUMMARY_FILE``: the kubelet's termination message. The file exists; it can be written, but not replaced.
+TMP_MOUNT = "/tmp"  # noqa: S108
+#: ``CRAWL_SUMMARY_FILE``: the kubelet's termination message. The file exists; it can be written,
+#:     but not replaced.
 SUMMARY_FILE = "/dev/termination-log"
 #: The runner's folder in an image: ``python3 /opt/crawl-runner scrapy …`` or ``… command -- …``.
 RUNNER = "/opt/crawl-runner"
@@ -29,14 +31,17 @@ def files_path(run: RunRef, index: int, attempt: int) -> PurePosixPath:
 
 
 def state_path(run: RunRef, index: int) -> PurePosixPath:
-    """Return the path on the shared volume that is ``CRAWL_STATE_DIR`` for all attempts of this task index."""
+    """Return the path on the shared volume that is ``CRAWL_STATE_DIR`` for all attempts of this
+    task index.
+    """
     return PurePosixPath("state", str(run), str(index))
 
 
 def end_grace_s(*, uploads: bool) -> int:
-    """Return ``CRAWL_END_GRACE_S``: seconds between the end of ``CRAWL_STOP_GRACE_S`` and the kubelet's SIGKILL.
+    """Return ``CRAWL_END_GRACE_S``: seconds between the end of ``CRAWL_STOP_GRACE_S`` and the
+    kubelet's SIGKILL.
 
-    In this time the runner ends the remaining processes, uploads the files (if ``uploads``), and writes its summary. A
-    pod's ``terminationGracePeriodSeconds`` is the sum of the two graces.
+    In this time the runner ends the remaining processes, uploads the files (if ``uploads``), and
+    writes its summary. A pod's ``terminationGracePeriodSeconds`` is the sum of the two graces.
     """
     return 60 if uploads else 10

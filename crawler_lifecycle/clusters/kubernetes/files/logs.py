@@ -1,12 +1,13 @@
 """Logs of tasks in pods: the output of the crawler's container, as its node keeps it.
 
-A position is a number of bytes from the beginning of the log file that the node still has. The API cannot begin at a
-byte, only at a second (``sinceTime``); it can end after some bytes (``limitBytes``). So every request asks for the time
-of each line. For each log we remember one line with its position and time, and the next request begins there. A process
-that remembers no line reads from the beginning again. The node returns only the current file (10 MiB by default).
+A position is a number of bytes from the beginning of the log file that the node still has. The API
+cannot begin at a byte, only at a second (``sinceTime``); it can end after some bytes
+(``limitBytes``). So every request asks for the time of each line. For each log we remember one line
+with its position and time, and the next request begins there. A process that remembers no line
+reads from the beginning again. The node returns only the current file (10 MiB by default).
 
-After a rotation of that file, the remembered line is not the first of its second, or the position is beyond the end.
-Then reading continues at the beginning of the new file, as the port promises.
+After a rotation of that file, the remembered line is not the first of its second, or the position
+is beyond the end. Then reading continues at the beginning of the new file, as the port promises.
 """
 
 from __future__ import annotations
@@ -41,7 +42,10 @@ REMEMBERED = 256
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """The position and time stamp of a line that is the first of its second. An empty stamp: the log's beginning."""
+    """The position and time stamp of a line that is the first of its second.
+
+    An empty stamp: the log's beginning.
+    """
 
     position: int = 0
     stamp: bytes = b""
@@ -63,7 +67,10 @@ class _Piece:
 
 
 class PodLogs:
-    """The logs of the pods of one namespace. This class implements ``TaskLogs``, and is thread-safe."""
+    """The logs of the pods of one namespace.
+
+    This class implements ``TaskLogs``, and is thread-safe.
+    """
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -84,7 +91,8 @@ class PodLogs:
             return LogPart(b"", 0, True) if over else None
         try:
             return self._part(pod, after, limit, over)
-        except (NotFound, RequestRefused) as error:  # its node has no log (any more), or the pod disappeared meanwhile
+        # Its node has no log (any more), or the pod disappeared meanwhile.
+        except (NotFound, RequestRefused) as error:
             if error.status == 403:  # we have no right to read it: the log may still exist
                 raise
             return LogPart(b"", 0, True) if over else None
@@ -92,7 +100,11 @@ class PodLogs:
     def _pod(self, run: RunRef, task: TaskRef) -> Pod | None:
         key = (run.run_id, task.index, task.attempt)
         pods = list_pods(self._api, of_tasks(run.run_id, [task], settled=None))
-        return deciding_pod(p for p in pods if key_of(p.metadata) == key and is_of(run, task, owner_of(p), p.metadata))
+        return deciding_pod(
+            p
+            for p in pods
+            if key_of(p.metadata) == key and is_of(run, task, owner_of(p), p.metadata)
+        )
 
     def _part(self, pod: Pod, after: int | None, limit: int, over: bool) -> LogPart:
         if after is None:
@@ -110,7 +122,9 @@ class PodLogs:
             piece = self._piece(pod, begin, limit)
         return self._answer(pod, begin, piece, after, limit, over)
 
-    def _answer(self, pod: Pod, begin: _Line, piece: _Piece, position: int, limit: int, over: bool) -> LogPart:
+    def _answer(
+        self, pod: Pod, begin: _Line, piece: _Piece, position: int, limit: int, over: bool
+    ) -> LogPart:
         data = piece.data[position - begin.position : position - begin.position + limit]
         end = position + len(data)
         last = next((line for line in reversed(piece.lines) if line.position <= end), None)
@@ -121,7 +135,8 @@ class PodLogs:
     def _piece(self, pod: Pod, begin: _Line, wanted: int) -> _Piece:
         """Return at least ``wanted`` bytes from the line ``begin`` on, if the log has this many.
 
-        The API counts time stamps as bytes. Their total size is unknown before, so this may take several requests.
+        The API counts time stamps as bytes. Their total size is unknown before, so this may take
+        several requests.
         """
         ask = min(2 * wanted + 4096, ASK_MAX)
         while True:
@@ -153,7 +168,10 @@ class PodLogs:
 
 
 def _without_stamps(raw: bytes, position: int, *, whole: bool) -> _Piece:
-    """Return the lines without the time and space at their beginning. The last line may be cut, even in its time."""
+    """Return the lines without the time and space at their beginning.
+
+    The last line may be cut, even in its time.
+    """
     parts = []
     lines = []
     second = b""

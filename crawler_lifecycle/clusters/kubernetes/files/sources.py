@@ -23,8 +23,11 @@ NOWHERE = (
 )
 
 
-def task_files(claim: str | None, volume_path: Path | None, bundles: TaskBundles | None) -> TaskFiles:
-    """Return the source of files: object storage if it is set, else the volume, else one that reports no files.
+def task_files(
+    claim: str | None, volume_path: Path | None, bundles: TaskBundles | None
+) -> TaskFiles:
+    """Return the source of files: object storage if it is set, else the volume, else one that
+    reports no files.
 
     Raises ``InvalidRequest`` for a claim without the path where our processes mount it.
     """
@@ -34,20 +37,27 @@ def task_files(claim: str | None, volume_path: Path | None, bundles: TaskBundles
         return NoFiles()
     if volume_path is None:
         raise InvalidRequest(
-            f"LIFECYCLE_CLUSTER__VOLUME_PATH: missing for the claim {claim!r}; set it to the path where the workers "
+            f"LIFECYCLE_CLUSTER__VOLUME_PATH: missing for the claim {claim!r}; set it to the path "
+            "where the workers "
             "mount that volume, or set LIFECYCLE_CLUSTER__FILES_URL instead"
         )
     return VolumeFiles(volume_path)
 
 
 class VolumeFiles:
-    """Folders of a shared volume, one for each task and attempt. The kubelet creates them when a pod starts."""
+    """Folders of a shared volume, one for each task and attempt.
+
+    The kubelet creates them when a pod starts.
+    """
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
     def files(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[FileSource]:
-        """Return the existing folders; a task whose pod never started has none. Raises ``ClusterUnavailable``."""
+        """Return the existing folders; a task whose pod never started has none.
+
+        Raises ``ClusterUnavailable``.
+        """
         found = []
         for task in tasks:
             folder = self._root / files_path(run, task.index, task.attempt)
@@ -57,13 +67,18 @@ class VolumeFiles:
                 continue
             except OSError as error:
                 raise unreadable(self._root, error) from error
-            found.append(FileSource(files_prefix(task.index, task.attempt), folder, root=self._root))
+            found.append(
+                FileSource(files_prefix(task.index, task.attempt), folder, root=self._root)
+            )
         check_mounted(self._root)  # last, because an unmounted volume seems to have no folders
         return found
 
 
 class BundleFiles:
-    """Files that tasks uploaded to object storage. They are read only when an archive is written."""
+    """Files that tasks uploaded to object storage.
+
+    They are read only when an archive is written.
+    """
 
     def __init__(self, bundles: TaskBundles) -> None:
         self._bundles = bundles
@@ -72,7 +87,10 @@ class BundleFiles:
         """Return one bundle for each task that was deployed."""
         read = self._bundles.read
         return [
-            FileSource(files_prefix(task.index, task.attempt), bundle=partial(read, run, task.index, task.attempt))
+            FileSource(
+                files_prefix(task.index, task.attempt),
+                bundle=partial(read, run, task.index, task.attempt),
+            )
             for task in tasks
             if task.uid is not None
         ]
@@ -84,4 +102,6 @@ class NoFiles:
     def files(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[FileSource]:
         """Return for each deployed task a source without files, which contains the reason."""
         deployed = [task for task in tasks if task.uid is not None]
-        return [FileSource(files_prefix(task.index, task.attempt), missing=NOWHERE) for task in deployed]
+        return [
+            FileSource(files_prefix(task.index, task.attempt), missing=NOWHERE) for task in deployed
+        ]

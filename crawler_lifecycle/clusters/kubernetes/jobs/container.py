@@ -1,4 +1,6 @@
-"""The crawler's container: its environment (the process contract in docs/contract.md), limits and requests."""
+"""The crawler's container: its environment (the process contract in docs/contract.md), limits and
+requests.
+"""
 
 from __future__ import annotations
 
@@ -34,11 +36,16 @@ class TaskVariables:
 
 
 def variables(
-    deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask, given: TaskVariables, end_grace_s: int
+    deployment: Deployment,
+    crawler: CrawlerDefinition,
+    task: QueuedTask,
+    given: TaskVariables,
+    end_grace_s: int,
 ) -> list[Part]:
     """Return the variables of the container in the form of the API, each name once.
 
-    The order of precedence is: the contract, the task's own variables, the catalogue. Raises ``InvalidRequest``.
+    The order of precedence is: the contract, the task's own variables, the catalogue. Raises
+    ``InvalidRequest``.
     """
     # The image's home folder is read-only and belongs to another user.
     plain = {"HOME": layout.TMP_MOUNT, **crawler.env}
@@ -58,7 +65,10 @@ def variables(
 def contract(
     deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask, end_grace_s: int
 ) -> Mapping[str, str]:
-    """Return the variables of the process contract (docs/contract.md). Raises ``InvalidRequest`` for bad arguments."""
+    """Return the variables of the process contract (docs/contract.md).
+
+    Raises ``InvalidRequest`` for bad arguments.
+    """
     run_timeout_s = deployment.limits.run_timeout_s
     found = contract_of(deployment, crawler, task) | {
         "CRAWL_FILES_DIR": layout.FILES_MOUNT,
@@ -67,7 +77,8 @@ def contract(
         "CRAWL_SUMMARY_FILE": layout.SUMMARY_FILE,
     }
     if crawler.kubernetes.runner:
-        # The kubelet kills the runner and the crawler together. So the runner must end the crawler earlier.
+        # The kubelet kills the runner and the crawler together. So the runner must end the crawler
+        # earlier.
         found["CRAWL_END_GRACE_S"] = str(end_grace_s)
         if run_timeout_s is not None:
             # The start time is not known yet. The runner computes CRAWL_DEADLINE when it starts.
@@ -79,7 +90,9 @@ def contract(
 
 
 def escaped(text: str) -> str:
-    """Return the text with each ``$`` doubled, because the kubelet replaces ``$(NAME)`` and reads ``$$`` as ``$``."""
+    """Return the text with each ``$`` doubled, because the kubelet replaces ``$(NAME)`` and reads
+    ``$$`` as ``$``.
+    """
     return text.replace("$", "$$")
 
 
@@ -87,7 +100,8 @@ def _reference(name: str, text: str) -> dict[str, str]:
     found = secret_reference(text)
     if found is None:
         raise InvalidRequest(
-            f"secrets.{name!r:.80}: {text!r:.80} cannot be resolved here; on Kubernetes give 'secret:NAME/KEY', "
+            f"secrets.{name!r:.80}: {text!r:.80} cannot be resolved here; on Kubernetes give "
+            "'secret:NAME/KEY', "
             "a key of a Secret in the namespace of the crawls"
         )
     return {"name": found[0], "key": found[1]}
@@ -96,7 +110,8 @@ def _reference(name: str, text: str) -> dict[str, str]:
 def _check(name: str, value: str) -> None:
     if not _NAME.fullmatch(name):
         raise InvalidRequest(
-            f"env.{name!r:.80}: Kubernetes does not allow this name; use letters, digits, '_', '-' and '.', and do not "
+            f"env.{name!r:.80}: Kubernetes does not allow this name; use letters, digits, '_', '-' "
+            "and '.', and do not "
             "begin with a digit"
         )
     if "\0" in value:
@@ -106,8 +121,8 @@ def _check(name: str, value: str) -> None:
 #: The requests of a container when neither the request nor the catalogue sets them.
 CPU_REQUEST = "50m"
 MEMORY_REQUEST = "128Mi"
-#: The reserved share of the processor limit, and the least reservation in thousandths of a processor. A share is
-#: enough, because a crawler mostly waits for answers.
+#: The reserved share of the processor limit, and the least reservation in thousandths of a
+#: processor. A share is enough, because a crawler mostly waits for answers.
 CPU_SHARE = 0.25
 CPU_LEAST = 10
 #: The smallest memory limit in bytes with which a container can start.
@@ -120,14 +135,20 @@ _QUANTITY = re.compile(r"[0-9]{1,15}(\.[0-9]{1,9})?(Ki|Mi|Gi|Ti|Pi|Ei|k|M|G|T|P|
 def limits_of(deployment: Deployment, crawler: CrawlerDefinition) -> Resources:
     """Return the limits of the task: those of the request, else those of the catalogue.
 
-    Without a memory limit, the reservation becomes the limit. Otherwise the namespace's ``LimitRange`` could set a
-    lower limit, and the cluster refuses a pod that reserves more than its limit.
+    Without a memory limit, the reservation becomes the limit. Otherwise the namespace's
+    ``LimitRange`` could set a lower limit, and the cluster refuses a pod that reserves more than
+    its limit.
     """
-    return deployment.resources.over(crawler.resources).over(Resources(memory=crawler.kubernetes.requests.memory))
+    return deployment.resources.over(crawler.resources).over(
+        Resources(memory=crawler.kubernetes.requests.memory)
+    )
 
 
 def memory_limit(deployment: Deployment, crawler: CrawlerDefinition) -> int | None:
-    """Return the memory limit in bytes. Raises ``InvalidRequest`` for a limit that is too small for a container."""
+    """Return the memory limit in bytes.
+
+    Raises ``InvalidRequest`` for a limit that is too small for a container.
+    """
     given = deployment.resources.over(crawler.resources).memory is not None
     key = "resources.memory" if given else "kubernetes.requests.memory"
     return _memory(key, limits_of(deployment, crawler).memory)
@@ -141,10 +162,13 @@ def _memory(key: str, text: str | None) -> int | None:
 
 
 def resources_of(deployment: Deployment, crawler: CrawlerDefinition, *, shared: bool) -> Part:
-    """Return the limits and requests of the container. ``shared``: files and state are on a volume outside the node.
+    """Return the limits and requests of the container.
 
-    Requests are always set: otherwise Kubernetes uses the limits as requests, and few crawlers fit on an idle node.
-    Memory is reserved in full, because a node cannot take it back, and evicts pods when it has no free memory.
+    ``shared``: files and state are on a volume outside the node.
+
+    Requests are always set: otherwise Kubernetes uses the limits as requests, and few crawlers fit
+    on an idle node. Memory is reserved in full, because a node cannot take it back, and evicts pods
+    when it has no free memory.
     """
     asked = limits_of(deployment, crawler)
     wished = crawler.kubernetes.requests
@@ -163,7 +187,12 @@ def resources_beside(n: int, crawler: CrawlerDefinition) -> dict[str, dict[str, 
 
 
 def _resources(
-    asked: Resources, wished: Resources, memory: int | None, crawler: CrawlerDefinition, *, folders: int
+    asked: Resources,
+    wished: Resources,
+    memory: int | None,
+    crawler: CrawlerDefinition,
+    *,
+    folders: int,
 ) -> dict[str, dict[str, str]]:
     cpu = _milli(asked.cpu)
     disk = (parse_memory(scratch_of(crawler)) or 0) * folders + LOGS
@@ -202,5 +231,7 @@ def _processors(milli: int) -> str:
 
 
 def _memory_text(text: str) -> str:
-    """Return the size for Kubernetes: the same text if it is valid there, because people see it; else bytes."""
+    """Return the size for Kubernetes: the same text if it is valid there, because people see it;
+    else bytes.
+    """
     return text if _QUANTITY.fullmatch(text) else str(parse_memory(text))

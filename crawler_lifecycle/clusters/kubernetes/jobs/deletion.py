@@ -1,10 +1,14 @@
-"""Deletion of Jobs and pods, to stop and kill tasks. Each deletion names the uid, and may be repeated.
+"""Deletion of Jobs and pods, to stop and kill tasks.
 
-A Job is deleted in the foreground: it creates no new pods, its pods get one SIGTERM and their own grace, and it
-disappears after its last pod. An ended Job is not deleted, so that a late stop changes nothing.
+Each deletion names the uid, and may be repeated.
 
-The API accepts a shorter grace at any time. But a kubelet that has begun to end a pod ignores it, and waits for the
-whole first grace (Kubernetes 1.36: ``SyncTerminatingPod``, kubernetes issue 113606).
+A Job is deleted in the foreground: it creates no new pods, its pods get one SIGTERM and their own
+grace, and it disappears after its last pod. An ended Job is not deleted, so that a late stop
+changes nothing.
+
+The API accepts a shorter grace at any time. But a kubelet that has begun to end a pod ignores it,
+and waits for the whole first grace (Kubernetes 1.36: ``SyncTerminatingPod``, kubernetes issue
+113606).
 """
 
 from __future__ import annotations
@@ -15,7 +19,12 @@ from collections.abc import Collection, Sequence
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from crawler_lifecycle.clusters.kubernetes.client.errors import Conflict, NotFound
 from crawler_lifecycle.clusters.kubernetes.client.objects import Job, Pod
-from crawler_lifecycle.clusters.kubernetes.looks.listing import find_job, is_of, name_of, pods_of_jobs
+from crawler_lifecycle.clusters.kubernetes.looks.listing import (
+    find_job,
+    is_of,
+    name_of,
+    pods_of_jobs,
+)
 from crawler_lifecycle.clusters.kubernetes.looks.namespace_identity import CurrentNamespace
 from crawler_lifecycle.clusters.kubernetes.looks.predicates import ended, job_is_over
 from crawler_lifecycle.domain.run_ref import RunRef
@@ -23,15 +32,16 @@ from crawler_lifecycle.ports.runs import TaskRef
 
 logger = logging.getLogger(__name__)
 
-#: Grace of a killed pod in seconds. With 0 the API server removes the pod before its node confirms the end.
+#: Grace of a killed pod in seconds. With 0 the API server removes the pod before its node confirms
+#: the end.
 KILL_GRACE_S = 1
 
 
 class Deletion:
     """Requests that end tasks.
 
-    A missing task is not an error. Every method raises ``ApiError``, and ``ClusterUnavailable`` for a missing task that
-    may execute in another namespace.
+    A missing task is not an error. Every method raises ``ApiError``, and ``ClusterUnavailable`` for
+    a missing task that may execute in another namespace.
     """
 
     def __init__(self, api: Api) -> None:
@@ -51,14 +61,17 @@ class Deletion:
                 self._delete_pod(pod)
 
     def kill(self, run: RunRef, task: TaskRef) -> None:
-        """Delete the task's pods with a grace of one second, then its Job, and then pods that it created meanwhile.
+        """Delete the task's pods with a grace of one second, then its Job, and then pods that it
+        created meanwhile.
 
-        Later looks find the result. After a plain stop, a node may have begun a longer grace, and it finishes that
-        first. Our runner asks the gateway about a forced stop, and then ends the crawler earlier. A pod's record is
-        never removed by force, because the crawler may still execute on a node that does not answer.
+        Later looks find the result. After a plain stop, a node may have begun a longer grace, and
+        it finishes that first. Our runner asks the gateway about a forced stop, and then ends the
+        crawler earlier. A pod's record is never removed by force, because the crawler may still
+        execute on a node that does not answer.
 
-        The pods come first: if the Job were first, its deletion would begin the long grace, which the kubelet keeps.
-        The Job creates no second pod for a killed one, because it has no retries (``backoffLimit`` 0).
+        The pods come first: if the Job were first, its deletion would begin the long grace, which
+        the kubelet keeps. The Job creates no second pod for a killed one, because it has no retries
+        (``backoffLimit`` 0).
         """
         job = self._job(run, task)
         uid = job.metadata.uid if job is not None else task.uid
@@ -70,7 +83,10 @@ class Deletion:
             self._kill_pods(uid, {pod.metadata.uid for pod in pods})
 
     def _kill_pods(self, uid: str | None, known: Collection[str] = ()) -> list[Pod]:
-        """Kill the Job's pods that have not ended and are not ``known``. Return all pods of the Job."""
+        """Kill the Job's pods that have not ended and are not ``known``.
+
+        Return all pods of the Job.
+        """
         pods = self._pods(uid)
         for pod in pods:
             if pod.metadata.uid not in known and not ended(pod):
@@ -86,16 +102,26 @@ class Deletion:
             CurrentNamespace(self._api).gone_for_good([task.place])
 
     def _job(self, run: RunRef, task: TaskRef) -> Job | None:
-        """Return the task's own Job; ``None`` when it is gone, or when the name belongs to another Job."""
+        """Return the task's own Job; ``None`` when it is gone, or when the name belongs to another
+        Job.
+        """
         job = find_job(self._api, name_of(run.run_id, task))
         if job is not None and not is_of(run, task, job.metadata.uid, job.metadata):
             meant = task.uid or f"that of task {task.task_id}"
-            logger.warning("not deleted: the Job %s has the uid %s, not %s", job.metadata.name, job.metadata.uid, meant)
+            logger.warning(
+                "not deleted: the Job %s has the uid %s, not %s",
+                job.metadata.name,
+                job.metadata.uid,
+                meant,
+            )
             return None
         return job
 
     def _delete_job(self, job: Job) -> bool:
-        """Delete the Job if it has not ended and is not being deleted. Return whether this was so."""
+        """Delete the Job if it has not ended and is not being deleted.
+
+        Return whether this was so.
+        """
         if job.metadata.deletion_timestamp is not None or job_is_over(job):
             return False
         self._delete(self._api.jobs_path(job.metadata.name), job, propagationPolicy="Foreground")
@@ -105,7 +131,9 @@ class Deletion:
         return pods_of_jobs(self._api, [uid]).get(uid, []) if uid is not None else []
 
     def _delete_pod(self, pod: Pod, **options: object) -> None:
-        self._delete(self._api.pods_path(pod.metadata.name), pod, propagationPolicy="Background", **options)
+        self._delete(
+            self._api.pods_path(pod.metadata.name), pod, propagationPolicy="Background", **options
+        )
 
     def _delete(self, path: str, one: Job | Pod, **options: object) -> None:
         try:

@@ -1,4 +1,6 @@
-"""Creation of tasks' Jobs, each once at most, also with calls at once and lost answers (docs/kubernetes-jobs.md)."""
+"""Creation of tasks' Jobs, each once at most, also with calls at once and lost answers
+(docs/kubernetes-jobs.md).
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,23 @@ from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.clusters.kind import TaskEnvironment
 from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
-from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError, Conflict, RequestRefused, TooLate
+from crawler_lifecycle.clusters.kubernetes.client.errors import (
+    ApiError,
+    Conflict,
+    RequestRefused,
+    TooLate,
+)
 from crawler_lifecycle.clusters.kubernetes.client.objects import Job, decode
 from crawler_lifecycle.clusters.kubernetes.looks import namespace_identity
 from crawler_lifecycle.clusters.kubernetes.looks.listing import find_job, run_uid_of, task_id_of
 from crawler_lifecycle.clusters.kubernetes.looks.predicates import may_execute_again
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
-from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired, InvalidRequest, LifecycleError
+from crawler_lifecycle.domain.errors import (
+    ClusterUnavailable,
+    DeploymentExpired,
+    InvalidRequest,
+    LifecycleError,
+)
 from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports.runs import DeployedTask, Deployment, QueuedTask
@@ -32,9 +44,11 @@ logger = logging.getLogger(__name__)
 
 #: The most parallel calls to the API for pages of tasks. A page of 500 must be done within 25 s.
 THREADS = 16
-#: The most tries of one creation, when the name is in use and then free again, or when an answer is lost.
+#: The most tries of one creation, when the name is in use and then free again, or when an answer is
+#: lost.
 TRIES = 3
-#: Failed tasks after which no more tasks of a page are begun, even if each error concerned only one task.
+#: Failed tasks after which no more tasks of a page are begun, even if each error concerned only one
+#: task.
 PATIENCE = 8
 #: The variables of the task's environment that are not secret.
 PUBLIC = frozenset({"CRAWL_GATEWAY_URL", "CRAWL_UPLOAD_URL"})
@@ -50,7 +64,9 @@ class _Ours:
     name: str
     labels: Mapping[str, str]
     hash_as: Callable[[int | None], str]
-    """Returns the hash of its request as it would be with this number of the task's row; ``None``: with its own."""
+    """Returns the hash of its request as it would be with this number of the task's row; ``None``:
+    with its own.
+    """
 
 
 class _TaskAnswer(Exception):
@@ -63,10 +79,12 @@ class _TaskAnswer(Exception):
 
 @dataclass(eq=False)
 class KubernetesDeployer:
-    """A deployer of tasks as Jobs of one namespace. This class implements ``Deployer``, and is thread-safe.
+    """A deployer of tasks as Jobs of one namespace.
 
-    ``task_environment`` returns variables that only one task may know. The secret ones go into a Secret of the task,
-    never into its Job, because more people can read Jobs.
+    This class implements ``Deployer``, and is thread-safe.
+
+    ``task_environment`` returns variables that only one task may know. The secret ones go into a
+    Secret of the task, never into its Job, because more people can read Jobs.
     """
 
     kind = "kubernetes"
@@ -86,14 +104,19 @@ class KubernetesDeployer:
     def deploy(self, deployment: Deployment, crawler: CrawlerDefinition) -> list[DeployedTask]:
         """Create the tasks' Jobs, and return one answer for each task.
 
-        An existing Job is found, whichever call created it. Raises ``ClusterUnavailable`` when the cluster did not
-        answer for a task, refused us, or when the caller reads another namespace than ours (then nothing is created).
-        Raises ``DeploymentExpired``. After an error some tasks may exist, and the next call finds them.
+        An existing Job is found, whichever call created it. Raises ``ClusterUnavailable`` when the
+        cluster did not answer for a task, refused us, or when the caller reads another namespace
+        than ours (then nothing is created). Raises ``DeploymentExpired``. After an error some tasks
+        may exist, and the next call finds them.
         """
         if deployment.place is not None:
             namespace_identity.require_same(self.api, deployment.place)
         before = {task.index: task.attempt - 1 for task in deployment.tasks if task.attempt > 1}
-        former = {index: job for index, job in self._known(deployment, before).items() if may_execute_again(job)}
+        former = {
+            index: job
+            for index, job in self._known(deployment, before).items()
+            if may_execute_again(job)
+        }
         if len(deployment.tasks) == 1:
             # A single task does not wait for the pages of other runs.
             return [self._deploy(deployment, crawler, deployment.tasks[0], None, former)]
@@ -101,7 +124,10 @@ class KubernetesDeployer:
         errors = list[LifecycleError]()
 
         def work(task: QueuedTask) -> DeployedTask | None:
-            """Deploy one task. Return ``None`` when it failed, or when earlier errors make another call pointless."""
+            """Deploy one task.
+
+            Return ``None`` when it failed, or when earlier errors make another call pointless.
+            """
             if len(errors) >= PATIENCE or not all(map(_of_one_task, errors)):
                 return None
             try:
@@ -110,29 +136,49 @@ class KubernetesDeployer:
                 errors.append(error)
                 return None
 
-        found = [future.result() for future in [self._pool.submit(work, task) for task in deployment.tasks]]
+        found = [
+            future.result()
+            for future in [self._pool.submit(work, task) for task in deployment.tasks]
+        ]
         answers = [answer for answer in found if answer is not None]
         if errors:  # report an outage rather than an expiry
-            logger.warning("%d of %d tasks have an answer; the first error is: %s", len(answers), len(found), errors[0])
-            raise next((error for error in errors if isinstance(error, ClusterUnavailable)), errors[0])
+            logger.warning(
+                "%d of %d tasks have an answer; the first error is: %s",
+                len(answers),
+                len(found),
+                errors[0],
+            )
+            raise next(
+                (error for error in errors if isinstance(error, ClusterUnavailable)), errors[0]
+            )
         return answers
 
     def _known(self, deployment: Deployment, tries: Mapping[int, int]) -> dict[int, Job]:
-        """Return the run's existing Jobs of these tries (attempt by index), in one list. By name each takes two calls.
+        """Return the run's existing Jobs of these tries (attempt by index), in one list.
 
-        Return none if we have no right to list; then each Job is found by name. Raises ``ApiError``.
+        By name each takes two calls.
+
+        Return none if we have no right to list; then each Job is found by name. Raises
+        ``ApiError``.
         """
         if not tries:
             return {}
         indexes = ",".join(map(str, tries))
         attempts = ",".join(map(str, sorted(set(tries.values()))))
-        selector = f"{labels.of_run(deployment.run_id, settled=None)},{labels.ATTEMPT} in ({attempts})"
+        selector = (
+            f"{labels.of_run(deployment.run_id, settled=None)},{labels.ATTEMPT} in ({attempts})"
+        )
         try:
-            found = self.api.listing(self.api.jobs_path(), Job, labels=f"{selector},{labels.TASK} in ({indexes})")
+            found = self.api.listing(
+                self.api.jobs_path(), Job, labels=f"{selector},{labels.TASK} in ({indexes})"
+            )
         except RequestRefused:
             return {}
         by_name = {job.metadata.name: job for job in found.items}
-        names = {index: cluster_name(deployment.run_id, index, attempt) for index, attempt in tries.items()}
+        names = {
+            index: cluster_name(deployment.run_id, index, attempt)
+            for index, attempt in tries.items()
+        }
         return {index: by_name[name] for index, name in names.items() if name in by_name}
 
     def _deploy(
@@ -144,7 +190,9 @@ class KubernetesDeployer:
         former: Mapping[int, Job],
     ) -> DeployedTask:
         name = cluster_name(deployment.run_id, task.index, task.attempt)
-        given = {} if self.task_environment is None else dict(self.task_environment(deployment, task))
+        given = (
+            {} if self.task_environment is None else dict(self.task_environment(deployment, task))
+        )
         secret = {key: value for key, value in given.items() if key not in PUBLIC}
         public = {key: value for key, value in given.items() if key in PUBLIC}
 
@@ -155,7 +203,12 @@ class KubernetesDeployer:
 
         def wanted() -> Mapping[str, Any]:
             return job_for(
-                deployment.of(task), crawler, task, self.settings, public=public, secret_names=sorted(secret)
+                deployment.of(task),
+                crawler,
+                task,
+                self.settings,
+                public=public,
+                secret_names=sorted(secret),
             )
 
         try:
@@ -163,7 +216,9 @@ class KubernetesDeployer:
                 self._check_ours(known, ours)
                 job = known
                 state = "existing"
-            elif (other := former.get(task.index)) is not None and deployment.run.owns(run_uid_of(other.metadata)):
+            elif (other := former.get(task.index)) is not None and deployment.run.owns(
+                run_uid_of(other.metadata)
+            ):
                 job = self._found(ours, _suspended(other))
                 state = "existing"
             else:
@@ -176,7 +231,9 @@ class KubernetesDeployer:
 
     # --- the Job
 
-    def _job(self, ours: _Ours, wanted: Callable[[], Mapping[str, Any]], expires_at: datetime) -> tuple[Job, str]:
+    def _job(
+        self, ours: _Ours, wanted: Callable[[], Mapping[str, Any]], expires_at: datetime
+    ) -> tuple[Job, str]:
         """Create or find the Job, and return it with its state: ``created`` or ``existing``.
 
         Raises ``_TaskAnswer``, ``DeploymentExpired`` and ``ClusterUnavailable``.
@@ -193,35 +250,45 @@ class KubernetesDeployer:
         for _ in range(TRIES):
             try:
                 if (elsewhere := given_away(self.api, body)) is not None:
-                    return self._found(ours, unanswered or _TaskAnswer("refused", elsewhere)), "existing"
-                # The server gives up when the time for the creation is over. After this time, a stop takes the absence
-                # of the Job as proof that it will never exist.
+                    return self._found(
+                        ours, unanswered or _TaskAnswer("refused", elsewhere)
+                    ), "existing"
+                # The server gives up when the time for the creation is over. After this time, a
+                # stop takes the absence of the Job as proof that it will never exist.
                 answer = self.api.post(self.api.jobs_path(), body, left_s=left_s)
                 return decode(Job, answer), "created"
             except TooLate:
-                expired = DeploymentExpired(f"the deployment call expired at {expires_at.isoformat()}")
+                expired = DeploymentExpired(
+                    f"the deployment call expired at {expires_at.isoformat()}"
+                )
                 return self._found(ours, expired), "existing"
             except RequestRefused as error:
-                # The server refuses before it checks the name. An earlier try may have created the Job, and this Job
-                # may even be what uses up the quota. If that try has no answer yet, the Job may still appear later.
+                # The server refuses before it checks the name. An earlier try may have created the
+                # Job, and this Job may even be what uses up the quota. If that try has no answer
+                # yet, the Job may still appear later.
                 answered = self._refused(error)
                 return self._found(ours, unanswered or answered), "existing"
             except Conflict as error:
                 if error.reason != "AlreadyExists":
                     raise
             except ApiError as error:
-                # We do not know whether the Job was created. A second try is harmless, because the name is the same,
-                # but a read by name is cheaper.
+                # We do not know whether the Job was created. A second try is harmless, because the
+                # name is the same, but a read by name is cheaper.
                 if not error.effect_unknown:
                     raise
                 unanswered = error
             if (found := find_job(self.api, ours.name)) is not None:
                 self._check_ours(found, ours)
                 return found, "existing"
-        raise unanswered or ClusterUnavailable(f"the name of the Job {ours.name} is in use and then free, repeatedly")
+        raise unanswered or ClusterUnavailable(
+            f"the name of the Job {ours.name} is in use and then free, repeatedly"
+        )
 
     def _found(self, ours: _Ours, otherwise: Exception) -> Job:
-        """Return the Job that an earlier try created, perhaps in another replica. Raises ``otherwise`` without one."""
+        """Return the Job that an earlier try created, perhaps in another replica.
+
+        Raises ``otherwise`` without one.
+        """
         if (found := find_job(self.api, ours.name)) is None:
             raise otherwise
         self._check_ours(found, ours)
@@ -230,10 +297,11 @@ class KubernetesDeployer:
     def _check_ours(self, found: Job, ours: _Ours) -> None:
         """Raise ``_TaskAnswer`` for a Job that does not belong to this deployment.
 
-        The hash covers run, task and request, so a Job is still ours after a manual edit of its labels. So is the same
-        task under another number: a restored database lost its row, and made another. A Job that is being deleted is
-        ours too: its pod may execute for its whole grace, and later looks judge its end. If we waited for its end, the
-        same attempt would be deployed twice.
+        The hash covers run, task and request, so a Job is still ours after a manual edit of its
+        labels. So is the same task under another number: a restored database lost its row, and made
+        another. A Job that is being deleted is ours too: its pod may execute for its whole grace,
+        and later looks judge its end. If we waited for its end, the same attempt would be deployed
+        twice.
         """
         meta = found.metadata
         hashes = map(ours.hash_as, (None, task_id_of(meta)))
@@ -244,36 +312,47 @@ class KubernetesDeployer:
         managed = meta.labels.get(labels.MANAGED_BY) == labels.MANAGER
         if managed and not ours.run.owns(run_uid := run_uid_of(meta)):
             # Another run owns this Job. The name is free only after the Job is removed.
-            raise _TaskAnswer("deferred", ours.run.foreign(f"the Job {meta.name} ({meta.uid})", run_uid))
+            raise _TaskAnswer(
+                "deferred", ours.run.foreign(f"the Job {meta.name} ({meta.uid})", run_uid)
+            )
         differs = [key for key, value in ours.labels.items() if meta.labels.get(key) != value]
         if not same:
             differs.append(labels.SPEC_HASH)
         if meta.deletion_timestamp is not None and (settled or differs):
             raise _TaskAnswer(
                 "deferred",
-                f"a former Job {meta.name} is still being deleted, and this one is created after it; if our finalizer "
-                "keeps its pod, an administrator removes the finalizer with: crawlctl cluster release",
+                f"a former Job {meta.name} is still being deleted, and this one is created after "
+                "it; if our finalizer "
+                "keeps its pod, an administrator removes the finalizer with: crawlctl cluster "
+                "release",
             )
         if settled:
             raise _TaskAnswer(
                 "refused",
-                f"a Job {meta.name} exists already, and its end was recorded: it belongs to another database that uses "
+                f"a Job {meta.name} exists already, and its end was recorded: it belongs to "
+                "another database that uses "
                 "this namespace; delete its Jobs, or use another namespace",
             )
         raise _TaskAnswer(
             "refused",
-            f"a Job {meta.name} exists already and is not ours: it differs in {', '.join(differs)}; delete it, or "
+            f"a Job {meta.name} exists already and is not ours: it differs in "
+            f"{', '.join(differs)}; delete it, or "
             "use another namespace for each installation",
         )
 
     def _refused(self, error: RequestRefused) -> _TaskAnswer:
-        """Return the task's answer for a refusal. Raises the error if the refusal does not concern this task."""
+        """Return the task's answer for a refusal.
+
+        Raises the error if the refusal does not concern this task.
+        """
         words = error.words
         if error.status == 403:
             if "exceeded quota" in words:
                 return _TaskAnswer("deferred", f"the namespace's quota is used up: {words}")
             if "NamespaceTerminating" in error.causes or "is being terminated" in words:
-                return _TaskAnswer("deferred", f"the namespace {self.api.namespace} is being deleted: {words}")
+                return _TaskAnswer(
+                    "deferred", f"the namespace {self.api.namespace} is being deleted: {words}"
+                )
         if error.status in (413, 422) or (error.status in (400, 403) and _DENIED.search(words)):
             return _TaskAnswer("refused", f"the cluster does not accept this Job: {words}")
         if error.status == 400 and error.reason == "BadRequest":
@@ -285,9 +364,10 @@ class KubernetesDeployer:
     def _give(self, name: str, uid: str, values: Mapping[str, str], *, new: bool) -> None:
         """Create the task's Secret, unless it exists. The container does not start without it.
 
-        An existing Secret is not read, so we need only the right to create Secrets: only tries of this Job create a
-        Secret of its name. But with a ``new`` Job, an existing Secret may belong to a former Job, and the garbage
-        collector will remove it. Then raise ``Conflict``, so that the call is repeated. Raises ``ApiError``.
+        An existing Secret is not read, so we need only the right to create Secrets: only tries of
+        this Job create a Secret of its name. But with a ``new`` Job, an existing Secret may belong
+        to a former Job, and the garbage collector will remove it. Then raise ``Conflict``, so that
+        the call is repeated. Raises ``ApiError``.
         """
         path = self.api.path("secrets")
         try:
@@ -295,16 +375,23 @@ class KubernetesDeployer:
         except Conflict as error:
             if error.reason != "AlreadyExists":
                 raise
-            if new:  # another try of this Job may also have created it: then this costs only one more try
-                text = f"the Job {name} is new, but a Secret of its name exists, perhaps of a former Job; try again"
-                raise Conflict(text, status=error.status, reason=error.reason, words=error.words) from error
+            # Another try of this Job may also have created it: then this costs only one more try.
+            if new:
+                text = (
+                    f"the Job {name} is new, but a Secret of its name exists, perhaps of a "
+                    "former Job; try again"
+                )
+                raise Conflict(
+                    text, status=error.status, reason=error.reason, words=error.words
+                ) from error
 
 
 def given_away(api: Api, job: Mapping[str, Any]) -> str | None:
-    """Return the reason and the cure if the Job's queue would give it to another controller; else ``None``.
+    """Return the reason and the cure if the Job's queue would give it to another controller; else
+    ``None``.
 
-    A dry run on the server shows this. Also ``None`` for a Job without a queue, or one that the server refuses. Raises
-    ``ApiError``.
+    A dry run on the server shows this. Also ``None`` for a Job without a queue, or one that the
+    server refuses. Raises ``ApiError``.
     """
     if (queue := job["metadata"]["labels"].get(labels.QUEUE)) is None:
         return None
@@ -313,16 +400,20 @@ def given_away(api: Api, job: Mapping[str, Any]) -> str | None:
     except RequestRefused:
         return None
     return other and (
-        f"Jobs of the queue {queue} are carried out by {other}, perhaps on another cluster, where we cannot follow "
+        f"Jobs of the queue {queue} are carried out by {other}, perhaps on another cluster, where "
+        "we cannot follow "
         "them; give the crawler a queue without MultiKueue (kubernetes.queue)"
     )
 
 
 def _suspended(former: Job) -> _TaskAnswer:
-    """Return the answer for a task whose try before was suspended, and may execute again at any time."""
+    """Return the answer for a task whose try before was suspended, and may execute again at any
+    time.
+    """
     return _TaskAnswer(
         "deferred",
-        f"the Job {former.metadata.name} of the try before was suspended and gets another pod when it is resumed; this "
+        f"the Job {former.metadata.name} of the try before was suspended and gets another pod when "
+        "it is resumed; this "
         "try begins when that Job is over. A worker ends it; if none does, delete it",
     )
 
@@ -334,5 +425,8 @@ def _started(job: Job) -> bool:
 
 
 def _of_one_task(error: LifecycleError) -> bool:
-    """Return whether the error concerns only one task. A missing answer or a refusal concerns all tasks."""
+    """Return whether the error concerns only one task.
+
+    A missing answer or a refusal concerns all tasks.
+    """
     return isinstance(error, Conflict) or (type(error) is ApiError and (error.status or 0) >= 500)

@@ -1,21 +1,24 @@
 """Our finalizer on ended pods, and its removal after the end was recorded.
 
-Each task needs two changes: its Job is marked as settled, and then each of its pods is marked and loses the finalizer
-in one patch. Looks do not select settled objects. With this order, a crash between the two leaves a pod with our
-finalizer, so the work is found again. From then on the Job stays for ``job_ttl_s``: ended Jobs count for a quota, and
-fill the store of the cluster.
+Each task needs two changes: its Job is marked as settled, and then each of its pods is marked and
+loses the finalizer in one patch. Looks do not select settled objects. With this order, a crash
+between the two leaves a pod with our finalizer, so the work is found again. From then on the Job
+stays for ``job_ttl_s``: ended Jobs count for a quota, and fill the store of the cluster.
 
 The task ends with its crawler, even if other parts of the task still exist. They have to end too:
 
-- A container next to the crawler does not know that the crawler has ended. The same patch gives the pod a deadline that
-  has passed, so its node ends the pod. The record and the log stay, and the Job ends with the pod.
-- A Job may have been suspended while its pod ran. A queue may resume it, or has resumed it already; then the Job would
-  start a second pod. So we give it a deadline, and a suspended one no pods. It stays in its queue, which resumes it:
-  Kueue then sees it end, and keeps no room for it. Without the queue's label Kueue would, until the Job is deleted.
-- A suspension may have deleted a pod before the pod had a node. Nothing ran, and the Job waits until the pod is gone.
+- A container next to the crawler does not know that the crawler has ended. The same patch gives the
+  pod a deadline that has passed, so its node ends the pod. The record and the log stay, and the Job
+  ends with the pod.
+- A Job may have been suspended while its pod ran. A queue may resume it, or has resumed it already;
+  then the Job would start a second pod. So we give it a deadline, and a suspended one no pods. It
+  stays in its queue, which resumes it: Kueue then sees it end, and keeps no room for it. Without
+  the queue's label Kueue would, until the Job is deleted.
+- A suspension may have deleted a pod before the pod had a node. Nothing ran, and the Job waits
+  until the pod is gone.
 
-``list_held`` is for an administrator, when our services cannot remove the finalizer: they no longer run, the namespace
-is being deleted, or they lost the right to patch pods.
+``list_held`` is for an administrator, when our services cannot remove the finalizer: they no longer
+run, the namespace is being deleted, or they lost the right to patch pods.
 """
 
 from __future__ import annotations
@@ -64,8 +67,9 @@ THREADS = 4
 _MARK = {labels.SETTLED: "true"}
 #: The time in which containers next to an ended crawler can end by themselves.
 BESIDE = timedelta(seconds=60)
-#: Seconds between two lists of our waiting pods, our running pods, and pods without our label. A pause is at least
-#: ``SHARE`` times as long as the list took, so that thousands that wait or run cost little.
+#: Seconds between two lists of our waiting pods, our running pods, and pods without our label. A
+#: pause is at least ``SHARE`` times as long as the list took, so that thousands that wait or run
+#: cost little.
 WAITING_S = 3.0
 RUNNING_S = 30.0
 STRAYS_S = 300.0
@@ -84,23 +88,35 @@ class Finalizers:
         self._ttl = {"ttlSecondsAfterFinished": ttl_s}
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="releases")
         self._seldom = (
-            _Seldom(WAITING_S, lambda: self._over(list_pods(api, labels.ours(), "status.phase=Pending"))),
-            _Seldom(RUNNING_S, lambda: self._over(list_pods(api, labels.ours(), "status.phase=Running"))),
+            _Seldom(
+                WAITING_S, lambda: self._over(list_pods(api, labels.ours(), "status.phase=Pending"))
+            ),
+            _Seldom(
+                RUNNING_S, lambda: self._over(list_pods(api, labels.ours(), "status.phase=Running"))
+            ),
             _Seldom(STRAYS_S, self._list_strays),
         )
 
     def kept(self) -> list[KeptEnd]:
         """Return the tasks whose crawler has ended and whose pod still has our finalizer, in order.
 
-        Each call lists the pods that are over. Some calls also list waiting and running pods, and a few list pods
-        without our label, because a manual edit can remove it. A pod that a suspension deleted is not an end: it is
-        released at once.
+        Each call lists the pods that are over. Some calls also list waiting and running pods, and a
+        few list pods without our label, because a manual edit can remove it. A pod that a
+        suspension deleted is not an end: it is released at once.
         """
-        found = self._over(list_pods(self._api, labels.ours(), "status.phase!=Running,status.phase!=Pending"))
-        return sorted([*found, *(end for seldom in self._seldom for end in seldom.ends())], key=lambda end: end.key)
+        found = self._over(
+            list_pods(self._api, labels.ours(), "status.phase!=Running,status.phase!=Pending")
+        )
+        return sorted(
+            [*found, *(end for seldom in self._seldom for end in seldom.ends())],
+            key=lambda end: end.key,
+        )
 
     def _list_strays(self) -> list[KeptEnd]:
-        """List the pods with our finalizer but without our label. If this fails, the other lists still count."""
+        """List the pods with our finalizer but without our label.
+
+        If this fails, the other lists still count.
+        """
         try:
             return self._over(_held(self._api, f"{labels.MANAGED_BY}!={labels.MANAGER}"))
         except ApiError as error:
@@ -108,7 +124,9 @@ class Finalizers:
             return []
 
     def _over(self, pods: Sequence[Pod]) -> list[KeptEnd]:
-        """Return the ends among these pods, once the other containers have ended or had ``BESIDE`` to end."""
+        """Return the ends among these pods, once the other containers have ended or had ``BESIDE``
+        to end.
+        """
         before = self._clock() - BESIDE
         found = []
         for pod in pods:
@@ -120,10 +138,17 @@ class Finalizers:
         return _ends(found)
 
     def _release_suspended(self, pod: Pod) -> bool:
-        """Release a pod that was deleted because its Job was suspended. Return ``False`` for any other pod."""
+        """Release a pod that was deleted because its Job was suspended.
+
+        Return ``False`` for any other pod.
+        """
         name = pod.metadata.labels.get(JOB_NAME)
         job = find_job(self._api, name) if name else None
-        if job is None or job.metadata.uid != owner_of(pod) or not suspended_before_scheduling(job, pod):
+        if (
+            job is None
+            or job.metadata.uid != owner_of(pod)
+            or not suspended_before_scheduling(job, pod)
+        ):
             return False
         remove_finalizer(self._api, pod)
         return True
@@ -135,7 +160,10 @@ class Finalizers:
         """
         pods = pods_of_tasks(self._api, run, tasks)
         over = {task: [pod for pod in its if ended(pod)] for task, its in pods.items()}
-        calls = [self._threads.submit(self._release, name_of(run.run_id, task), held) for task, held in over.items()]
+        calls = [
+            self._threads.submit(self._release, name_of(run.run_id, task), held)
+            for task, held in over.items()
+        ]
         errors = [error for call in calls if (error := call.exception()) is not None]
         tried = {(run.run_id, task.index, task.attempt) for task in tasks}
         for seldom in self._seldom:
@@ -150,8 +178,13 @@ class Finalizers:
             remove_finalizer(self._api, pod, labels=_MARK)
 
     def _settle(self, path: str, uid: str, pods: Sequence[Pod]) -> None:
-        """Mark the Job as settled. A Job that was suspended under its pod is changed so that it ends without a pod."""
-        answer = _patched(self._api, path, {"metadata": {"uid": uid, "labels": _MARK}, "spec": self._ttl})
+        """Mark the Job as settled.
+
+        A Job that was suspended under its pod is changed so that it ends without a pod.
+        """
+        answer = _patched(
+            self._api, path, {"metadata": {"uid": uid, "labels": _MARK}, "spec": self._ttl}
+        )
         job = decode(Job, answer) if answer is not None else None
         if job is None or job_is_over(job):
             return
@@ -159,7 +192,8 @@ class Finalizers:
             spec = {"activeDeadlineSeconds": 1}
             if job.spec.suspend:
                 spec["parallelism"] = 0
-                # Only its queue may resume it. Else Kueue suspends it again, and the Job controller may miss its start.
+                # Only its queue may resume it. Else Kueue suspends it again, and the Job controller
+                # may miss its start.
                 if labels.QUEUE not in job.metadata.labels:
                     spec["suspend"] = False
             _patched(self._api, path, {"metadata": {"uid": uid}, "spec": spec})
@@ -185,7 +219,10 @@ class _Seldom:
         self._ends: list[KeptEnd] = []
 
     def ends(self) -> list[KeptEnd]:
-        """Return the ends that were not released since the last list; read it again if due. Raises ``ApiError``."""
+        """Return the ends that were not released since the last list; read it again if due.
+
+        Raises ``ApiError``.
+        """
         began = time.monotonic()
         if began >= self._at:
             self._ends = self._read()
@@ -201,7 +238,8 @@ def _ends(pods: Sequence[Pod]) -> list[KeptEnd]:
     """Return the ends of the pods whose task is known."""
     found = []
     for pod in pods:
-        key = key_by_name(pod) or key_of(pod.metadata)  # the name first: a manual edit may have changed our labels
+        # The name first: a manual edit may have changed our labels.
+        key = key_by_name(pod) or key_of(pod.metadata)
         if key is not None:
             at = ended_at(pod)
             ran = at is not None and not deleted_before_scheduling(pod)
@@ -210,21 +248,30 @@ def _ends(pods: Sequence[Pod]) -> list[KeptEnd]:
 
 
 def list_held(api: Api, *, run_id: int | None = None) -> list[Pod]:
-    """Return every pod of the namespace that has our finalizer, in the order of run, task and attempt.
+    """Return every pod of the namespace that has our finalizer, in the order of run, task and
+    attempt.
 
-    Without ``run_id`` no label is required, so that pods that lost their labels are found too. Raises ``ApiError``.
+    Without ``run_id`` no label is required, so that pods that lost their labels are found too.
+    Raises ``ApiError``.
     """
     held = _held(api, None if run_id is None else labels.of_run(run_id, settled=None))
-    return sorted(held, key=lambda pod: ([number or 0 for number in numbers_of(pod.metadata)], pod.metadata.name))
+    return sorted(
+        held,
+        key=lambda pod: ([number or 0 for number in numbers_of(pod.metadata)], pod.metadata.name),
+    )
 
 
 def waits(pod: Pod) -> bool:
-    """Return whether only our finalizer keeps the pod, now or soon: its crawler has ended, or it is being deleted."""
+    """Return whether only our finalizer keeps the pod, now or soon: its crawler has ended, or it is
+    being deleted.
+    """
     return ended(pod) or pod.metadata.deletion_timestamp is not None
 
 
 def remove_finalizer(api: Api, pod: Pod, **metadata: object) -> bool:
-    """Remove our finalizer from this pod, and end containers that still run. Return whether the pod still existed.
+    """Remove our finalizer from this pod, and end containers that still run.
+
+    Return whether the pod still existed.
 
     Other finalizers stay. Another pod of the same name is not changed. Raises ``ApiError``.
     """
@@ -244,9 +291,12 @@ def _patched(api: Api, path: str, body: dict[str, object]) -> bytes | None:
 
 
 def removal_patch(uid: str, *, end: bool = False, **metadata: object) -> dict[str, object]:
-    """Return the strategic patch that removes our finalizer from the pod with this uid. Other finalizers stay.
+    """Return the strategic patch that removes our finalizer from the pod with this uid.
 
-    ``end``: the node also ends the pod, with the pod's own grace. Unlike a deletion, this keeps its record and log.
+    Other finalizers stay.
+
+    ``end``: the node also ends the pod, with the pod's own grace. Unlike a deletion, this keeps its
+        record and log.
     """
     meta = {"uid": uid, "$deleteFromPrimitiveList/finalizers": [labels.FINALIZER], **metadata}
     return {"metadata": meta, **({"spec": {"activeDeadlineSeconds": 1}} if end else {})}

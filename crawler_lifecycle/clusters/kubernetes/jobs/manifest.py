@@ -1,4 +1,6 @@
-"""The manifest of one task's Job: plain data, the same for every try of a deployment (docs/kubernetes-jobs.md)."""
+"""The manifest of one task's Job: plain data, the same for every try of a deployment
+(docs/kubernetes-jobs.md).
+"""
 
 from __future__ import annotations
 
@@ -19,15 +21,26 @@ from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.ports.runs import Deployment, QueuedTask
 from crawler_lifecycle.settings import ClusterSettings
 
-from .container import Part, TaskVariables, escaped, resources_beside, resources_of, scratch_of, shm_of, variables
+from .container import (
+    Part,
+    TaskVariables,
+    escaped,
+    resources_beside,
+    resources_of,
+    scratch_of,
+    shm_of,
+    variables,
+)
 
-#: The most bytes of a manifest. A page of 500 Jobs, with the fields that the server adds, must fit into the longest
-#: answer that we read (``transport.ANSWER_MAX``: 131 KiB for each Job). The same holds for pods, which repeat the
-#: template of their Job.
+#: The most bytes of a manifest. A page of 500 Jobs, with the fields that the server adds, must fit
+#: into the longest answer that we read (``transport.ANSWER_MAX``: 131 KiB for each Job). The same
+#: holds for pods, which repeat the template of their Job.
 MANIFEST_MAX = 112 * 1024
-#: Seconds by which the cluster's own limits exceed ours: they take effect only when none of our services runs.
+#: Seconds by which the cluster's own limits exceed ours: they take effect only when none of our
+#: services runs.
 BACKSTOP_S = 3600
-#: Seconds added to the Job's limit, which also counts the wait for capacity. Our own limit does not.
+#: Seconds added to the Job's limit, which also counts the wait for capacity. Our own limit does
+#: not.
 WAIT_S = 7 * 86_400
 #: Seconds for which an ended Job waits for us to record its end. Afterwards ``job_ttl_s`` counts.
 UNSETTLED_S = 7 * 86_400
@@ -49,11 +62,12 @@ def job_for(
 ) -> Part:
     """Return the Job of one task.
 
-    ``public`` are variables of this task in addition to the contract. The values of the variables ``secret_names`` come
-    from the task's own Secret (``secret_for``). Raises ``InvalidRequest``, which names the field, the value and the
-    cure.
+    ``public`` are variables of this task in addition to the contract. The values of the variables
+    ``secret_names`` come from the task's own Secret (``secret_for``). Raises ``InvalidRequest``,
+    which names the field, the value and the cure.
     """
-    # With an empty prefix, this check accepts every ``env:NAME``. ``variables`` refuses all of them on Kubernetes.
+    # With an empty prefix, this check accepts every ``env:NAME``. ``variables`` refuses all of them
+    # on Kubernetes.
     owned = ReservedNames(settings.volume_claim, frozenset(settings.pull_secrets), env_prefix="")
     owned.check(crawler.kubernetes, crawler.secrets)
     _check_account(crawler.kubernetes.service_account)
@@ -75,7 +89,9 @@ def job_for(
             "annotations": {**options.annotations, _MAIN_CONTAINER: labels.CONTAINER, **runner},
             "finalizers": [labels.FINALIZER],
         },
-        "spec": _pod(deployment, crawler, task, settings, TaskVariables(public, name, secret_names)),
+        "spec": _pod(
+            deployment, crawler, task, settings, TaskVariables(public, name, secret_names)
+        ),
     }
     job: dict[str, Any] = {
         "apiVersion": "batch/v1",
@@ -85,30 +101,40 @@ def job_for(
             "labels": {**options.labels, **identity, **queue},
             "annotations": {**options.annotations, **annotations, **runner},
         },
-        "spec": {**_rules(deployment), **({"suspend": True} if queue else {}), "template": template},
+        "spec": {
+            **_rules(deployment),
+            **({"suspend": True} if queue else {}),
+            "template": template,
+        },
     }
     _check_text(job)
     return job
 
 
 def _check_account(name: str | None) -> None:
-    """Raise ``InvalidRequest`` for an account of our services: a cloud may give its pods more than a token."""
+    """Raise ``InvalidRequest`` for an account of our services: a cloud may give its pods more than
+    a token.
+    """
     if name in (*rbac.COMPONENTS, *rbac.RIGHTLESS):
         raise InvalidRequest(
-            f"kubernetes.service_account: {name!r} is an account of this service; give one that was made for crawls"
+            f"kubernetes.service_account: {name!r} is an account of this service; give one that "
+            "was made for crawls"
         )
 
 
 def queue_of(deployment: Deployment, crawler: CrawlerDefinition) -> str | None:
-    """Return the queue (Kueue's LocalQueue) that holds the Jobs: the crawler's, or its pool's; ``None``: none does."""
+    """Return the queue (Kueue's LocalQueue) that holds the Jobs: the crawler's, or its pool's;
+    ``None``: none does.
+    """
     return crawler.kubernetes.queue or deployment.queue
 
 
 def _rules(deployment: Deployment) -> Part:
     """Return the rules for the Job controller. It must never create a second pod.
 
-    There is no ``podFailurePolicy``, because it could ignore and replace a pod that the cluster removed; this would not
-    be one of our attempts. ``podReplacementPolicy`` keeps the Job open until the pod has really ended.
+    There is no ``podFailurePolicy``, because it could ignore and replace a pod that the cluster
+    removed; this would not be one of our attempts. ``podReplacementPolicy`` keeps the Job open
+    until the pod has really ended.
     """
     found: Part = {
         "completions": 1,
@@ -125,7 +151,10 @@ def _rules(deployment: Deployment) -> Part:
 
 
 def secret_for(job_name: str, job_uid: str, values: Mapping[str, str]) -> Part:
-    """Return the Secret with the variables that only this task may know. The cluster removes it with its Job."""
+    """Return the Secret with the variables that only this task may know.
+
+    The cluster removes it with its Job.
+    """
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": job_name, "uid": job_uid}
     return {
         "apiVersion": "v1",
@@ -142,10 +171,12 @@ def secret_for(job_name: str, job_uid: str, values: Mapping[str, str]) -> Part:
 
 
 def spec_hash(deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask) -> str:
-    """Return the hash of the request for the Job, without details of this version or of the catalogue.
+    """Return the hash of the request for the Job, without details of this version or of the
+    catalogue.
 
-    A second try must recognise the Job of the first one. But the two may come from replicas with different versions,
-    and the catalogue may change between them. So values that equal the catalogue's defaults are left out.
+    A second try must recognise the Job of the first one. But the two may come from replicas with
+    different versions, and the catalogue may change between them. So values that equal the
+    catalogue's defaults are left out.
     """
     defaults = {name: argument.default for name, argument in crawler.args.items()}
     asked = {
@@ -162,7 +193,9 @@ def spec_hash(deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTa
     return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:40]
 
 
-def identity_of(deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask) -> dict[str, str]:
+def identity_of(
+    deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask
+) -> dict[str, str]:
     """Return the labels that identify both the Job and its pod."""
     return {
         labels.MANAGED_BY: labels.MANAGER,
@@ -203,7 +236,9 @@ def _pod(
         "serviceAccountName": options.service_account or settings.service_account,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": max(1, math.ceil(deployment.limits.stop_grace_s) + end_grace_s),
+        "terminationGracePeriodSeconds": max(
+            1, math.ceil(deployment.limits.stop_grace_s) + end_grace_s
+        ),
         "securityContext": {
             "runAsNonRoot": True,
             **(ids if options.run_as == "user" else {}),
@@ -232,7 +267,10 @@ def _confined() -> Part:
 
 
 def _sidecars(crawler: CrawlerDefinition) -> list[Part]:
-    """Return the containers beside the crawler. The node starts them before the crawler and ends them after it."""
+    """Return the containers beside the crawler.
+
+    The node starts them before the crawler and ends them after it.
+    """
     options = crawler.kubernetes
     shared = [*_shm_mount(crawler), *(volume.mount() for volume in options.volumes)]
     found = []
@@ -244,9 +282,15 @@ def _sidecars(crawler: CrawlerDefinition) -> list[Part]:
             "restartPolicy": "Always",
             "command": [escaped(word) for word in sidecar.command],
             "args": [escaped(word) for word in sidecar.args],
-            "env": [{"name": k, "value": escaped(v)} for k, v in {"HOME": layout.TMP_MOUNT, **sidecar.env}.items()],
+            "env": [
+                {"name": k, "value": escaped(v)}
+                for k, v in {"HOME": layout.TMP_MOUNT, **sidecar.env}.items()
+            ],
             "resources": resources_beside(n, crawler),
-            "volumeMounts": [{"name": f"{_TMP_VOLUME}-{n}", "mountPath": layout.TMP_MOUNT}, *shared],
+            "volumeMounts": [
+                {"name": f"{_TMP_VOLUME}-{n}", "mountPath": layout.TMP_MOUNT},
+                *shared,
+            ],
             "securityContext": _confined(),
         }
         found.append({key: value for key, value in container.items() if value != []})
@@ -258,7 +302,9 @@ def _program(crawler: CrawlerDefinition, settings: ClusterSettings) -> Part:
     image = crawler.image or settings.image
     folder = crawler.kubernetes.project
     if image is None:
-        raise InvalidRequest("image: missing; set it in the catalogue, or LIFECYCLE_CLUSTER__IMAGE for all crawlers")
+        raise InvalidRequest(
+            "image: missing; set it in the catalogue, or LIFECYCLE_CLUSTER__IMAGE for all crawlers"
+        )
     found: Part = {
         "name": labels.CONTAINER,
         "image": _image(image),
@@ -269,15 +315,30 @@ def _program(crawler: CrawlerDefinition, settings: ClusterSettings) -> Part:
 
 
 def _longest(deployment: Deployment) -> float | None:
-    """Return the seconds after which the cluster itself ends a pod; ``None`` when the run has no time limit."""
+    """Return the seconds after which the cluster itself ends a pod; ``None`` when the run has no
+    time limit.
+    """
     limits = deployment.limits
-    return None if limits.run_timeout_s is None else limits.run_timeout_s + limits.stop_grace_s + BACKSTOP_S
+    return (
+        None
+        if limits.run_timeout_s is None
+        else limits.run_timeout_s + limits.stop_grace_s + BACKSTOP_S
+    )
 
 
-def _placement(deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask, settings: ClusterSettings) -> Part:
-    """Return the fields for node selection, priority and pull secrets. Fields without a value are left out."""
+def _placement(
+    deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask, settings: ClusterSettings
+) -> Part:
+    """Return the fields for node selection, priority and pull secrets.
+
+    Fields without a value are left out.
+    """
     options = crawler.kubernetes
-    general = settings.scheduled_priority_class if deployment.scheduled else settings.onetime_priority_class
+    general = (
+        settings.scheduled_priority_class
+        if deployment.scheduled
+        else settings.onetime_priority_class
+    )
     general = settings.priority_classes.get(deployment.priority, general)
     own = {"matchLabels": {labels.MANAGED_BY: labels.MANAGER, labels.CRAWLER: crawler.name}}
     pull_secrets = dict.fromkeys([*settings.pull_secrets, *options.pull_secrets])
@@ -287,8 +348,12 @@ def _placement(deployment: Deployment, crawler: CrawlerDefinition, task: QueuedT
         "nodeSelector": {**options.node_selector, **task.node_selector},
         "tolerations": [toleration.manifest() for toleration in options.tolerations],
         "imagePullSecrets": [{"name": name} for name in pull_secrets],
-        "affinity": options.affinity if task.avoid_node is None else _avoiding(options.affinity, task.avoid_node),
-        "topologySpreadConstraints": [{"labelSelector": own, **given} for given in options.topology_spread],
+        "affinity": options.affinity
+        if task.avoid_node is None
+        else _avoiding(options.affinity, task.avoid_node),
+        "topologySpreadConstraints": [
+            {"labelSelector": own, **given} for given in options.topology_spread
+        ],
         "dnsPolicy": options.dns_policy,
         "dnsConfig": options.dns_config,
     }
@@ -296,7 +361,10 @@ def _placement(deployment: Deployment, crawler: CrawlerDefinition, task: QueuedT
 
 
 def _avoiding(affinity: Mapping[str, Any], node: str) -> dict[str, Any]:
-    """Return the affinity with the wish for another node than this one. The node is used if no other one fits."""
+    """Return the affinity with the wish for another node than this one.
+
+    The node is used if no other one fits.
+    """
     of_nodes = dict(affinity.get("nodeAffinity") or {})
     other = {"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": [node]}]}
     wishes = "preferredDuringSchedulingIgnoredDuringExecution"
@@ -311,7 +379,8 @@ def _command(crawler: CrawlerDefinition) -> list[str]:
     if not options.runner:
         if not folder.startswith("/") and folder != ".":
             raise InvalidRequest(
-                f"kubernetes.project: {folder!r:.80} is a relative path, which needs our runner; give an absolute path "
+                f"kubernetes.project: {folder!r:.80} is a relative path, which needs our runner; "
+                "give an absolute path "
                 "in the image"
             )
         return list(crawler.command)
@@ -325,14 +394,17 @@ def _image(image: str, key: str = "image") -> str:
     digest = "@" not in image or _DIGEST.search(image)
     if not image or len(image) > 1024 or re.search(r"[\s\x00-\x1f]", image) or not digest:
         raise InvalidRequest(
-            f"{key}: {image!r:.200} is not a valid image reference; give NAME:TAG, or NAME@sha256: and its 64 "
+            f"{key}: {image!r:.200} is not a valid image reference; give NAME:TAG, or NAME@sha256: "
+            "and its 64 "
             "hexadecimal digits"
         )
     return image
 
 
 def _pull_policy(image: str) -> str:
-    """Return the default pull policy of Kubernetes: a node pulls a digest or tag once, but ``latest`` each time."""
+    """Return the default pull policy of Kubernetes: a node pulls a digest or tag once, but
+    ``latest`` each time.
+    """
     if "@" in image:
         return "IfNotPresent"
     _, colon, tag = image.rpartition("/")[2].partition(":")
@@ -377,7 +449,7 @@ def _volumes(
 
 
 def _shm_mount(crawler: CrawlerDefinition) -> list[Part]:
-    return [{"name": _SHM_VOLUME, "mountPath": "/dev/shm"}] if crawler.kubernetes.shm else []  # noqa: S108 - a mount
+    return [{"name": _SHM_VOLUME, "mountPath": "/dev/shm"}] if crawler.kubernetes.shm else []  # noqa: S108
 
 
 _TMP_VOLUME = "crawl-tmp"
@@ -385,22 +457,30 @@ _SHM_VOLUME = "crawl-shm"
 
 
 def _check_text(job: Mapping[str, Any]) -> None:
-    """Raise ``InvalidRequest`` for a text that is not valid Unicode, and for a Job that is too large."""
+    """Raise ``InvalidRequest`` for a text that is not valid Unicode, and for a Job that is too
+    large.
+    """
     try:
         size = _listed(job)
     except UnicodeEncodeError as error:
         around = error.object[max(0, error.start - 20) : error.end + 20]
-        raise InvalidRequest(f"the Job contains an invalid character near {around!r}; remove it") from None
+        raise InvalidRequest(
+            f"the Job contains an invalid character near {around!r}; remove it"
+        ) from None
     if size > MANIFEST_MAX:
         largest = max(job["spec"]["template"]["spec"]["containers"][0]["env"], key=_listed)
         raise InvalidRequest(
-            f"the Job has {size} bytes in a list of the cluster; at most {MANIFEST_MAX} are allowed. Its largest "
-            f"variable is {largest['name']:.80} ({_listed(largest)} bytes). Put long arguments, settings, or 'env' and "
+            f"the Job has {size} bytes in a list of the cluster; at most {MANIFEST_MAX} are "
+            "allowed. Its largest "
+            f"variable is {largest['name']:.80} ({_listed(largest)} bytes). Put long arguments, "
+            "settings, or 'env' and "
             "'kubernetes.annotations' of the catalogue into a file that the crawler fetches"
         )
 
 
 def _listed(part: Mapping[str, Any]) -> int:
-    """Return the number of bytes in the API server's JSON, where each ``<``, ``>`` and ``&`` takes six."""
+    """Return the number of bytes in the API server's JSON, where each ``<``, ``>`` and ``&`` takes
+    six.
+    """
     text = json.dumps(part, ensure_ascii=False)
     return len(text.encode()) + 5 * sum(map(text.count, "<>&"))

@@ -1,8 +1,10 @@
-"""Details of tasks that objects do not contain: log tails, counters, memory, the crawler's statistics.
+"""Details of tasks that objects do not contain: log tails, counters, memory, the crawler's
+statistics.
 
-A log that cannot be read proves nothing. The API can count lines from the end of a log (``tailLines``) and limit the
-bytes (``limitBytes``), but it cannot count bytes from the end. So we request a number of lines with a limit of bytes,
-which cuts a log with very long lines. Memory comes from the metrics API (``metrics.k8s.io``), if the cluster has one.
+A log that cannot be read proves nothing. The API can count lines from the end of a log
+(``tailLines``) and limit the bytes (``limitBytes``), but it cannot count bytes from the end. So we
+request a number of lines with a limit of bytes, which cuts a log with very long lines. Memory comes
+from the metrics API (``metrics.k8s.io``), if the cluster has one.
 """
 
 from __future__ import annotations
@@ -41,33 +43,39 @@ logger = logging.getLogger(__name__)
 THREADS = 8
 #: The most seconds for the logs of one look, even if a node does not answer.
 LOOK_S = 5.0
-#: Seconds for reading the logs that we store: a fixed time, plus a time for each log. A stop waits for them.
+#: Seconds for reading the logs that we store: a fixed time, plus a time for each log. A stop waits
+#: for them.
 KEPT_S = 2.0
 KEPT_EACH_S = 0.05
 #: The most logs to store that are in memory at once, of at most 16 KiB each.
 LOGS_A_TURN = 500
 
-#: Limits for reading counters: pods of one look, and lines and bytes of a log. The larger limits are for a crawler that
-#: prints so much that the last line of our runner is not in the first part.
+#: Limits for reading counters: pods of one look, and lines and bytes of a log. The larger limits
+#: are for a crawler that prints so much that the last line of our runner is not in the first part.
 PODS_A_LOOK = 50
 LOOK_LINES = 24
 LOOK_BYTES = 4096
 MORE_LINES = 240
 MORE_BYTES = 32 * 1024
-#: The most lines and bytes for the log tail that we store, and in which the error of a failed crawler is searched.
+#: The most lines and bytes for the log tail that we store, and in which the error of a failed
+#: crawler is searched.
 KEPT = (200, 8 * LOG_TAIL_BYTES)
 SEARCHED = (20_000, 4 * 1024 * 1024)
-#: Numbers of lines for the next tries. Long lines need them: otherwise the limit of bytes cuts off the newest lines.
+#: Numbers of lines for the next tries. Long lines need them: otherwise the limit of bytes cuts off
+#: the newest lines.
 FEWER = (2000, 16, 4, 1)
-#: Error messages that a node returns with status 200 in place of a log, when it has removed the container or cannot
-#: open the log file (errors of ``ReadLogs`` in the kubelet's package ``cri-client/pkg/logs``). The path contains the
-#: pod's uid, the container and a number, so a crawler's own error about another file does not match.
+#: Error messages that a node returns with status 200 in place of a log, when it has removed the
+#: container or cannot open the log file (errors of ``ReadLogs`` in the kubelet's package
+#: ``cri-client/pkg/logs``). The path contains the pod's uid, the container and a number, so a
+#: crawler's own error about another file does not match.
 _NO_LOG = re.compile(
     rb"(unable to retrieve container logs for [a-z-]+://[0-9a-f]+"
-    rb"|failed to (try resolving symlinks in path|open log file|tail -?\d+ lines of log file|seek in log file)"
+    rb"|failed to (try resolving symlinks in path|open log file|tail -?\d+ lines of log file"
+    rb"|seek in log file)"
     rb' "/[^"\n]+_[0-9a-f-]{36}/[^"/\n]+/\d+\.log": [^\n]+)\s*'
 )
-#: The most bytes of such a message. It contains the path once or twice: namespace, pod, uid and container.
+#: The most bytes of such a message. It contains the path once or twice: namespace, pod, uid and
+#: container.
 NO_LOG_MAX = 2000
 #: The most runs for which the last task of a turn is remembered.
 REMEMBERED = 4096
@@ -97,19 +105,23 @@ class LogTails:
         self._incident: str | None = None
 
     def progress(self, run_id: int, pods: Mapping[int, Pod]) -> dict[int, Progress]:
-        """Return the crawlers' counters by task index, for the tasks of this turn whose log contains them.
+        """Return the crawlers' counters by task index, for the tasks of this turn whose log
+        contains them.
 
         ``pods`` are the executing pods of the run. This takes at most ``LOOK_S`` seconds.
         """
         turn = self._rotate(run_id, list(pods))
         tails = self.all(self._counted, [pods[index] for index in turn], LOOK_S)
-        found = {index: last_progress(tail) for index, tail in zip(turn, tails, strict=True) if tail}
+        found = {
+            index: last_progress(tail) for index, tail in zip(turn, tails, strict=True) if tail
+        }
         return {index: progress for index, progress in found.items() if progress is not None}
 
     def _rotate(self, run_id: int, indexes: Sequence[int]) -> list[int]:
         """Return the executing tasks of this turn; later turns read the others.
 
-        A process that does not know the last turn begins at a random task, so that each task has its turn.
+        A process that does not know the last turn begins at a random task, so that each task has
+        its turn.
         """
         ordered = sorted(indexes)
         if len(ordered) <= PODS_A_LOOK:
@@ -123,14 +135,18 @@ class LogTails:
         return turn
 
     def to_keep(self, pods: Sequence[Pod]) -> list[LogEnd | None]:
-        """Return what is kept of each log as text, at most 16 KiB; ``None`` for a log that is missing or unreadable.
+        """Return what is kept of each log as text, at most 16 KiB; ``None`` for a log that is
+        missing or unreadable.
 
         That is its end, and for a crawler that failed also the lines around its last error.
         """
         return self.all(self._kept, pods, KEPT_S + KEPT_EACH_S * len(pods))
 
     def _counted(self, pod: Pod) -> bytes | None:
-        """Return the last lines, and more of them if the first part has no progress. ``None`` if unreadable."""
+        """Return the last lines, and more of them if the first part has no progress.
+
+        ``None`` if unreadable.
+        """
         tail = self._last(pod, LOOK_LINES, LOOK_BYTES)
         if tail is None or last_progress(tail) is not None or tail.count(b"\n") < LOOK_LINES:
             return tail
@@ -147,7 +163,10 @@ class LogTails:
         return LogEnd(log_tail(kept), statistics)
 
     def _last(self, pod: Pod, lines: int, limit: int) -> bytes | None:
-        """Return the last lines. If they reach the limit, read fewer lines, because the limit cuts off the newest."""
+        """Return the last lines.
+
+        If they reach the limit, read fewer lines, because the limit cuts off the newest.
+        """
         tail = self._read(pod, lines, limit)
         for fewer in (number for number in FEWER if number < lines):
             if tail is None or len(tail) < limit:
@@ -159,7 +178,8 @@ class LogTails:
         container = crawler_container(pod)
         if not began(container):
             return None  # the container has printed nothing, and the API would return an error
-        # A container that waits for its restart has no new log yet, so read the log of its last execution.
+        # A container that waits for its restart has no new log yet, so read the log of its last
+        # execution.
         previous = container.state.running is None and container.state.terminated is None
         return self.read(pod.metadata.name, lines, limit, previous=previous)
 
@@ -170,7 +190,9 @@ class LogTails:
         """
         query = {"container": labels.CONTAINER, "tailLines": lines, "limitBytes": limit}
         try:
-            tail = self._api.read(self._api.pods_path(name, "log"), **query, previous=previous or None)
+            tail = self._api.read(
+                self._api.pods_path(name, "log"), **query, previous=previous or None
+            )
         except ApiError as error:
             kind = f"{type(error).__name__} {error.status}"
             if kind != self._incident:  # log it once, not for every pod: whole nodes may fail
@@ -180,8 +202,12 @@ class LogTails:
         self._incident = None
         return None if is_no_log(tail) else tail
 
-    def all(self, read: Callable[[A], B | None], wanted: Sequence[A], seconds: float) -> list[B | None]:
-        """Call ``read`` for each item in parallel, and return the results; ``None`` for a call that took too long."""
+    def all(
+        self, read: Callable[[A], B | None], wanted: Sequence[A], seconds: float
+    ) -> list[B | None]:
+        """Call ``read`` for each item in parallel, and return the results; ``None`` for a call that
+        took too long.
+        """
         calls: list[Future[B | None]] = [self._threads.submit(read, task) for task in wanted]
         done, late = wait(calls, seconds)
         for call in late:
@@ -190,7 +216,10 @@ class LogTails:
 
 
 def in_turn(all_of_them: Sequence[A], begin: int, most: int) -> list[A]:
-    """Return ``most`` items from this position on. After the last item, continue at the first one."""
+    """Return ``most`` items from this position on.
+
+    After the last item, continue at the first one.
+    """
     return [*all_of_them[begin:], *all_of_them[:begin]][:most]
 
 
@@ -210,25 +239,36 @@ class DetailReader:
         """The time until which we do not call the metrics API (monotonic)."""
 
     def read(self, run: RunRef, tasks: Sequence[TaskRef]) -> Iterator[Details]:
-        """Yield the log tail (at most 16 KiB), counters, memory (bytes) and statistics of each task.
+        """Yield the log tail (at most 16 KiB), counters, memory (bytes) and statistics of each
+        task.
 
-        Tasks without a log and without memory are left out. The pods are listed once, however many tasks there are;
-        their logs are read ``LOGS_A_TURN`` at a time. Raises ``ApiError`` when the pods cannot be listed.
+        Tasks without a log and without memory are left out. The pods are listed once, however many
+        tasks there are; their logs are read ``LOGS_A_TURN`` at a time. Raises ``ApiError`` when the
+        pods cannot be listed.
         """
         if not tasks:
             return
         pods = pods_of_tasks(self._api, run, tasks)
         found = [(task, pod) for task in tasks if (pod := deciding_pod(pods[task])) is not None]
-        memory = self._memory(of_tasks(run.run_id, tasks), [pod.metadata.name for _, pod in found if not ended(pod)])
+        memory = self._memory(
+            of_tasks(run.run_id, tasks), [pod.metadata.name for _, pod in found if not ended(pod)]
+        )
         for begin in range(0, len(found), LOGS_A_TURN):
             turn = found[begin : begin + LOGS_A_TURN]
-            for (task, pod), kept in zip(turn, self._tails.to_keep([pod for _, pod in turn]), strict=True):
+            for (task, pod), kept in zip(
+                turn, self._tails.to_keep([pod for _, pod in turn]), strict=True
+            ):
                 tail, statistics = kept or (None, None)
                 counters, peak = _last_words(pod, tail)
-                peaks = [value for value in (peak, memory.get(pod.metadata.name)) if value is not None]
-                # Without a log and memory we know no more than an observation, and earlier details must stay.
+                peaks = [
+                    value for value in (peak, memory.get(pod.metadata.name)) if value is not None
+                ]
+                # Without a log and memory we know no more than an observation, and earlier details
+                # must stay.
                 if tail is not None or peaks:
-                    yield Details(task.task_id, tail, counters, max(peaks, default=None), statistics)
+                    yield Details(
+                        task.task_id, tail, counters, max(peaks, default=None), statistics
+                    )
 
     def _memory(self, selector: str, pods: Collection[str]) -> dict[str, int]:
         """Return the bytes that running pods use, as far as the metrics API knows them.
@@ -244,7 +284,12 @@ class DetailReader:
             used = {pod["metadata"]["name"]: _used(pod["containers"]) for pod in listed}
         except (ApiError, LookupError, TypeError, AttributeError, ValueError) as error:
             level = logging.DEBUG if isinstance(error, NotFound) else logging.INFO
-            logger.log(level, "the memory of pods cannot be read; the next try is in %g s: %s", ABSENT_S, error)
+            logger.log(
+                level,
+                "the memory of pods cannot be read; the next try is in %g s: %s",
+                ABSENT_S,
+                error,
+            )
             with self._lock:
                 self._absent_until = time.monotonic() + ABSENT_S
             return {}
@@ -252,17 +297,26 @@ class DetailReader:
 
 
 def _last_words(pod: Pod, tail: str | None) -> tuple[Counters, int | None]:
-    """Return counters and peak memory from the runner's summary, else counters from the newest progress in the log."""
+    """Return counters and peak memory from the runner's summary, else counters from the newest
+    progress in the log.
+    """
     done = crawler_container(pod).state.terminated
     summary = read_summary(done.message if done is not None else None)
-    said = last_progress(tail.encode()) if tail and summary.progress.counters == Counters() else None
+    said = (
+        last_progress(tail.encode()) if tail and summary.progress.counters == Counters() else None
+    )
     return (said or summary.progress).counters, summary.peak_memory
 
 
 def _used(containers: list[dict[str, Any]]) -> int | None:
     """Return the bytes that the crawler's container uses; ``None`` if they are missing."""
     used = next(
-        (container["usage"].get("memory") for container in containers if container["name"] == labels.CONTAINER), None
+        (
+            container["usage"].get("memory")
+            for container in containers
+            if container["name"] == labels.CONTAINER
+        ),
+        None,
     )
     return None if used is None else to_bytes(used)
 

@@ -23,10 +23,12 @@ from .predicates import ended
 
 logger = logging.getLogger(__name__)
 
-#: Seconds that a Job may have no pod, and that a node may prepare a pod, before their events are read.
+#: Seconds that a Job may have no pod, and that a node may prepare a pod, before their events are
+#: read.
 JOB_S = 2.0
 POD_S = 10.0
-#: The most objects whose events are read one by one. For more objects, one list of all such events is read.
+#: The most objects whose events are read one by one. For more objects, one list of all such events
+#: is read.
 ONE_BY_ONE = 4
 _SELECTS = {
     "Job": "involvedObject.kind=Job,type=Warning,reason=FailedCreate",
@@ -37,15 +39,27 @@ EVENTS_S = 10.0
 
 
 def job_is_wordless(job: Job, now: datetime) -> bool:
-    """Return whether a Job waits without a pod and without a reason for a long time; then its events are read."""
-    if job.spec.suspend or job.metadata.deletion_timestamp is not None or any(c.true for c in job.status.conditions):
+    """Return whether a Job waits without a pod and without a reason for a long time; then its
+    events are read.
+    """
+    if (
+        job.spec.suspend
+        or job.metadata.deletion_timestamp is not None
+        or any(c.true for c in job.status.conditions)
+    ):
         return False
     return _older(job.metadata.creation_timestamp, JOB_S, now)
 
 
 def pod_is_wordless(pod: Pod, now: datetime) -> bool:
-    """Return whether a node prepares the pod for a long time without a reason; then its events are read."""
-    if ended(pod) or not pod.spec.node_name or not _older(pod.metadata.creation_timestamp, POD_S, now):
+    """Return whether a node prepares the pod for a long time without a reason; then its events are
+    read.
+    """
+    if (
+        ended(pod)
+        or not pod.spec.node_name
+        or not _older(pod.metadata.creation_timestamp, POD_S, now)
+    ):
         return False
     main = pod.container(labels.CONTAINER)
     waiting = main.state.waiting if main is not None else None
@@ -58,13 +72,17 @@ def pod_is_wordless(pod: Pod, now: datetime) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """The events by the uid of their object, and the uids of objects whose events could not all be read."""
+    """The events by the uid of their object, and the uids of objects whose events could not all be
+    read.
+    """
 
     about: Mapping[str, Sequence[Event]]
     unread: frozenset[str]
 
     def of(self, task: TaskObjects) -> Sequence[Event] | None:
-        """Return the events about the task's objects; ``None`` when there are none but some could not be read."""
+        """Return the events about the task's objects; ``None`` when there are none but some could
+        not be read.
+        """
         if not self.about and not self.unread:
             return ()
         asked = task.uids()
@@ -73,7 +91,10 @@ class Events:
 
 
 def read_events(api: Api, of: Sequence[TaskObjects], now: datetime) -> Events:
-    """Read the events about objects that wait without a reason. Each list may take ``EVENTS_S`` seconds."""
+    """Read the events about objects that wait without a reason.
+
+    Each list may take ``EVENTS_S`` seconds.
+    """
     found: dict[str, list[Event]] = {}
     unread: set[str] = set()
     own = [objects for objects in of if objects.has_job]
@@ -83,7 +104,9 @@ def read_events(api: Api, of: Sequence[TaskObjects], now: datetime) -> Events:
             for objects in own
             if objects.job and not objects.pods and job_is_wordless(objects.job, now)
         },
-        "Pod": {pod.metadata.uid for objects in own for pod in objects.pods if pod_is_wordless(pod, now)},
+        "Pod": {
+            pod.metadata.uid for objects in own for pod in objects.pods if pod_is_wordless(pod, now)
+        },
     }
     for kind, selects in _SELECTS.items():
         uids = wordless[kind]
@@ -95,7 +118,9 @@ def read_events(api: Api, of: Sequence[TaskObjects], now: datetime) -> Events:
 
         try:
             for selector in selectors if len(uids) <= ONE_BY_ONE else [selects]:
-                api.listing(api.path("events"), Event, fields=selector, within_s=EVENTS_S, keep=keep)
+                api.listing(
+                    api.path("events"), Event, fields=selector, within_s=EVENTS_S, keep=keep
+                )
         except ApiError as error:
             logger.info("the events of a waiting %s cannot be read: %s", kind, error)
             unread |= uids
@@ -105,9 +130,11 @@ def read_events(api: Api, of: Sequence[TaskObjects], now: datetime) -> Events:
 def with_namespace(
     namespace: CurrentNamespace, found: Sequence[TaskObjects], seen: list[Observation]
 ) -> list[Observation]:
-    """Add the problem of the namespace to the observations of tasks that disappear, and return all observations.
+    """Add the problem of the namespace to the observations of tasks that disappear, and return all
+    observations.
 
-    The namespace is read only if a task disappears: a list of a namespace that does not exist is empty, not an error.
+    The namespace is read only if a task disappears: a list of a namespace that does not exist is
+    empty, not an error.
     """
     concerned = [
         number
@@ -128,11 +155,15 @@ def _disappears(found: TaskObjects, seen: Observation) -> bool:
         return False
     if seen.phase in (Phase.ABSENT, Phase.GONE):
         return True
-    return seen.phase is not Phase.ENDED and any(pod.metadata.deletion_timestamp is not None for pod in found.pods)
+    return seen.phase is not Phase.ENDED and any(
+        pod.metadata.deletion_timestamp is not None for pod in found.pods
+    )
 
 
 def _state(namespace: CurrentNamespace) -> str | None:
-    """Return the problem of the namespace; ``None`` when there is none, or when it cannot be read."""
+    """Return the problem of the namespace; ``None`` when there is none, or when it cannot be
+    read.
+    """
     name = namespace.name
     try:
         found = namespace.found
@@ -144,8 +175,10 @@ def _state(namespace: CurrentNamespace) -> str | None:
     if not found.leaving:
         return None
     return (
-        f"The namespace {name} is being deleted; our finalizer ({labels.FINALIZER}) keeps its pods until their ends "
-        "are recorded. If that does not happen, an administrator removes it with: crawlctl cluster release"
+        f"The namespace {name} is being deleted; our finalizer ({labels.FINALIZER}) keeps its pods "
+        "until their ends "
+        "are recorded. If that does not happen, an administrator removes it with: crawlctl cluster "
+        "release"
     )
 
 

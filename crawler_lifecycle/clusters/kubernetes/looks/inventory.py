@@ -1,6 +1,7 @@
 """The inventory: all our waiting and executing tasks on the cluster, in pages.
 
-This module also reads the numbers and records of runs from their Jobs, for a database that lost rows.
+This module also reads the numbers and records of runs from their Jobs, for a database that lost
+rows.
 """
 
 from __future__ import annotations
@@ -42,11 +43,15 @@ class Inventory:
         self._lock = threading.Lock()
         self._readings: dict[int | None, tuple[float, list[ClusterTask]]] = {}
 
-    def page(self, *, run_id: int | None = None, after: Key | None = None, limit: int = 500) -> list[ClusterTask]:
-        """Return at most ``limit`` tasks after the key ``after``. Later pages come from the same reading.
+    def page(
+        self, *, run_id: int | None = None, after: Key | None = None, limit: int = 500
+    ) -> list[ClusterTask]:
+        """Return at most ``limit`` tasks after the key ``after``.
 
-        Tasks with the same key, such as a new Job and the pod of an old one, are in the same page. So a page may be
-        longer than ``limit``. Raises ``ApiError``.
+        Later pages come from the same reading.
+
+        Tasks with the same key, such as a new Job and the pod of an old one, are in the same page.
+        So a page may be longer than ``limit``. Raises ``ApiError``.
         """
         begin = after or (0, -1, 0)
         with self._lock:
@@ -75,19 +80,29 @@ class Inventory:
             metas = [*([job.metadata] if job else []), *(pod.metadata for pod in pods)]
             key = next((key for meta in metas if (key := key_of(meta)) is not None), None)
             if key is None:
-                logger.warning("%s has our label, but not the numbers of its run, task and attempt", metas[0].name)
+                logger.warning(
+                    "%s has our label, but not the numbers of its run, task and attempt",
+                    metas[0].name,
+                )
                 continue
-            task_id = next((number for meta in metas if (number := task_id_of(meta)) is not None), None)
+            task_id = next(
+                (number for meta in metas if (number := task_id_of(meta)) is not None), None
+            )
             seen = read_task(TaskRef(task_id or 0, key[1], key[2], uid), job, pods, (), now)
             if seen.phase in (Phase.WAITING, Phase.EXECUTING):
                 executing = seen.phase is Phase.EXECUTING
                 run_uid = next((it for meta in metas if (it := run_uid_of(meta)) is not None), None)
-                found.append(ClusterTask(*key, executing, task_id, uid, seen.started_at, seen.node, run_uid))
+                found.append(
+                    ClusterTask(*key, executing, task_id, uid, seen.started_at, seen.node, run_uid)
+                )
         return sorted(found, key=lambda task: (task.key, task.uid or ""))
 
 
 def task_records(api: Api, run: RunRef) -> list[TaskRecord]:
-    """Return the latest attempt of each task index of this run, including settled tasks. Raises ``ApiError``."""
+    """Return the latest attempt of each task index of this run, including settled tasks.
+
+    Raises ``ApiError``.
+    """
     selector = f"{labels.of_run(run.run_id, settled=None)},{labels.RUN_UID}={run.uid}"
     latest: dict[int, tuple[int, str]] = {}
     for item in api.listing(api.jobs_path(), NamedObject, labels=selector).items:
@@ -117,7 +132,11 @@ def _record(api: Api, name: str, place: str | None) -> TaskRecord | None:
     except NotFound:
         return None
     try:
-        [crawler] = [c for c in job["spec"]["template"]["spec"]["containers"] if c["name"] == labels.CONTAINER]
+        [crawler] = [
+            c
+            for c in job["spec"]["template"]["spec"]["containers"]
+            if c["name"] == labels.CONTAINER
+        ]
         contract = {variable["name"]: variable.get("value", "") for variable in crawler["env"]}
         return TaskRecord(
             index=int(contract["CRAWL_TASK_INDEX"]),

@@ -1,9 +1,10 @@
 """Listing: complete lists of our Jobs and pods, and the owner of each object.
 
-Jobs are listed before pods. If a Job was over when the Jobs were listed, all its pods are in the later list, because
-our finalizer keeps them. In the other order, the lists could contain an ended Job without its pod, if the pod began and
-ended between them. Then its exit code and summary would be lost. A pod may still be missing, for example when a manual
-edit removed our label. Then pods are listed by the uid of their Job.
+Jobs are listed before pods. If a Job was over when the Jobs were listed, all its pods are in the
+later list, because our finalizer keeps them. In the other order, the lists could contain an ended
+Job without its pod, if the pod began and ended between them. Then its exit code and summary would
+be lost. A pod may still be missing, for example when a manual edit removed our label. Then pods are
+listed by the uid of their Job.
 """
 
 from __future__ import annotations
@@ -38,12 +39,18 @@ if TYPE_CHECKING:
     _OurLabels: TypeAlias = Mapping[str, str]
     _OurAnnotations: TypeAlias = Mapping[str, str]
 else:
-    _OurLabels = TypedDict("_OurLabels", dict.fromkeys((*labels.READ, CONTROLLER_UID, JOB_NAME), str), total=False)
-    _OurAnnotations = TypedDict("_OurAnnotations", dict.fromkeys((labels.RUNNER, labels.TASK_ID), str), total=False)
+    _OurLabels = TypedDict(
+        "_OurLabels", dict.fromkeys((*labels.READ, CONTROLLER_UID, JOB_NAME), str), total=False
+    )
+    _OurAnnotations = TypedDict(
+        "_OurAnnotations", dict.fromkeys((labels.RUNNER, labels.TASK_ID), str), total=False
+    )
 
 
 class _Meta(ObjectMeta, frozen=True):
-    """The metadata of an object in a list, without labels and annotations that no look reads: there may be many."""
+    """The metadata of an object in a list, without labels and annotations that no look reads: there
+    may be many.
+    """
 
     labels: _OurLabels = msgspec.field(default_factory=dict)
     annotations: _OurAnnotations = msgspec.field(default_factory=dict)
@@ -61,7 +68,10 @@ Listed = TypeVar("Listed", ListedJob, ListedPod)
 
 
 class Sharing:
-    """Lets the objects of a run share its labels, to save memory. This is safe because no code changes them later."""
+    """Lets the objects of a run share its labels, to save memory.
+
+    This is safe because no code changes them later.
+    """
 
     def __init__(self) -> None:
         self._run: dict[str, str] | None = None
@@ -111,7 +121,8 @@ class TaskObjects(NamedTuple):
 
 
 def read_objects(api: Api, selector: str, names: Collection[str] | None = None) -> Objects:
-    """Read all objects of the selector in two complete lists, and then the missing pods of some Jobs by uid.
+    """Read all objects of the selector in two complete lists, and then the missing pods of some
+    Jobs by uid.
 
     These are the Jobs with ``names``, by default all. Raises ``ApiError``.
     """
@@ -132,19 +143,26 @@ def _had_pods(job: Job) -> bool:
 
 
 def pods_of_jobs(api: Api, uids: Sequence[str]) -> PodsOfJobs:
-    """Return all pods of these Jobs by the Job's uid, even pods without our labels. Raises ``ApiError``."""
+    """Return all pods of these Jobs by the Job's uid, even pods without our labels.
+
+    Raises ``ApiError``.
+    """
     wanted = set(uids)
     found = PodsOfJobs()
     pages = [uids[begin : begin + IN_MAX] for begin in range(0, len(uids), IN_MAX)]
     selectors = [f"{CONTROLLER_UID} in ({','.join(sorted(page))})" for page in pages]
-    # The server reads all pods of the namespace for each list, so a few lists are no better than one.
+    # The server reads all pods of the namespace for each list, so a few lists are no better than
+    # one.
     for selector in selectors if len(pages) <= LISTS_MAX else [CONTROLLER_UID]:
         found |= by_owner(list_pods(api, selector))
     return {uid: pods for uid, pods in found.items() if uid in wanted}
 
 
 def pods_of_tasks(api: Api, run: RunRef, tasks: Sequence[TaskRef]) -> dict[TaskRef, list[Pod]]:
-    """Return the unsettled pods of each of these tasks, even pods without our labels. Raises ``ApiError``."""
+    """Return the unsettled pods of each of these tasks, even pods without our labels.
+
+    Raises ``ApiError``.
+    """
     wanted = {(run.run_id, task.index, task.attempt): task for task in tasks}
     found: dict[TaskRef, list[Pod]] = {task: [] for task in tasks}
     for pod in list_pods(api, of_tasks(run.run_id, tasks)):
@@ -158,9 +176,12 @@ def pods_of_tasks(api: Api, run: RunRef, tasks: Sequence[TaskRef]) -> dict[TaskR
 
 
 def find_job(api: Api, name: str) -> Job | None:
-    """Return the Job of this name, which may not be ours; ``None`` without one. Raises ``ApiError``.
+    """Return the Job of this name, which may not be ours; ``None`` without one.
 
-    Only the API server's own word counts: a 404 of something before it, or one that was cut off, proves nothing.
+    Raises ``ApiError``.
+
+    Only the API server's own word counts: a 404 of something before it, or one that was cut off,
+    proves nothing.
     """
     try:
         return decode(Job, api.get(api.jobs_path(name)))
@@ -176,7 +197,10 @@ def list_pods(api: Api, selector: str, fields: str | None = None) -> Sequence[Po
 
 
 def by_owner(pods: Iterable[Pod]) -> PodsOfJobs:
-    """Return the pods by the uid of their Job. A pod without a Job belongs to no task and is left out."""
+    """Return the pods by the uid of their Job.
+
+    A pod without a Job belongs to no task and is left out.
+    """
     found: PodsOfJobs = {}
     for pod in pods:
         uid = owner_of(pod)
@@ -186,7 +210,9 @@ def by_owner(pods: Iterable[Pod]) -> PodsOfJobs:
 
 
 def of_tasks(run_id: int, tasks: Sequence[TaskRef], *, settled: bool | None = False) -> str:
-    """Return the selector of these tasks of a run, or of the whole run if there are too many tasks."""
+    """Return the selector of these tasks of a run, or of the whole run if there are too many
+    tasks.
+    """
     selector = labels.of_run(run_id, settled=settled)
     indexes = sorted({task.index for task in tasks})
     if len(indexes) > IN_MAX:
@@ -200,13 +226,17 @@ def name_of(run_id: int, task: TaskRef) -> str:
 
 
 def key_of(meta: ObjectMeta) -> Key | None:
-    """Return run, index and attempt from an object's labels; ``None`` when one is missing or invalid."""
+    """Return run, index and attempt from an object's labels; ``None`` when one is missing or
+    invalid.
+    """
     run_id, index, attempt = numbers_of(meta)
     return None if run_id is None or index is None or attempt is None else (run_id, index, attempt)
 
 
 def numbers_of(meta: ObjectMeta) -> tuple[int | None, int | None, int | None]:
-    """Return run, index and attempt from an object's labels, each ``None`` when it is missing or invalid."""
+    """Return run, index and attempt from an object's labels, each ``None`` when it is missing or
+    invalid.
+    """
     return (
         whole(meta.labels.get(labels.RUN)),
         whole(meta.labels.get(labels.TASK)),
@@ -239,8 +269,9 @@ def task_id_of(meta: ObjectMeta) -> int | None:
 def is_of(run: RunRef, task: TaskRef, uid: str | None, meta: ObjectMeta) -> bool:
     """Return whether an object with the task's name belongs to it.
 
-    This is decided by the uid of the Job if it is recorded, else by the uid of the run and the id of the task's row. A
-    name and numbers alone are no proof: another database, or this one before a restore, may have used the same.
+    This is decided by the uid of the Job if it is recorded, else by the uid of the run and the id
+    of the task's row. A name and numbers alone are no proof: another database, or this one before a
+    restore, may have used the same.
     """
     if task.uid is not None:
         return uid == task.uid
@@ -249,5 +280,9 @@ def is_of(run: RunRef, task: TaskRef, uid: str | None, meta: ObjectMeta) -> bool
 
 def listed_by_us(meta: ObjectMeta, run_id: int, task: TaskRef) -> bool:
     """Return whether each selector of a look at this task (``of_tasks``) matches the object."""
-    wanted = {labels.MANAGED_BY: labels.MANAGER, labels.RUN: str(run_id), labels.TASK: str(task.index)}
+    wanted = {
+        labels.MANAGED_BY: labels.MANAGER,
+        labels.RUN: str(run_id),
+        labels.TASK: str(task.index),
+    }
     return wanted.items() <= meta.labels.items() and labels.SETTLED not in meta.labels

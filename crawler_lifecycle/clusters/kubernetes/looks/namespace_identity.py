@@ -1,13 +1,14 @@
-"""Identity of the namespace that we read, to decide whether a missing task may execute in another namespace.
+"""Identity of the namespace that we read, to decide whether a missing task may execute in another
+namespace.
 
-A list of the wrong namespace is empty, and not an error. So the namespace of each task is recorded before its Job is
-created, by its uid, which is unique in all clusters. A missing task counts as gone only when we read its own namespace,
-or when that namespace is gone itself.
+A list of the wrong namespace is empty, and not an error. So the namespace of each task is recorded
+before its Job is created, by its uid, which is unique in all clusters. A missing task counts as
+gone only when we read its own namespace, or when that namespace is gone itself.
 
-If a namespace has the recorded name but another uid, it was deleted and created again, or it is in another cluster. The
-uid of the namespace ``kube-system``, which cannot be deleted, identifies the cluster; OpenTelemetry's
-``k8s.cluster.uid`` uses it too. Without the right to read it, a person must confirm by an annotation that the recorded
-namespace is gone.
+If a namespace has the recorded name but another uid, it was deleted and created again, or it is in
+another cluster. The uid of the namespace ``kube-system``, which cannot be deleted, identifies the
+cluster; OpenTelemetry's ``k8s.cluster.uid`` uses it too. Without the right to read it, a person
+must confirm by an annotation that the recorded namespace is gone.
 """
 
 from __future__ import annotations
@@ -25,12 +26,19 @@ from crawler_lifecycle.domain.errors import ClusterUnavailable, OtherPlace
 #: The namespace whose uid is the cluster's identity.
 SYSTEM = "kube-system"
 _UNKNOWN = "-"
-_SETTINGS = "LIFECYCLE_CLUSTER__NAMESPACE, LIFECYCLE_CLUSTER__KUBECONFIG and LIFECYCLE_CLUSTER__CONTEXT"
+_SETTINGS = (
+    "LIFECYCLE_CLUSTER__NAMESPACE, LIFECYCLE_CLUSTER__KUBECONFIG and LIFECYCLE_CLUSTER__CONTEXT"
+)
 
 
 def read_namespace(api: Api, name: str | None = None) -> Namespace:
-    """Read the namespace ``name``, by default that of the crawls. Raises ``NotFound`` and other ``ApiError``s."""
-    return decode(Namespace, api.get(api.namespace_path() if name is None else f"/api/v1/namespaces/{name}"))
+    """Read the namespace ``name``, by default that of the crawls.
+
+    Raises ``NotFound`` and other ``ApiError``s.
+    """
+    return decode(
+        Namespace, api.get(api.namespace_path() if name is None else f"/api/v1/namespaces/{name}")
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +61,10 @@ class NamespaceIdentity:
 
     @classmethod
     def read(cls, recorded: str) -> NamespaceIdentity | None:
-        """Read a recorded identity. Return ``None`` for a text that does not name a namespace of Kubernetes."""
+        """Read a recorded identity.
+
+        Return ``None`` for a text that does not name a namespace of Kubernetes.
+        """
         name, *uids = recorded.split("/")
         if not name or len(uids) != 2:
             return None
@@ -81,7 +92,10 @@ def _cluster(api: Api) -> str | None:
 
 
 def require_same(api: Api, recorded: str) -> None:
-    """Raise ``OtherPlace`` when the caller certainly reads another namespace than ours. Raises ``ApiError`` too."""
+    """Raise ``OtherPlace`` when the caller certainly reads another namespace than ours.
+
+    Raises ``ApiError`` too.
+    """
     theirs = NamespaceIdentity.read(recorded)
     if theirs is not None and theirs.name == api.namespace:
         try:
@@ -115,12 +129,18 @@ class CurrentNamespace:
             return None
 
     def gone_for_good(self, recorded: Collection[str | None]) -> set[str]:
-        """Return the recorded namespaces that are certainly gone. All others are the namespace that we read.
+        """Return the recorded namespaces that are certainly gone.
 
-        ``None`` is a task without a recorded namespace, and is ignored. Raises ``ClusterUnavailable`` when a task may
-        execute in another namespace, and ``ApiError``.
+        All others are the namespace that we read.
+
+        ``None`` is a task without a recorded namespace, and is ignored. Raises
+        ``ClusterUnavailable`` when a task may execute in another namespace, and ``ApiError``.
         """
-        return {uid for uid in sorted({uid for uid in recorded if uid is not None}) if not self._is_ours(uid)}
+        return {
+            uid
+            for uid in sorted({uid for uid in recorded if uid is not None})
+            if not self._is_ours(uid)
+        }
 
     def _is_ours(self, recorded: str) -> bool:
         """Return true for the namespace that we read, and false for one that is certainly gone.
@@ -137,8 +157,10 @@ class CurrentNamespace:
             found = self.found
         except RequestRefused as error:
             raise ClusterUnavailable(
-                f"tasks that are missing in namespace {self._api.namespace} cannot be proved to be gone, because we "
-                f"have no right to read this namespace; grant the right to get it (see the roles in deploy/): {error}"
+                f"tasks that are missing in namespace {self._api.namespace} cannot be proved to be "
+                "gone, because we "
+                "have no right to read this namespace; grant the right to get it (see the roles "
+                f"in deploy/): {error}"
             ) from error
         same_name = place.name == self._api.namespace
         if found is not None and same_name and place.uid in (None, found.metadata.uid):
@@ -150,23 +172,35 @@ class CurrentNamespace:
             return False  # a cluster never has two namespaces of one name at the same time
         raise ClusterUnavailable(self._elsewhere(place, found, cluster))
 
-    def _elsewhere(self, place: NamespaceIdentity, found: Namespace | None, cluster: str | None) -> str:
+    def _elsewhere(
+        self, place: NamespaceIdentity, found: Namespace | None, cluster: str | None
+    ) -> str:
         name = self._api.namespace
         looked = (
-            NamespaceIdentity(name, found.metadata.uid).words if found is not None else f"{name}, which does not exist"
+            NamespaceIdentity(name, found.metadata.uid).words
+            if found is not None
+            else f"{name}, which does not exist"
         )
         if place.name == name:
             known = "of another cluster" if cluster is not None else "perhaps of another cluster"
             looked = f"{looked}, {known}"
-        sure = f"kubectl annotate --overwrite namespace {name} {labels.REPLACES}={place.uid or place.name}"
+        sure = (
+            f"kubectl annotate --overwrite namespace {name} "
+            f"{labels.REPLACES}={place.uid or place.name}"
+        )
         made = "" if found is not None else f"kubectl create namespace {name} && "
         return (
-            f"a task of this run was created in namespace {place.words}, but this process reads {looked}: a task that "
-            f"is missing here may still execute there. Set {_SETTINGS} of the workers and of the scheduler service to "
-            f"their former values. If that namespace is gone permanently, with all tasks in it, run: {made}{sure}"
+            f"a task of this run was created in namespace {place.words}, but this process reads "
+            f"{looked}: a task that "
+            f"is missing here may still execute there. Set {_SETTINGS} of the workers and of the "
+            "scheduler service to "
+            "their former values. If that namespace is gone permanently, with all tasks in it, "
+            f"run: {made}{sure}"
         )
 
 
 def replaced(namespace: Namespace) -> set[str]:
-    """Return the namespaces that a person has declared permanently gone: their uids, or names if a uid is unknown."""
+    """Return the namespaces that a person has declared permanently gone: their uids, or names if a
+    uid is unknown.
+    """
     return set(namespace.metadata.annotations.get(labels.REPLACES, "").replace(",", " ").split())

@@ -1,7 +1,9 @@
-"""Texts for people: reasons why a task does not execute yet, and warnings about a task that executes.
+"""Texts for people: reasons why a task does not execute yet, and warnings about a task that
+executes.
 
-A text names times, never durations, so that it is the same at each look. It says if a problem ends by itself, or else
-what must be repaired. No problem here ends the task; only ``start_timeout_s``, a stop or the Job's deadline does.
+A text names times, never durations, so that it is the same at each look. It says if a problem ends
+by itself, or else what must be repaired. No problem here ends the task; only ``start_timeout_s``, a
+stop or the Job's deadline does.
 """
 
 from __future__ import annotations
@@ -17,7 +19,15 @@ from crawler_lifecycle.domain.waiting import NO_ROOM
 from crawler_lifecycle.ports.runs import TaskRef
 
 from .outside_causes import STALE_AFTER, disruption_mark, disruption_words, who_deleted
-from .predicates import asked_by_us, clock, crawler_container, deletion_asked, kept_until, newest_warning, sidecars
+from .predicates import (
+    asked_by_us,
+    clock,
+    crawler_container,
+    deletion_asked,
+    kept_until,
+    newest_warning,
+    sidecars,
+)
 from .termination_message import clean
 
 #: Time after which we report that no controller handles a Job, or no scheduler a pod.
@@ -26,17 +36,33 @@ TAKEN_UP = timedelta(seconds=60)
 OVERDUE = timedelta(seconds=30)
 
 _PREPARING = (None, "", "ContainerCreating", "PodInitializing")
-PULLS = ("ErrImagePull", "ImagePullBackOff", "ImageInspectError", "RegistryUnavailable", "SignatureValidationFailed")
-_CANNOT = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "PreStartHookError")
+PULLS = (
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "ImageInspectError",
+    "RegistryUnavailable",
+    "SignatureValidationFailed",
+)
+_CANNOT = (
+    "CreateContainerConfigError",
+    "CreateContainerError",
+    "RunContainerError",
+    "PreStartHookError",
+)
 _GOES_ON = "; it continues when this is repaired"
-#: Parts of the server's message when it refuses to create a pod -> the text for people, and when the Job continues.
+#: Parts of the server's message when it refuses to create a pod -> the text for people, and when
+#: the Job continues.
 _REFUSALS = (
     ("exceeded quota", "The cluster's quota is used up", "; it continues when the quota allows it"),
     (r'service ?account "?([^" ]+)"? not found', "The service account {} is missing", _GOES_ON),
     ("violates PodSecurity", "The namespace's Pod Security level refuses the pod", _GOES_ON),
     ("being terminated", "The namespace is being deleted", ""),
     ("admission webhook", "An admission webhook refuses the pod", _GOES_ON),
-    (r"(?:minimum|maximum) (?:cpu|memory|\S+) usage per", "A limit range refuses the pod", _GOES_ON),
+    (
+        r"(?:minimum|maximum) (?:cpu|memory|\S+) usage per",
+        "A limit range refuses the pod",
+        _GOES_ON,
+    ),
 )
 
 
@@ -44,12 +70,25 @@ _REFUSALS = (
 
 
 def job_words(job: Job, events: Sequence[Event] | None, now: datetime) -> str:
-    """Return the reason why the Job has no pod yet. ``events`` is ``None`` when not all events could be read."""
+    """Return the reason why the Job has no pod yet.
+
+    ``events`` is ``None`` when not all events could be read.
+    """
     if job.other_controller is not None:
-        return f"{job.other_controller} runs it, not this cluster: its pod and its log cannot be read here"
+        return (
+            f"{job.other_controller} runs it, not this cluster: its pod and its log cannot be "
+            "read here"
+        )
     if job.metadata.deletion_timestamp is not None:
-        keeps = f", finalizers: {', '.join(sorted(job.metadata.finalizers))}" if job.metadata.finalizers else ""
-        return f"The Job is being deleted since {clock(job.metadata.deletion_timestamp, now)}{keeps}; it has no pod"
+        keeps = (
+            f", finalizers: {', '.join(sorted(job.metadata.finalizers))}"
+            if job.metadata.finalizers
+            else ""
+        )
+        return (
+            "The Job is being deleted since "
+            f"{clock(job.metadata.deletion_timestamp, now)}{keeps}; it has no pod"
+        )
     if job.spec.suspend:
         return queue_words(job) or "The Job is suspended; it continues when somebody resumes it"
     refused = newest_warning(events or (), job.metadata.uid, "FailedCreate")
@@ -57,16 +96,24 @@ def job_words(job: Job, events: Sequence[Event] | None, now: datetime) -> str:
         return _refusal(refused.message or "")
     if any(job.condition(kind) for kind in ("FailureTarget", "SuccessCriteriaMet")):
         return "The Job is ending; it has no pod any more"
-    # A Job that was held counts from its resumption. Its controller clears the start at a suspension, and sets it anew.
+    # A Job that was held counts from its resumption. Its controller clears the start at a
+    # suspension, and sets it anew.
     began = job.status.start_time or job.metadata.creation_timestamp
     since = f" since {clock(began, now)}" if began is not None else ""
     late = began is not None and now - began > TAKEN_UP
     if job.status.start_time is None:
         if late and job.condition("Suspended") is None:
-            return f"No controller has handled the Job{since}: check that the cluster's controller manager runs"
+            return (
+                f"No controller has handled the Job{since}: check that the cluster's controller "
+                "manager runs"
+            )
         return "Waiting for the Job controller"
     if late:
-        why = ", and no event gives a reason" if events is not None else "; not all events that explain this were read"
+        why = (
+            ", and no event gives a reason"
+            if events is not None
+            else "; not all events that explain this were read"
+        )
         return f"The Job has no pod{since}{why}"
     return "Waiting for the Job's pod"
 
@@ -78,7 +125,9 @@ def queue_words(job: Job) -> str | None:
 
 
 def _refusal(message: str) -> str:
-    """Return a text about a pod that the server refuses to create, with its message but without the random name."""
+    """Return a text about a pod that the server refuses to create, with its message but without the
+    random name.
+    """
     said = clean(message) or "the server gave no reason"
     said = re.sub(r"^Error creating: ", "", said)
     said = re.sub(r'^pods "[^"]*" is forbidden: ', "", said)
@@ -92,7 +141,9 @@ def _refusal(message: str) -> str:
 # --- a pod that has not begun
 
 
-def pod_words(task: TaskRef, job: Job | None, pod: Pod, events: Sequence[Event] | None, now: datetime) -> str:
+def pod_words(
+    task: TaskRef, job: Job | None, pod: Pod, events: Sequence[Event] | None, now: datetime
+) -> str:
     """Return the reason why the pod does not execute the crawler yet."""
     leaving = _leaving(task, job, pod, now)
     if leaving is not None:
@@ -109,11 +160,14 @@ def pod_words(task: TaskRef, job: Job | None, pod: Pod, events: Sequence[Event] 
         if status.state.terminated is not None and status.state.terminated.exit_code != 0:
             done = status.state.terminated
             said = clean(done.message)
-            return f"Init container {status.name} failed with exit {done.exit_code}" + (f": {said}" if said else "")
+            return f"Init container {status.name} failed with exit {done.exit_code}" + (
+                f": {said}" if said else ""
+            )
         words = _container(pod, status, events, now)
         if words is not None:
             return f"Init container {status.name}: {words}"
-        # Only for a sidecar ``started`` means ready. For other init containers kubelets set it as soon as they run.
+        # Only for a sidecar ``started`` means ready. For other init containers kubelets set it as
+        # soon as they run.
         if status.state.running is not None and not (status.started and status.name in beside):
             return f"Init container {status.name} runs"
     return _container(pod, crawler_container(pod), events, now) or _preparing(pod, events or ())
@@ -124,7 +178,10 @@ def _unscheduled(pod: Pod, now: datetime) -> str:
     if found is None:
         created = pod.metadata.creation_timestamp
         if created is not None and now - created > TAKEN_UP:
-            return f"No scheduler has handled the pod since {clock(created, now)}: check that the scheduler runs"
+            return (
+                f"No scheduler has handled the pod since {clock(created, now)}: check that the "
+                "scheduler runs"
+            )
         return "Waiting for the scheduler"
     said = re.sub(r"\.? *(no new claims to deallocate, *)?preemption: .*", "", found.message or "")
     said = clean(said) or "no reason given"
@@ -135,7 +192,9 @@ def _unscheduled(pod: Pod, now: datetime) -> str:
     return f"The scheduler finds no node for it ({found.reason or 'no reason given'}): {said}"
 
 
-def _container(pod: Pod, status: ContainerStatus, events: Sequence[Event] | None, now: datetime) -> str | None:
+def _container(
+    pod: Pod, status: ContainerStatus, events: Sequence[Event] | None, now: datetime
+) -> str | None:
     """Return the reason why a container waits; ``None`` when its node only prepares it."""
     waiting = status.state.waiting
     if waiting is None or waiting.reason in _PREPARING:
@@ -146,28 +205,51 @@ def _container(pod: Pod, status: ContainerStatus, events: Sequence[Event] | None
     if waiting.reason == "InvalidImageName":
         return f"It cannot start: the image name {image} is not valid{tail}"
     if waiting.reason == "ErrImageNeverPull":
-        return f"It cannot start: the image {image} is not on node {pod.spec.node_name} and may not be pulled"
+        return (
+            f"It cannot start: the image {image} is not on node {pod.spec.node_name} and may "
+            "not be pulled"
+        )
     if waiting.reason in PULLS:
-        return f"The image {image} cannot be pulled: {_pull_error(pod, waiting.message, events)}; the node tries again"
+        return (
+            f"The image {image} cannot be pulled: {_pull_error(pod, waiting.message, events)}; "
+            "the node tries again"
+        )
     if waiting.reason in _CANNOT:
         return f"The container cannot be started ({waiting.reason}){tail}{_GOES_ON}"
     return f"{waiting.reason}{tail}"
 
 
 def _pull_error(pod: Pod, message: str | None, events: Sequence[Event] | None) -> str:
-    """Return the error of a pull. The status alternates between two reasons, and both give the same text."""
+    """Return the error of a pull.
+
+    The status alternates between two reasons, and both give the same text.
+    """
     said = pull_words(message)
     if not said:
         event = newest_warning(events or (), pod.metadata.uid, "Failed")
-        said = re.sub(r'^Failed to pull image "[^"]*": ', "", (event.message or "") if event is not None else "")
-    unknown = "the node gives no reason" if events is not None else "not all events that explain this were read"
+        said = re.sub(
+            r'^Failed to pull image "[^"]*": ',
+            "",
+            (event.message or "") if event is not None else "",
+        )
+    unknown = (
+        "the node gives no reason"
+        if events is not None
+        else "not all events that explain this were read"
+    )
     return clean(said) or unknown
 
 
 def pull_words(message: str | None) -> str:
-    """Return the cause in the message of a container without its image; empty when only an event has it."""
+    """Return the cause in the message of a container without its image; empty when only an event
+    has it.
+    """
     said = re.sub(r'^Back-off pulling image "[^"]*":? ?', "", message or "")
-    return re.sub(r"^(ErrImagePull|ImageInspectError|RegistryUnavailable|SignatureValidationFailed): ", "", said)
+    return re.sub(
+        r"^(ErrImagePull|ImageInspectError|RegistryUnavailable|SignatureValidationFailed): ",
+        "",
+        said,
+    )
 
 
 def _preparing(pod: Pod, events: Sequence[Event]) -> str:
@@ -203,7 +285,8 @@ def warning_words(task: TaskRef, job: Job | None, pod: Pod, now: datetime) -> st
 
 
 def _silent(pod: Pod, now: datetime) -> str | None:
-    """Return a text when the node does not answer: then the cluster sets the pod, but not its containers, to not ready.
+    """Return a text when the node does not answer: then the cluster sets the pod, but not its
+    containers, to not ready.
 
     The node itself never reports this.
     """
@@ -236,13 +319,20 @@ def _leaving(task: TaskRef, job: Job | None, pod: Pod, now: datetime) -> str | N
     kept = kept_until(pod)
     last = kept or known_time(over)
     if last is not None and now - last > OVERDUE:
-        confirms = f"node {pod.spec.node_name} does not confirm this" if pod.spec.node_name else "it still exists"
+        confirms = (
+            f"node {pod.spec.node_name} does not confirm this"
+            if pod.spec.node_name
+            else "it still exists"
+        )
         return f"The pod should have ended at {clock(last, now)}, but {confirms}{cause}"
     unless = ""
     if kept is not None:
         own = pod.spec.termination_grace_period_seconds
         unless = f", or by {clock(kept, now)} if its node had already begun its grace of {own} s"
-    return f"The pod is shutting down since {clock(asked, now)}, by {clock(over, now)} at the latest{unless}{cause}"
+    return (
+        f"The pod is shutting down since {clock(asked, now)}, by {clock(over, now)} at the "
+        f"latest{unless}{cause}"
+    )
 
 
 def _who(task: TaskRef, job: Job | None, pod: Pod) -> str | None:
@@ -257,4 +347,6 @@ def _who(task: TaskRef, job: Job | None, pod: Pod) -> str | None:
 
 def _unknown(pod: Pod) -> str:
     said = clean(pod.status.message) or clean(pod.status.reason)
-    return "The cluster does not know the state of the pod (phase Unknown)" + (f": {said}" if said else "")
+    return "The cluster does not know the state of the pod (phase Unknown)" + (
+        f": {said}" if said else ""
+    )

@@ -1,7 +1,8 @@
 """Queues: Kueue's own words about Jobs that it holds or took back.
 
-They are read only by a look that finds a suspended Job with a queue's label: one list of Workloads, and the places in
-each queue. All of it is optional. If it cannot be read, the look says less, and still succeeds.
+They are read only by a look that finds a suspended Job with a queue's label: one list of Workloads,
+and the places in each queue. All of it is optional. If it cannot be read, the look says less, and
+still succeeds.
 """
 
 from __future__ import annotations
@@ -56,28 +57,44 @@ class QueueReader:
         """The version of each group of the API; ``None`` for a group that the cluster lacks."""
         self._silent_until: dict[str, float] = {}
 
-    def explain(self, found: Sequence[TaskObjects], seen: list[Observation], now: datetime) -> list[Observation]:
-        """Return the observations, with the reasons of tasks that a queue holds and the causes of those it took back.
+    def explain(
+        self, found: Sequence[TaskObjects], seen: list[Observation], now: datetime
+    ) -> list[Observation]:
+        """Return the observations, with the reasons of tasks that a queue holds and the causes of
+        those it took back.
 
-        At most ``IN_MAX`` tasks get them: first those that were taken back, then those that wait longest.
+        At most ``IN_MAX`` tasks get them: first those that were taken back, then those that wait
+        longest.
         """
         held = [
-            (n, objects.job) for n, objects in enumerate(found) if objects.job and _held(objects.job, objects, seen[n])
+            (n, objects.job)
+            for n, objects in enumerate(found)
+            if objects.job and _held(objects.job, objects, seen[n])
         ]
-        held.sort(key=lambda one: (seen[one[0]].phase is not Phase.ENDED, _since(one[1], now), one[0]))
+        held.sort(
+            key=lambda one: (seen[one[0]].phase is not Phase.ENDED, _since(one[1], now), one[0])
+        )
         held = held[:IN_MAX]
         workloads = self._workloads([job.metadata.uid for _, job in held]) if held else None
         if workloads is None and (not held or self._versions.get(WORKLOADS, "") is not None):
             return seen
-        places = self._places({job.metadata.labels[labels.QUEUE] for n, job in held if seen[n].end is None})
+        places = self._places(
+            {job.metadata.labels[labels.QUEUE] for n, job in held if seen[n].end is None}
+        )
         for n, job in held:
             workload = (workloads or {}).get(job.metadata.uid)
             if seen[n].end is None:
                 missing = "no Kueue is on this cluster" if workloads is None else _missing(job, now)
                 words = missing if workload is None else _why(workload, now)
                 place = places.get(workload.metadata.name) if workload is not None else None
-                waits = f"{queue_words(job)} as number {place}" if place is not None else queue_words(job)
-                seen[n] = replace(seen[n], reason=": ".join(part for part in (waits, words) if part))
+                waits = (
+                    f"{queue_words(job)} as number {place}"
+                    if place is not None
+                    else queue_words(job)
+                )
+                seen[n] = replace(
+                    seen[n], reason=": ".join(part for part in (waits, words) if part)
+                )
             elif workload is not None:
                 seen[n] = _taken_back(job, workload, seen[n])
         return seen
@@ -99,7 +116,9 @@ class QueueReader:
         return self._read(WORKLOADS, "workloads", listed)
 
     def _places(self, queues: Collection[str]) -> Mapping[str, int]:
-        """Return the places of Workloads in their queues by name, from 1 on, as far as they can be read."""
+        """Return the places of Workloads in their queues by name, from 1 on, as far as they can be
+        read.
+        """
 
         def listed(path: str) -> PendingWorkloadsSummary:
             return decode(PendingWorkloadsSummary, self._api.get(path))
@@ -113,16 +132,21 @@ class QueueReader:
         return places
 
     def _read(self, group: str, resource: str, read: Callable[[str], T]) -> T | None:
-        """Call ``read`` with the resource's path, in the version that the server prefers; ``None`` if this fails."""
+        """Call ``read`` with the resource's path, in the version that the server prefers; ``None``
+        if this fails.
+        """
         if time.monotonic() < self._silent_until.get(group, 0.0):
             return None
         known = self._versions.get(group)
         try:
-            known = known or decode(APIGroup, self._api.get(f"/apis/{group}")).preferred_version.version
+            known = (
+                known or decode(APIGroup, self._api.get(f"/apis/{group}")).preferred_version.version
+            )
             answer = read(self._api.path(resource, group=f"/apis/{group}/{known}"))
             self._versions[group] = known
             return answer
-        except NotFound:  # without a version it is the group that is missing, else the version or an object
+        # Without a version it is the group that is missing, else the version or an object.
+        except NotFound:
             self._versions[group] = None if known is None else ""
         except ApiError as error:
             self._versions[group] = ""
@@ -132,7 +156,9 @@ class QueueReader:
 
 
 def _held(job: Job, one: TaskObjects, seen: Observation) -> bool:
-    """Return whether the task's own Job waits in a queue, or ended because its queue took it back."""
+    """Return whether the task's own Job waits in a queue, or ended because its queue took it
+    back.
+    """
     if not one.has_job or not job.spec.suspend or queue_words(job) is None:
         return False
     if seen.phase is Phase.WAITING:
@@ -145,14 +171,22 @@ def _since(job: Job, now: datetime) -> datetime:
 
 
 def _current(workload: Workload) -> tuple[bool, float, str]:
-    """Return a rank: a Workload that Kueue still handles is above a finished one, and a newer one above an older."""
+    """Return a rank: a Workload that Kueue still handles is above a finished one, and a newer one
+    above an older.
+    """
     finished = workload.condition("Finished")
     created = workload.metadata.creation_timestamp
-    return finished is None or not finished.true, created.timestamp() if created else 0.0, workload.metadata.name
+    return (
+        finished is None or not finished.true,
+        created.timestamp() if created else 0.0,
+        workload.metadata.name,
+    )
 
 
 def _missing(job: Job, now: datetime) -> str | None:
-    """Return a text about a Job of which Kueue makes no Workload; ``None`` while it may still do so."""
+    """Return a text about a Job of which Kueue makes no Workload; ``None`` while it may still do
+    so.
+    """
     if now - _since(job, now) <= TAKEN_UP:
         return None
     priority = job.metadata.labels.get(labels.QUEUE_PRIORITY)
@@ -162,32 +196,52 @@ def _missing(job: Job, now: datetime) -> str | None:
 
 def _why(workload: Workload, now: datetime) -> str:
     """Return why Kueue has not started the Job."""
-    conditions = {kind: workload.condition(kind) for kind in ("Finished", "Admitted", "QuotaReserved", "Evicted")}
+    conditions = {
+        kind: workload.condition(kind)
+        for kind in ("Finished", "Admitted", "QuotaReserved", "Evicted")
+    }
     finished, admitted, reserved, evicted = conditions.values()
     if finished is not None and finished.true:
         return f"Kueue counts it as finished and does not start it ({_said(finished)})"
     if workload.spec.active is False:
-        return f"its Workload {workload.metadata.name} is deactivated; it continues when its spec.active is true again"
+        return (
+            f"its Workload {workload.metadata.name} is deactivated; it continues when its "
+            "spec.active is true again"
+        )
     if admitted is not None and admitted.true:
         return "it is admitted, and about to start"
     words: list[str | None] = []
     if reserved is not None and reserved.true:
         checks = [
-            f"{check.name} ({check.state})" for check in workload.status.admission_checks if check.state != "Ready"
+            f"{check.name} ({check.state})"
+            for check in workload.status.admission_checks
+            if check.state != "Ready"
         ]
-        words.append(clean(f"its quota is reserved, and admission checks are not ready: {', '.join(checks)}"))
+        words.append(
+            clean(f"its quota is reserved, and admission checks are not ready: {', '.join(checks)}")
+        )
     else:
-        words.append((clean(reserved.message) if reserved is not None else None) or "Kueue has not considered it yet")
+        words.append(
+            (clean(reserved.message) if reserved is not None else None)
+            or "Kueue has not considered it yet"
+        )
     if evicted is not None and evicted.true:
         words.append(f"it was taken back before ({_said(evicted)})")
-    again = known_time(workload.status.requeue_state.requeue_at) if workload.status.requeue_state is not None else None
+    again = (
+        known_time(workload.status.requeue_state.requeue_at)
+        if workload.status.requeue_state is not None
+        else None
+    )
     if again is not None and again > now:
         words.append(f"it is queued again at {clock(again, now)}")
     return "; ".join(word for word in words if word)
 
 
 def _taken_back(job: Job, workload: Workload, seen: Observation) -> Observation:
-    """Return the observation of an end that a queue caused. A deactivation is the decision of a person."""
+    """Return the observation of an end that a queue caused.
+
+    A deactivation is the decision of a person.
+    """
     evicted = workload.condition("Evicted")
     if evicted is None or not evicted.true or seen.end is None:
         return seen

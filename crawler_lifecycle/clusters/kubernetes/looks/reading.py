@@ -1,8 +1,11 @@
-"""Reading: one observation from the objects of one task (the list is in docs/kubernetes-waits.md). No I/O.
+"""Reading: one observation from the objects of one task (the list is in docs/kubernetes-waits.md).
 
-The pod decides, because a Job's conditions are later than its pods: by a second on an idle control plane, by minutes on
-a busy one. The Job is used for facts that only it has: its deadline, its deletion, a pod that cannot be created. The
-task's row shows whether we requested a deletion. Success always needs evidence.
+No I/O.
+
+The pod decides, because a Job's conditions are later than its pods: by a second on an idle control
+plane, by minutes on a busy one. The Job is used for facts that only it has: its deadline, its
+deletion, a pod that cannot be created. The task's row shows whether we requested a deletion.
+Success always needs evidence.
 """
 
 from __future__ import annotations
@@ -34,7 +37,8 @@ from .predicates import (
 )
 from .termination_message import Summary, reported
 
-#: A Job without a pod that has been in deletion for this time never gets a pod again, even if the Job still exists.
+#: A Job without a pod that has been in deletion for this time never gets a pod again, even if the
+#: Job still exists.
 GONE_AFTER = timedelta(seconds=30)
 
 
@@ -46,18 +50,22 @@ def read_task(
     now: datetime,
     read_at: datetime | None = None,
 ) -> Observation:
-    """Return one observation from one complete look: from the Job with the task's name, and from pods and events.
+    """Return one observation from one complete look: from the Job with the task's name, and from
+    pods and events.
 
-    Pods of another Job, and events about other objects, are ignored. ``events`` is ``None`` when they could not be
-    read. The order of the lists does not matter, and no input raises an error. A task without objects is ``ABSENT``,
-    which proves nothing yet.
+    Pods of another Job, and events about other objects, are ignored. ``events`` is ``None`` when
+    they could not be read. The order of the lists does not matter, and no input raises an error. A
+    task without objects is ``ABSENT``, which proves nothing yet.
 
-    ``now`` is the begin of the look. ``read_at`` is the time when the objects had been read, by default the same.
+    ``now`` is the begin of the look. ``read_at`` is the time when the objects had been read, by
+    default the same.
     """
     uid = _uid(task, job, pods)
     own = job if job is not None and job.metadata.uid == uid else None
     mine = [
-        pod for pod in pods if uid is not None and owner_of(pod) == uid and not suspended_before_scheduling(own, pod)
+        pod
+        for pod in pods
+        if uid is not None and owner_of(pod) == uid and not suspended_before_scheduling(own, pod)
     ]
     pod = deciding_pod(mine)
     if pod is not None and not another_follows(own, pod):
@@ -67,7 +75,9 @@ def read_task(
     seen = partial(Observation, task.index, task.attempt, name=name, uid=uid)
     if own is not None:
         if (over := verdict(own)) is not None:
-            return _ended(task, end_of_job(own, over), Summary(), read_at or now, name=name, uid=uid)
+            return _ended(
+                task, end_of_job(own, over), Summary(), read_at or now, name=name, uid=uid
+            )
         return _of_job(seen, own, events, now)
     return _foreign(seen, task, job, now) if job is not None else seen(Phase.ABSENT, now)
 
@@ -98,31 +108,45 @@ def _of_pod(
     if ended(pod):
         end, summary = end_of_pod(task, job, pod)
         end = replace(end, message=_joined(end.message, beside)) if beside else end
-        return _ended(task, end, summary, read_at, name=name, uid=uid, node=node, started_at=started)
-    seen = partial(Observation, task.index, task.attempt, name=name, uid=uid, node=node, started_at=started)
+        return _ended(
+            task, end, summary, read_at, name=name, uid=uid, node=node, started_at=started
+        )
+    seen = partial(
+        Observation, task.index, task.attempt, name=name, uid=uid, node=node, started_at=started
+    )
     if executing(pod):
         words = _joined(warning_words(task, job, pod, now), beside)
         return seen(Phase.EXECUTING, now, reason=words, changed_at=started)
     words = _joined(pod_words(task, job, pod, events, now), beside)
-    return seen(Phase.WAITING, now, reason=words, changed_at=known_time(pod.metadata.creation_timestamp))
+    return seen(
+        Phase.WAITING, now, reason=words, changed_at=known_time(pod.metadata.creation_timestamp)
+    )
 
 
-def _of_job(seen: partial[Observation], job: Job, events: Sequence[Event] | None, now: datetime) -> Observation:
+def _of_job(
+    seen: partial[Observation], job: Job, events: Sequence[Event] | None, now: datetime
+) -> Observation:
     """Return the observation of a Job without a pod, which has not ended."""
     words = job_words(job, events, now)
     deleted = job.metadata.deletion_timestamp
-    if job.other_controller is not None:  # its pods are on another cluster, so their absence here proves nothing
+    # Its pods are on another cluster, so their absence here proves nothing.
+    if job.other_controller is not None:
         started = known_time(job.status.start_time)
         phase = Phase.EXECUTING if job.status.ready else Phase.WAITING
         return seen(phase, now, reason=words, changed_at=started, started_at=started)
     if deleted is not None and now - deleted >= GONE_AFTER:
-        # The Job has no pod and creates none any more. So nothing runs, even if a finalizer keeps the Job.
+        # The Job has no pod and creates none any more. So nothing runs, even if a finalizer keeps
+        # the Job.
         return seen(Phase.GONE, now, reason=words, changed_at=known_time(deleted))
-    return seen(Phase.WAITING, now, reason=words, changed_at=known_time(job.metadata.creation_timestamp))
+    return seen(
+        Phase.WAITING, now, reason=words, changed_at=known_time(job.metadata.creation_timestamp)
+    )
 
 
 def _foreign(seen: partial[Observation], task: TaskRef, other: Job, now: datetime) -> Observation:
-    """Return the observation when another Job has the name: our Job is gone, and none of its pods is left."""
+    """Return the observation when another Job has the name: our Job is gone, and none of its pods
+    is left.
+    """
     words = f"Our Job ({task.uid}) is gone; another one ({other.metadata.uid}) has its name"
     if task.stopping:
         return seen(Phase.GONE, now, reason=words)
@@ -134,7 +158,8 @@ def _ended(task: TaskRef, end: End, summary: Summary, read_at: datetime, **who: 
         task.index,
         task.attempt,
         Phase.ENDED,
-        # An end may have happened after the look began. So its time of observation is when the objects had been read.
+        # An end may have happened after the look began. So its time of observation is when the
+        # objects had been read.
         read_at,
         changed_at=end.finished_at,
         peak_memory=summary.peak_memory,
@@ -147,7 +172,11 @@ def _ended(task: TaskRef, end: End, summary: Summary, read_at: datetime, **who: 
 
 def _ended_beside(pod: Pod, pods: Sequence[Pod]) -> str | None:
     """Return a text about other pods of the Job that have ended; ``None`` without one."""
-    others = [other for other in pods if other is not pod and ended(other) and not deleted_before_scheduling(other)]
+    others = [
+        other
+        for other in pods
+        if other is not pod and ended(other) and not deleted_before_scheduling(other)
+    ]
     last = deciding_pod(others)
     if last is None:
         return None

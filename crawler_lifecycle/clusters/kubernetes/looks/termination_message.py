@@ -1,12 +1,15 @@
-"""Messages of the runner: its summary in a container's termination message, and the lines that it prints.
+"""Messages of the runner: its summary in a container's termination message, and the lines that it
+prints.
 
-The runner writes its summary (JSON, at most 4 KiB) into the file that Kubernetes returns as the container's message. A
-pod has 12 KiB for all its containers, so the message may be cut; then the fields before the cut count. Without a
-summary, the message may be the end of the log (``FallbackToLogsOnError``), or the node's text about the container.
+The runner writes its summary (JSON, at most 4 KiB) into the file that Kubernetes returns as the
+container's message. A pod has 12 KiB for all its containers, so the message may be cut; then the
+fields before the cut count. Without a summary, the message may be the end of the log
+(``FallbackToLogsOnError``), or the node's text about the container.
 
-We cannot read a file inside a pod. So the runner also prints a line ``{"crawl_progress": {…}}`` every 30 s and at the
-end, and ``{"crawl_stats": {…}}`` before the last one. The crawler may print other text around them, even on the same
-line. We trust none of it: a value of the wrong type is left out.
+We cannot read a file inside a pod. So the runner also prints a line ``{"crawl_progress": {…}}``
+every 30 s and at the end, and ``{"crawl_stats": {…}}`` before the last one. The crawler may print
+other text around them, even on the same line. We trust none of it: a value of the wrong type is
+left out.
 """
 
 from __future__ import annotations
@@ -44,7 +47,10 @@ class _Coverage(msgspec.Struct, frozen=True, gc=False):
 
 
 class _RunnerMessage(msgspec.Struct, frozen=True, gc=False):
-    """The fields that we read of what a runner writes. A value that has not this type is left out."""
+    """The fields that we read of what a runner writes.
+
+    A value that has not this type is left out.
+    """
 
     runner: str | None = None
     finish_reason: str | None = None
@@ -78,7 +84,9 @@ class Progress(msgspec.Struct, frozen=True, gc=False):
     at: datetime | None = None
     """The time when the crawler last wrote its counters."""
     quiet: timedelta | None = None
-    """The time without a write by the crawler's processes when the line was printed; ``None`` if unknown."""
+    """The time without a write by the crawler's processes when the line was printed; ``None`` if
+    unknown.
+    """
     resumed: bool | None = None
     resume_note: str | None = None
 
@@ -105,7 +113,10 @@ class Summary(msgspec.Struct, frozen=True, gc=False):
 
 
 def read_summary(text: str | None) -> Summary:
-    """Read a container's termination message. Raises nothing: a text of another program is only a message."""
+    """Read a container's termination message.
+
+    Raises nothing: a text of another program is only a message.
+    """
     if not text or not text.strip():
         return Summary()
     said = _said(text)
@@ -127,7 +138,9 @@ def read_summary(text: str | None) -> Summary:
 
 @lru_cache(256)  # the pods of a run have the same texts
 def clean(text: str | None, limit: int = FOREIGN_MAX) -> str | None:
-    """Return the text as one line of at most ``limit`` characters, without a final full stop; ``None`` if empty."""
+    """Return the text as one line of at most ``limit`` characters, without a final full stop;
+    ``None`` if empty.
+    """
     if not text:
         return None
     words = " ".join(printable(text[: 4 * limit]).split())
@@ -138,17 +151,22 @@ def clean(text: str | None, limit: int = FOREIGN_MAX) -> str | None:
 
 @lru_cache(64)  # the pods of a run that fail alike have the same text
 def _foreign(text: str) -> Summary:
-    """Read a log tail: its newest progress, and for people the line with the error or else the last lines."""
+    """Read a log tail: its newest progress, and for people the line with the error or else the last
+    lines.
+    """
     progress = last_progress(text.encode("utf-8", "replace"))
     lines = [line for line in text.splitlines() if line.strip() and not _OURS.search(line)]
     words = clean(last_words(text, any_line=False) or "\n".join(lines)[-FOREIGN_MAX:])
-    return Summary(message=words, progress=msgspec.structs.replace(progress or Progress(), quiet=None))
+    return Summary(
+        message=words, progress=msgspec.structs.replace(progress or Progress(), quiet=None)
+    )
 
 
 def _said(text: str) -> _RunnerMessage | None:
     if not text.lstrip().startswith("{"):
         return None
-    with contextlib.suppress(msgspec.MsgspecError, ValueError, RecursionError):  # some is invalid, or was cut
+    # Some is invalid, or was cut.
+    with contextlib.suppress(msgspec.MsgspecError, ValueError, RecursionError):
         return _DECODER.decode(text)
     try:
         said = json.loads(text)
@@ -164,10 +182,14 @@ def _valid(said: dict[str, object]) -> _RunnerMessage:
         value = said.get(field.name)
         with contextlib.suppress(msgspec.ValidationError, UnicodeEncodeError):
             good[field.name] = (
-                value if field.type == _TEXT and isinstance(value, str) else msgspec.convert(value, field.type)
+                value
+                if field.type == _TEXT and isinstance(value, str)
+                else msgspec.convert(value, field.type)
             )
     fields = Coverage.of(said.get("fields"))
-    return _RunnerMessage(**good | {"fields": fields and _Coverage(fields.items, dict(fields.shares), fields.note)})
+    return _RunnerMessage(
+        **good | {"fields": fields and _Coverage(fields.items, dict(fields.shares), fields.note)}
+    )
 
 
 def _before_the_cut(text: str) -> dict[str, object]:
@@ -191,7 +213,10 @@ _STATISTICS = "crawl_stats"
 
 
 def last_progress(log: bytes) -> Progress | None:
-    """Return the newest progress in this piece of a log; ``None`` when it has none. ``None`` does not mean zero."""
+    """Return the newest progress in this piece of a log; ``None`` when it has none.
+
+    ``None`` does not mean zero.
+    """
     found = _last(log, _PROGRESS)
     return None if found is None else _progress(said := _valid(found[2]), said.updated_at)
 
@@ -206,7 +231,8 @@ def split_statistics(log: bytes) -> tuple[bytes, dict[str, int | float] | None]:
 
 
 def reported(progress: Progress, *, later: bool) -> dict[str, Any]:
-    """Return the fields of an observation that its crawler reports: the counters, and the resumption if ``later``.
+    """Return the fields of an observation that its crawler reports: the counters, and the
+    resumption if ``later``.
 
     A first attempt has nothing to resume.
     """

@@ -2,11 +2,12 @@
 
 Only a few fields of each object are remembered: 10,000 pods take some megabytes.
 
-Starts, ends, deletions and vanished objects are reported, and waits that have a reason or are long. Counters,
-heartbeats and the consequences of a reported end are not. A Job is reported only while no pod of it has ended.
+Starts, ends, deletions and vanished objects are reported, and waits that have a reason or are long.
+Counters, heartbeats and the consequences of a reported end are not. A Job is reported only while no
+pod of it has ended.
 
-The code does no I/O. It is not thread-safe, so the caller needs a lock. ``now`` is a time in seconds by any clock that
-only goes forward.
+The code does no I/O. It is not thread-safe, so the caller needs a lock. ``now`` is a time in
+seconds by any clock that only goes forward.
 """
 
 from __future__ import annotations
@@ -31,11 +32,12 @@ from crawler_lifecycle.clusters.kubernetes.looks.predicates import (
 )
 from crawler_lifecycle.domain.run_ref import RunRef
 
-#: Seconds after which a wait without a reason is reported: the Job has no pod yet, or the pod does not start.
+#: Seconds after which a wait without a reason is reported: the Job has no pod yet, or the pod does
+#: not start.
 LONG_S = 3.0
 
-#: The stages of an object. ``OVER``: the crawler has ended, and later changes of its pod do not matter. ``ENDING``: the
-#: end of a Job is decided, but its pods still exist.
+#: The stages of an object. ``OVER``: the crawler has ended, and later changes of its pod do not
+#: matter. ``ENDING``: the end of a Job is decided, but its pods still exist.
 PENDING = "pending"
 WAITING = "waiting"
 RUNNING = "running"
@@ -43,17 +45,23 @@ ENDING = "ending"
 OVER = "over"
 
 
-#: The number of a run, and the index and the attempt of its task; ``None`` when the labels of the object lack these.
+#: The number of a run, and the index and the attempt of its task; ``None`` when the labels of the
+#: object lack these.
 TaskKey = tuple[int, tuple[int, int] | None]
 
 
 class ObjectState(NamedTuple):
-    """The remembered state of one object. Every difference that needs a look is in ``stage`` or ``marks``."""
+    """The remembered state of one object.
+
+    Every difference that needs a look is in ``stage`` or ``marks``.
+    """
 
     key: TaskKey
     stage: str
     marks: str = ""
-    """Facts that people should see soon, such as the reason of a wait, a deletion, or a node that does not answer."""
+    """Facts that people should see soon, such as the reason of a wait, a deletion, or a node that
+    does not answer.
+    """
     job: str = ""
     """The uid of the pod's Job."""
 
@@ -64,7 +72,10 @@ def seen(key: TaskKey, stage: str, marks: str = "", job: str = "") -> ObjectStat
 
 
 class Changes:
-    """The known pods and Jobs by uid. The methods that take in changes return the tasks that need a look now."""
+    """The known pods and Jobs by uid.
+
+    The methods that take in changes return the tasks that need a look now.
+    """
 
     def __init__(self, long_s: float = LONG_S) -> None:
         self._long_s = long_s
@@ -75,13 +86,17 @@ class Changes:
         self._ended: set[str] = set()
         """The uids of Jobs with an ended pod."""
         self._slow: list[tuple[float, str]] = []
-        """A heap of objects that wait without a reason: the time when the wait is long, and the uid."""
+        """A heap of objects that wait without a reason: the time when the wait is long, and the
+        uid.
+        """
 
     @property
     def watched(self) -> int:
         """The number of tasks that are not over. A Job without a pod counts as a task."""
         pods = sum(pod.stage != OVER for pod in self._pods.values())
-        return pods + sum(job.stage != OVER and uid not in self._owners for uid, job in self._jobs.items())
+        return pods + sum(
+            job.stage != OVER and uid not in self._owners for uid, job in self._jobs.items()
+        )
 
     def __len__(self) -> int:
         return len(self._pods) + len(self._jobs)
@@ -90,7 +105,11 @@ class Changes:
         """Take in a complete list of this kind. Known objects that it lacks are gone."""
         known = self._pods if kind is Pod else self._jobs
         gone = dict.fromkeys(known.keys() - there.keys())
-        return {key for uid, state in (gone | {**there}).items() for key in self.one(kind, uid, state, now)}
+        return {
+            key
+            for uid, state in (gone | {**there}).items()
+            for key in self.one(kind, uid, state, now)
+        }
 
     def one(self, kind: type, uid: str, one: ObjectState | None, now: float) -> set[TaskKey]:
         """Take in the state of an object; ``None``: it was removed."""
@@ -122,7 +141,10 @@ class Changes:
         return set() if pod.stage == OVER else {pod.key}
 
     def job(self, uid: str, job: ObjectState | None, now: float) -> set[TaskKey]:
-        """Take in the state of a Job; ``None``: it was removed. Its pods are reported by ``pod``."""
+        """Take in the state of a Job; ``None``: it was removed.
+
+        Its pods are reported by ``pod``.
+        """
         before = self._jobs.get(uid)
         ended = uid in self._ended
         if before == job:
@@ -145,20 +167,23 @@ class Changes:
                 tasks.add(found.key)
         return tasks
 
-    def _reported(self, uid: str, before: ObjectState | None, after: ObjectState, now: float) -> set[TaskKey]:
+    def _reported(
+        self, uid: str, before: ObjectState | None, after: ObjectState, now: float
+    ) -> set[TaskKey]:
         if before is not None and before.stage == OVER == after.stage:
             return set()
         if after.stage != PENDING or after.marks:
             return {after.key}
         if before is None or before.stage != PENDING or before.marks:
             heapq.heappush(self._slow, (now + self._long_s, uid))
-        # A waiting object whose marks disappeared needs no look. An object that was in a later stage needs one.
+        # A waiting object whose marks disappeared needs no look. An object that was in a later
+        # stage needs one.
         return set() if before is None or before.stage in (PENDING, WAITING) else {after.key}
 
 
-# --- the words for an object ------------------------------------------------------------------------------------
-# Other fields need no early look and are ignored: counters, heartbeats, addresses, and all changes after the pod's own
-# end.
+# --- the words for an object ----------------------------------------------------------------------
+# Other fields need no early look and are ignored: counters, heartbeats, addresses, and all changes
+# after the pod's own end.
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,19 +278,26 @@ def _reasons(pod: Pod) -> Iterator[str]:
         waiting = status.state.waiting
         over = status.state.terminated
         if waiting is not None and waiting.reason and waiting.reason not in _STARTING:
-            # The reasons about an image alternate every minute. They count as one reason, so this is not a change.
+            # The reasons about an image alternate every minute. They count as one reason, so this
+            # is not a change.
             yield "image" if waiting.reason in PULLS else waiting.reason
         if status is not crawler and over is not None and over.exit_code != 0:
             yield "init"
 
 
 def _incidents(pod: Pod, stage: str) -> Iterator[str]:
-    """Yield marks for events that do not come from the crawler: a deletion, a disruption, or a lost node."""
+    """Yield marks for events that do not come from the crawler: a deletion, a disruption, or a lost
+    node.
+    """
     if pod.metadata.deletion_timestamp is not None:
         yield "deleted"
     if pod.condition("DisruptionTarget") is not None:
         yield "disrupted"
-    if stage == RUNNING and pod.denied("Ready") is not None and pod.metadata.deletion_timestamp is None:
+    if (
+        stage == RUNNING
+        and pod.denied("Ready") is not None
+        and pod.metadata.deletion_timestamp is None
+    ):
         yield "unready"  # crawlers have no probes, so its node does not answer
 
 

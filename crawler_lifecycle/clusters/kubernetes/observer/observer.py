@@ -1,8 +1,9 @@
 """The observer of pods and Jobs, which reports changes at once by two watches.
 
-Each watch is a ``Reflector`` in its own thread. Both report to one ``Changes``, which decides which runs need a look. A
-report is not evidence: it leads to a look, and only the look decides. Several observers may watch at the same time.
-Each observer costs the API server two watches, and two lists every few minutes.
+Each watch is a ``Reflector`` in its own thread. Both report to one ``Changes``, which decides which
+runs need a look. A report is not evidence: it leads to a look, and only the look decides. Several
+observers may watch at the same time. Each observer costs the API server two watches, and two lists
+every few minutes.
 """
 
 from __future__ import annotations
@@ -19,7 +20,12 @@ from crawler_lifecycle.background import Loop
 from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from crawler_lifecycle.clusters.kubernetes.client.objects import Job, Pod
-from crawler_lifecycle.clusters.kubernetes.looks.details import LOOK_BYTES, LOOK_LINES, LogTails, in_turn
+from crawler_lifecycle.clusters.kubernetes.looks.details import (
+    LOOK_BYTES,
+    LOOK_LINES,
+    LogTails,
+    in_turn,
+)
 from crawler_lifecycle.clusters.kubernetes.looks.termination_message import last_progress
 from crawler_lifecycle.domain.task import Counters
 from crawler_lifecycle.ports.cluster import Changed
@@ -30,8 +36,8 @@ from .reflector import Pace, Reflector
 
 #: Seconds between two checks for long waits.
 CHECK_S = 0.25
-#: Added to the start time of a pod in the first list. A look that is later than the sum has surely seen the start,
-#: even if the clocks differ.
+#: Added to the start time of a pod in the first list. A look that is later than the sum has surely
+#: seen the start, even if the clocks differ.
 SLACK = timedelta(seconds=60)
 #: Seconds to wait until the threads have ended.
 LEAVE_S = 4.0
@@ -42,7 +48,10 @@ TURN_S = 3.0
 
 
 class KubernetesObserver:
-    """The observer of the pods and Jobs in the namespace of ``api``. This class implements ``Observer``."""
+    """The observer of the pods and Jobs in the namespace of ``api``.
+
+    This class implements ``Observer``.
+    """
 
     def __init__(self, api: Api, *, pace: Pace | None = None, long_s: float = LONG_S) -> None:
         self._api = api
@@ -54,15 +63,22 @@ class KubernetesObserver:
         """The uid of the last pod whose log was read."""
 
     def health(self) -> ObserverHealth:
-        """Return the health: good while both watches are open and neither is silent for too long."""
+        """Return the health: good while both watches are open and neither is silent for too
+        long.
+        """
         session = self._session
-        return session.health() if session is not None else ObserverHealth(False, "the observer does not watch now")
+        return (
+            session.health()
+            if session is not None
+            else ObserverHealth(False, "the observer does not watch now")
+        )
 
     def counted(self) -> Sequence[LiveCounters]:
         """Return the counters in the last lines of the pods' logs (see the port).
 
-        One turn reads at most ``PODS_A_TURN`` logs, and the next turn continues with the others. Each log costs the API
-        server and the node one request. So a turn has a time limit, and leaves the remaining logs to later turns.
+        One turn reads at most ``PODS_A_TURN`` logs, and the next turn continues with the others.
+        Each log costs the API server and the node one request. So a turn has a time limit, and
+        leaves the remaining logs to later turns.
         """
         session = self._session
         pods = session.running() if session is not None else {}
@@ -71,7 +87,9 @@ class KubernetesObserver:
             uids = in_turn(uids, bisect_right(uids, self._last), PODS_A_TURN)
             self._last = uids[-1]
         turn = [pods[uid] for uid in uids]
-        tails = self._tails.all(lambda pod: self._tails.read(pod.name, LOOK_LINES, LOOK_BYTES), turn, TURN_S)
+        tails = self._tails.all(
+            lambda pod: self._tails.read(pod.name, LOOK_LINES, LOOK_BYTES), turn, TURN_S
+        )
         said = [(pod, last_progress(tail)) for pod, tail in zip(turn, tails, strict=True) if tail]
         return [
             LiveCounters(pod.run, pod.attempt, pod.index, progress.counters, progress.at)
@@ -106,7 +124,9 @@ class _Session:
 
     def run(self, over: threading.Event) -> None:
         threads = [
-            threading.Thread(target=reflector.run, args=(over,), name=f"observer-{what}", daemon=True)
+            threading.Thread(
+                target=reflector.run, args=(over,), name=f"observer-{what}", daemon=True
+            )
             for what, reflector in zip(("pods", "jobs"), self._reflectors, strict=True)
         ]
         for thread in threads:
@@ -139,7 +159,9 @@ class _Session:
         if kind is Pod:
             old, self._first = _steady(kept) if self._first else None, False
             with self._lock:
-                self._running = {entry.uid: entry.running for entry in kept if entry.running is not None}
+                self._running = {
+                    entry.uid: entry.running for entry in kept if entry.running is not None
+                }
         self.report(lambda changes, now: changes.listed(kind, listed, now), old)
 
     def _one(self, kind: type, one: ObjectFacts) -> None:
@@ -152,11 +174,14 @@ class _Session:
         self.report(lambda changes, now: changes.one(kind, one.uid, one.seen, now))
 
     def report(
-        self, apply: Callable[[Changes, float], set[TaskKey]], old: Mapping[int, datetime] | None = None
+        self,
+        apply: Callable[[Changes, float], set[TaskKey]],
+        old: Mapping[int, datetime] | None = None,
     ) -> None:
         """Apply the changes, and report the runs that need a look, with their changed tasks.
 
-        ``old`` contains, for some runs, a time by which the change had surely happened; for the others it is now.
+        ``old`` contains, for some runs, a time by which the change had surely happened; for the
+        others it is now.
         """
         with self._lock:
             changed = apply(self._changes, time.monotonic())
@@ -173,7 +198,8 @@ class _Session:
 def _steady(pods: Iterable[ObjectFacts]) -> dict[int, datetime]:
     """Return, for each run whose pods all execute, a time by which they all had surely started.
 
-    This saves a look at each run when an observer begins: the last recorded look may already have seen this state.
+    This saves a look at each run when an observer begins: the last recorded look may already have
+    seen this state.
     """
     found: dict[int, datetime | None] = {}
     for pod, at in ((pod.seen, pod.began) for pod in pods if pod.seen is not None):

@@ -1,15 +1,17 @@
 """A reflector, as in client-go: it lists one kind of object, and then watches it.
 
-A list counts only when it is complete: known objects that it lacks are gone. A watch continues at the version where the
-list or the former watch ended normally. A list follows a watch that was interrupted, was silent for too long, or whose
-version has expired (410). The reason: the next server may have older data. A restored server, for example, reports
-nothing until it reaches our version. A list also comes when the last one is older than ``Pace.list_s``, to correct
-errors that we did not notice.
+A list counts only when it is complete: known objects that it lacks are gone. A watch continues at
+the version where the list or the former watch ended normally. A list follows a watch that was
+interrupted, was silent for too long, or whose version has expired (410). The reason: the next
+server may have older data. A restored server, for example, reports nothing until it reaches our
+version. A list also comes when the last one is older than ``Pace.list_s``, to correct errors that
+we did not notice.
 
-A server may keep the connection but send nothing. Bookmarks come about once a minute, so a watch that is silent for
-``Pace.silence_s`` is closed. After a failure the pause before the next try doubles, from 0.4 s to 30 s. A watch that
-ends at once without an event is a failure too: otherwise a broken proxy would get thousands of requests a second. While
-no answer comes the pause stays short: such a try costs the server little, and all statuses wait for its return.
+A server may keep the connection but send nothing. Bookmarks come about once a minute, so a watch
+that is silent for ``Pace.silence_s`` is closed. After a failure the pause before the next try
+doubles, from 0.4 s to 30 s. A watch that ends at once without an event is a failure too: otherwise
+a broken proxy would get thousands of requests a second. While no answer comes the pause stays
+short: such a try costs the server little, and all statuses wait for its return.
 """
 
 from __future__ import annotations
@@ -56,10 +58,11 @@ class _TooShort(ApiError):
 
 @dataclass(eq=False)
 class Reflector(Generic[T]):
-    """A reporter of the objects of one kind below ``path`` that ``labels`` selects, and of their changes.
+    """A reporter of the objects of one kind below ``path`` that ``labels`` selects, and of their
+    changes.
 
-    ``complete`` gets all objects of a list. ``changed`` gets each object that was added, changed or removed. Both are
-    called in the reflector's thread, and must return quickly.
+    ``complete`` gets all objects of a list. ``changed`` gets each object that was added, changed or
+    removed. Both are called in the reflector's thread, and must return quickly.
     """
 
     api: Api
@@ -92,7 +95,10 @@ class Reflector(Generic[T]):
             self._stream.close()
 
     def run(self, over: threading.Event) -> None:
-        """List and watch until ``over`` is set; the caller then calls ``leave`` too. Raises nothing."""
+        """List and watch until ``over`` is set; the caller then calls ``leave`` too.
+
+        Raises nothing.
+        """
         self._loop.run_in_thread(lambda: self._turn(over), over)
 
     def _turn(self, over: threading.Event) -> float:
@@ -118,7 +124,10 @@ class Reflector(Generic[T]):
         self._listed_at = time.monotonic()
 
     def _watch(self, over: threading.Event) -> float:
-        """Read one watch until it ends, and return the seconds to wait after it. Raises ``ApiError``."""
+        """Read one watch until it ends, and return the seconds to wait after it.
+
+        Raises ``ApiError``.
+        """
         began = time.monotonic()
         heard = False
         with self.api.watch(

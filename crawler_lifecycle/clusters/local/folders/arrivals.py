@@ -1,7 +1,8 @@
 """Arrivals: the kernel tells when an entry is moved into one of a few folders (inotify).
 
-A file that is written under another name first, as ours are, arrives whole. Nobody needs to know what arrived: whoever
-is woken reads the folders. So it does no harm when the kernel's queue overflows, which wakes as well.
+A file that is written under another name first, as ours are, arrives whole. Nobody needs to know
+what arrived: whoever is woken reads the folders. So it does no harm when the kernel's queue
+overflows, which wakes as well.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ _NOTICES = 65536
 class Arrivals:
     """Waits for entries that are moved into one of these folders.
 
-    The kernel may be unable to tell: on another system than Linux, or when the user has no inotify instance or watch
-    left. Then ``wait`` always waits for the whole time, and says that something may have arrived.
+    The kernel may be unable to tell: on another system than Linux, or when the user has no inotify
+    instance or watch left. Then ``wait`` always waits for the whole time, and says that something
+    may have arrived.
     """
 
     def __init__(self, *folders: Path) -> None:
@@ -42,7 +44,9 @@ class Arrivals:
             os.close(self._handle)
 
     def renew(self) -> None:
-        """Watch what now has the paths of the folders. Later calls cost little: a watched folder is not watched twice.
+        """Watch what now has the paths of the folders.
+
+        Later calls cost little: a watched folder is not watched twice.
 
         Call it before each reading, because somebody may have replaced a folder.
         """
@@ -52,11 +56,17 @@ class Arrivals:
         )
         if self._tells and not tells:
             why = os.strerror(ctypes.get_errno())
-            logger.warning("changes of folders are found only by reading them, because inotify cannot be used: %s", why)
+            logger.warning(
+                "changes of folders are found only by reading them, because inotify cannot be "
+                "used: %s",
+                why,
+            )
         self._tells = tells
 
     def wait(self, seconds: float) -> bool:
-        """Wait for an arrival, at most so many seconds, and return whether something may have arrived."""
+        """Wait for an arrival, at most so many seconds, and return whether something may have
+        arrived.
+        """
         if self._poll.poll(seconds * 1000):
             os.read(self._handle, _NOTICES)
             return True

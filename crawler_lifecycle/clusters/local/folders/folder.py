@@ -1,9 +1,9 @@
 """The folder of one task, and its files.
 
-We replace each file as a whole or create it exactly once, so that a reader never sees half a file. Any other content
-(incomplete, not ours, too large) is ``Garbage``: it is reported, but never trusted, and never an error. The folder is
-opened by a descriptor (``runner/held.py``), so that no link leads out of it. This module imports little, because the
-supervisor loads it.
+We replace each file as a whole or create it exactly once, so that a reader never sees half a file.
+Any other content (incomplete, not ours, too large) is ``Garbage``: it is reported, but never
+trusted, and never an error. The folder is opened by a descriptor (``runner/held.py``), so that no
+link leads out of it. This module imports little, because the supervisor loads it.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ PROCESS = "process.json"
 STOP = "stop.json"
 #: The stop signal was sent. Its sender creates the file, exactly once.
 SIGNALLED = "signalled.json"
-#: The control group of the crawler. The file is written before the group is created, and removed after it.
+#: The control group of the crawler. The file is written before the group is created, and removed
+#: after it.
 CGROUP = "cgroup.json"
-#: A process of the crawler was killed because of its memory limit. The supervisor writes the file before it kills. If
-#: the kernel kills and no supervisor lives, a look writes it.
+#: A process of the crawler was killed because of its memory limit. The supervisor writes the file
+#: before it kills. If the kernel kills and no supervisor lives, a look writes it.
 OOM = "oom.json"
 #: The end of the task. Created exactly once.
 END = "end.json"
@@ -38,11 +39,13 @@ SUMMARY = "summary.json"
 LOG = "log"
 LOCK = "lock"
 FILES = "files"
-#: A folder next to that of all tasks, with a file for each executing task. Crawlers cannot remove these files.
+#: A folder next to that of all tasks, with a file for each executing task. Crawlers cannot remove
+#: these files.
 STARTED = "started"
 
 FILE_MAX = 256 * 1024
-#: Bytes of the disk that are reserved for the end of a task, so that it can be written on a full disk.
+#: Bytes of the disk that are reserved for the end of a task, so that it can be written on a full
+#: disk.
 RESERVE = 64 * 1024
 
 
@@ -55,7 +58,10 @@ class Garbage(ValueError):
 
 
 def held(folder: str | os.PathLike[str]) -> HeldFolder:
-    """Open the folder of a task. Raises ``NotOurs`` when the path is not a folder, and ``OSError``."""
+    """Open the folder of a task.
+
+    Raises ``NotOurs`` when the path is not a folder, and ``OSError``.
+    """
     tasks, *names = os.fspath(folder).rsplit(os.sep, 3)
     return HeldFolder(tasks, *names)
 
@@ -66,19 +72,24 @@ def replace(folder: HeldFolder, name: str, data: object) -> None:
 
 
 def create(folder: HeldFolder, name: str, data: object) -> bool:
-    """Write the data as JSON if nothing has the name. Return whether it was written. Raises ``OSError``."""
+    """Write the data as JSON if nothing has the name.
+
+    Return whether it was written. Raises ``OSError``.
+    """
     return folder.create(name, json.dumps(data).encode())
 
 
 def read(folder: HeldFolder, name: str) -> Record | None:
     """Return the object in the file; ``None`` without a file.
 
-    Raises ``Garbage`` for content that we did not write, and ``OSError`` when the file cannot be read.
+    Raises ``Garbage`` for content that we did not write, and ``OSError`` when the file cannot be
+    read.
     """
     try:
         raw = folder.read(name, FILE_MAX + 1)
     except NotOurs as error:
-        # A link or a pipe with our name is garbage. But a disk or permission error stays an ``OSError``.
+        # A link or a pipe with our name is garbage. But a disk or permission error stays an
+        # ``OSError``.
         raise Garbage(str(error)) from None
     if raw is None:
         return None
@@ -94,7 +105,10 @@ def read(folder: HeldFolder, name: str) -> Record | None:
 
 
 def reported_beside(state: str, name: str) -> Record:
-    """Return the supervisor's report outside the task's folder; empty without one. Raises ``OSError``."""
+    """Return the supervisor's report outside the task's folder; empty without one.
+
+    Raises ``OSError``.
+    """
     try:
         return read(HeldFolder(os.path.join(state, STARTED)), name) or {}
     except (Garbage, NotOurs, FileNotFoundError, NotADirectoryError):
@@ -109,7 +123,10 @@ def marks(run_id: object, run_uid: object, task_id: object, files: str) -> list[
 
 
 class EndReserve:
-    """A file that later becomes the record of the end. It has its full size before, so this needs no disk space."""
+    """A file that later becomes the record of the end.
+
+    It has its full size before, so this needs no disk space.
+    """
 
     def __init__(self, folder: str) -> None:
         """Create the file. Never raises: without it, the end is written like any other file."""
@@ -118,12 +135,15 @@ class EndReserve:
         with contextlib.suppress(OSError):
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             self._handle = os.open(self._path, flags, 0o600)
-            # Random bytes, because a file system may compress zeros or leave them out, and then reserves nothing.
+            # Random bytes, because a file system may compress zeros or leave them out, and then
+            # reserves nothing.
             os.pwrite(self._handle, os.urandom(RESERVE), 0)
             os.fsync(self._handle)
 
     def become(self, path: str, data: object) -> bool:
-        """Write the data, and give the file this name if it is free. Return whether a file has the name now.
+        """Write the data, and give the file this name if it is free.
+
+        Return whether a file has the name now.
 
         Our descriptor finds the file, even if the crawler gave its former name to another file.
         """
@@ -136,7 +156,8 @@ class EndReserve:
             os.ftruncate(handle, len(raw))
             os.fsync(handle)
             with contextlib.suppress(FileExistsError):
-                # Python follows the link in /proc only if it gets a folder descriptor. An absolute path ignores it.
+                # Python follows the link in /proc only if it gets a folder descriptor. An absolute
+                # path ignores it.
                 os.link(f"/proc/self/fd/{handle}", path, src_dir_fd=handle, follow_symlinks=True)
         except OSError:  # the crawler removed the file, or there is no /proc
             return False

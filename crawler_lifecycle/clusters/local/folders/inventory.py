@@ -1,8 +1,10 @@
-"""The inventory: all waiting and executing tasks on the local cluster, even tasks of another database.
+"""The inventory: all waiting and executing tasks on the local cluster, even tasks of another
+database.
 
-There are two sources, because each may be incomplete: folders of tasks without an end, and processes whose environment
-names a folder of ours. Only the second one shows a process that still runs after its recorded end, or whose folder was
-removed. ``task_records`` reads a run's records from its folders, for a database that lost its rows.
+There are two sources, because each may be incomplete: folders of tasks without an end, and
+processes whose environment names a folder of ours. Only the second one shows a process that still
+runs after its recorded end, or whose folder was removed. ``task_records`` reads a run's records
+from its folders, for a database that lost its rows.
 """
 
 from __future__ import annotations
@@ -15,7 +17,13 @@ from heapq import merge
 from itertools import groupby
 from pathlib import Path
 
-from crawler_lifecycle.clusters.local.processes.identity import Identity, Stat, all_processes, boot_id, given_to
+from crawler_lifecycle.clusters.local.processes.identity import (
+    Identity,
+    Stat,
+    all_processes,
+    boot_id,
+    given_to,
+)
 from crawler_lifecycle.clusters.local.processes.liveness_marks import LIVE
 from crawler_lifecycle.clusters.volume import folders_in
 from crawler_lifecycle.domain.audits.audit import ClusterTask
@@ -30,7 +38,8 @@ from . import folder as files
 from .reader import reading, task_path
 
 Key = tuple[int, int, int]
-#: A key with the uid of the run: after a restore of the database, two runs may have the same number.
+#: A key with the uid of the run: after a restore of the database, two runs may have the same
+#: number.
 Place = tuple[int, int, int, str]
 #: A function that returns the observation of one task.
 Observe = Callable[[RunRef, TaskRef], Observation]
@@ -41,24 +50,32 @@ def inventory(
 ) -> list[ClusterTask]:
     """Return one page, in the order of run, index and attempt.
 
-    Tasks with the same key are in the same page, so a page may be longer than ``limit``. Raises ``OSError`` when a
-    file cannot be read.
+    Tasks with the same key are in the same page, so a page may be longer than ``limit``. Raises
+    ``OSError`` when a file cannot be read.
     """
     begin = after or (0, -1, 0)
     processes = _processes(state / "tasks")
     alive = sorted(place for place in processes if place[:3] > begin and run_id in (None, place[0]))
     found: list[ClusterTask] = []
     # It stops early: reading a folder is expensive.
-    for _, places in groupby(merge(alive, _unended(state, run_id, begin)), key=lambda place: place[:3]):
-        seen = (_task_of(place, state, observe, processes.get(place, []), node) for place in dict.fromkeys(places))
+    for _, places in groupby(
+        merge(alive, _unended(state, run_id, begin)), key=lambda place: place[:3]
+    ):
+        seen = (
+            _task_of(place, state, observe, processes.get(place, []), node)
+            for place in dict.fromkeys(places)
+        )
         found += [task for task in seen if task is not None]
         if len(found) >= limit:
             break
     return found
 
 
-def _task_of(place: Place, state: Path, observe: Observe, seen_alive: list[Stat], node: str) -> ClusterTask | None:
-    """Return the task if it waits or executes, by its folder or else by a process of it; else ``None``.
+def _task_of(
+    place: Place, state: Path, observe: Observe, seen_alive: list[Stat], node: str
+) -> ClusterTask | None:
+    """Return the task if it waits or executes, by its folder or else by a process of it; else
+    ``None``.
 
     A process counts when it still runs after the task's end, or without the task's folder.
     """
@@ -78,9 +95,12 @@ def _task_of(place: Place, state: Path, observe: Observe, seen_alive: list[Stat]
         executing = True
         began = _modified(process.pid)
     uid = spec.get("uid")
-    stray = not isinstance(uid, str)  # the folder is gone, or its spec is garbage: then the process identifies it
+    # The folder is gone, or its spec is garbage: then the process identifies it.
+    stray = not isinstance(uid, str)
     named = str(uid) if not stray else None if process is None else f"{process.pid}@{process.start}"
-    return ClusterTask(run_id, index, attempt, executing, task_id, named, began, node, run_uid, stray)
+    return ClusterTask(
+        run_id, index, attempt, executing, task_id, named, began, node, run_uid, stray
+    )
 
 
 def _alive(stat: Stat) -> bool:
@@ -88,29 +108,41 @@ def _alive(stat: Stat) -> bool:
 
 
 def _processes(tasks: Path) -> dict[Place, list[Stat]]:
-    """Return the living processes of each task that has any, by their environment. Raises ``OSError``."""
+    """Return the living processes of each task that has any, by their environment.
+
+    Raises ``OSError``.
+    """
     found: dict[Place, list[Stat]] = {}
     for stat in all_processes():
-        if not stat.ended and (place := _place_of(tasks, _environment(stat.pid).get("CRAWL_FILES_DIR", ""))):
+        if not stat.ended and (
+            place := _place_of(tasks, _environment(stat.pid).get("CRAWL_FILES_DIR", ""))
+        ):
             found.setdefault(place, []).append(stat)
     return found
 
 
 class LocalRuns:
-    """The run numbers in one state folder, which it does not create. This class implements ``KnowsRuns``."""
+    """The run numbers in one state folder, which it does not create.
+
+    This class implements ``KnowsRuns``.
+    """
 
     def __init__(self, state_dir: Path) -> None:
         self._state = Path(state_dir).absolute()
 
     def highest_run(self, above: int = 0) -> int:
-        """Return the highest run number of a folder, a mark or a living process here, but at least ``above``.
+        """Return the highest run number of a folder, a mark or a living process here, but at least
+        ``above``.
 
-        A missing state folder contains no number. Raises ``ClusterUnavailable`` when a part cannot be read.
+        A missing state folder contains no number. Raises ``ClusterUnavailable`` when a part cannot
+        be read.
         """
         with reading(self._state, checked=False):
             names = [name for folder in ("tasks", "state") for name in _names(self._state / folder)]
             names += [name.removeprefix("crawl-") for name in _names(self._state / LIVE)]
-            alive = (key[0] for key in _processes(self._state / "tasks") if key[0] <= RUN_NUMBER_MAX)
+            alive = (
+                key[0] for key in _processes(self._state / "tasks") if key[0] <= RUN_NUMBER_MAX
+            )
             return max([above, *map(run_number, names), *alive])
 
 
@@ -123,7 +155,9 @@ def _names(folder: Path) -> list[str]:
 
 def _environment(pid: int) -> dict[str, str]:
     """Return the contract's variables in the process's environment; none when we cannot read it."""
-    entries = (entry.partition(b"=") for entry in given_to(pid, "environ") if entry.startswith(b"CRAWL_"))
+    entries = (
+        entry.partition(b"=") for entry in given_to(pid, "environ") if entry.startswith(b"CRAWL_")
+    )
     return {os.fsdecode(name): os.fsdecode(value) for name, _, value in entries}
 
 
@@ -135,7 +169,11 @@ def _place_of(tasks: Path, files_dir: str) -> Place | None:
         return None
     named = RunRef.named(run) if name == files.FILES else None
     numbers = _number(index), _number(attempt)
-    return None if named is None or None in numbers else (named.run_id, numbers[0] or 0, numbers[1] or 0, named.uid)
+    return (
+        None
+        if named is None or None in numbers
+        else (named.run_id, numbers[0] or 0, numbers[1] or 0, named.uid)
+    )
 
 
 def _modified(pid: int) -> datetime | None:
@@ -148,8 +186,14 @@ def _modified(pid: int) -> datetime | None:
 def _unended(state: Path, run_id: int | None, begin: Key) -> Iterator[Place]:
     """Yield the tasks whose folder has a spec but no end. Raises ``OSError``."""
     named = (RunRef.named(folder.name) for folder in folders_in(state / "tasks"))
-    runs = [run for run in named if run is not None and run_id in (None, run.run_id) and run.run_id >= begin[0]]
-    for _, same in groupby(sorted(runs, key=lambda run: (run.run_id, run.uid)), key=lambda run: run.run_id):
+    runs = [
+        run
+        for run in named
+        if run is not None and run_id in (None, run.run_id) and run.run_id >= begin[0]
+    ]
+    for _, same in groupby(
+        sorted(runs, key=lambda run: (run.run_id, run.uid)), key=lambda run: run.run_id
+    ):
         yield from merge(*(_unended_of(state, run, begin) for run in same))
 
 
@@ -157,7 +201,9 @@ def _unended_of(state: Path, run: RunRef, begin: Key) -> Iterator[Place]:
     top = state / "tasks" / str(run)
     for index in _numbers(top):
         for attempt in _numbers(top / str(index)):
-            if (run.run_id, index, attempt) > begin and _is_open(task_path(state, run, index, attempt)):
+            if (run.run_id, index, attempt) > begin and _is_open(
+                task_path(state, run, index, attempt)
+            ):
                 yield run.run_id, index, attempt, run.uid
 
 
@@ -172,11 +218,14 @@ def _is_open(path: Path) -> bool:
 
 def _numbers(folder: Path) -> list[int]:
     """Return the names of inner folders that are numbers, in order. We create no others."""
-    return sorted(number for inner in folders_in(folder) if (number := _number(inner.name)) is not None)
+    return sorted(
+        number for inner in folders_in(folder) if (number := _number(inner.name)) is not None
+    )
 
 
 def _number(text: object) -> int | None:
-    return text if isinstance(text, int) else whole(text)  # a number that is too large for the database is not ours
+    # A number that is too large for the database is not ours.
+    return text if isinstance(text, int) else whole(text)
 
 
 def _spec(folder: Path) -> files.Record:
@@ -190,7 +239,10 @@ def _spec(folder: Path) -> files.Record:
 
 
 def task_records(state: Path, run: RunRef) -> list[TaskRecord]:
-    """Return the record of the latest attempt for each task index of this run. Raises ``OSError``."""
+    """Return the record of the latest attempt for each task index of this run.
+
+    Raises ``OSError``.
+    """
     top = state / "tasks" / str(run)
     found = []
     for index in _numbers(top):

@@ -1,8 +1,10 @@
-"""Limits of one task that the kernel enforces. The supervisor sets them, and looks read their results.
+"""Limits of one task that the kernel enforces.
 
-``KernelLimits`` never prevents a crawl. If no control group can be created, the kernel limits nothing, and the
-supervisor checks the memory itself. This module uses the standard library only and imports little, because the
-supervisor loads it.
+The supervisor sets them, and looks read their results.
+
+``KernelLimits`` never prevents a crawl. If no control group can be created, the kernel limits
+nothing, and the supervisor checks the memory itself. This module uses the standard library only and
+imports little, because the supervisor loads it.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ KILLED = "The kernel killed a process of the task because of the memory limit of
 
 
 def failed_at_limit(peak: int | None, limit: int | None, finish_reason: object) -> str | None:
-    """Return a text if a crawler failed without its own reason after it had used all its memory; else ``None``.
+    """Return a text if a crawler failed without its own reason after it had used all its memory;
+    else ``None``.
 
     This is for a crawler without a kernel limit. ``peak`` and ``limit`` are bytes.
     """
@@ -29,7 +32,10 @@ def failed_at_limit(peak: int | None, limit: int | None, finish_reason: object) 
 
 
 class KernelLimits:
-    """The control group of one task while its supervisor lives. Without a group, all methods do nothing."""
+    """The control group of one task while its supervisor lives.
+
+    Without a group, all methods do nothing.
+    """
 
     def __init__(self, folder: HeldFolder, spec: files.Record) -> None:
         self._folder = folder
@@ -42,7 +48,10 @@ class KernelLimits:
         return self._group is not None
 
     def prepare(self, memory: int | None) -> None:
-        """Create the group, if groups are possible here and the task has a limit. ``memory`` is in bytes."""
+        """Create the group, if groups are possible here and the task has a limit.
+
+        ``memory`` is in bytes.
+        """
         cpu = self._spec.get("cpu_limit")
         share = float(cpu) if isinstance(cpu, (int, float)) and cpu > 0 else None
         if self._spec.get("cgroup") is None or (memory is None and share is None):
@@ -66,7 +75,11 @@ class KernelLimits:
                 self._give_up(error)
 
     def _give_up(self, why: Exception) -> None:
-        print(f"This task has no cgroup, so its supervisor checks the memory: {why}", file=sys.stderr, flush=True)
+        print(
+            f"This task has no cgroup, so its supervisor checks the memory: {why}",
+            file=sys.stderr,
+            flush=True,
+        )
         self._folder.unlink(files.CGROUP)
 
     def oom_kills(self) -> int:
@@ -77,13 +90,16 @@ class KernelLimits:
             return 0
 
     def peak(self) -> int:
-        """Return the most bytes that the group used, including the page cache; 0 when this is unknown."""
+        """Return the most bytes that the group used, including the page cache; 0 when this is
+        unknown.
+        """
         return 0 if self._group is None else self._group.peak() or 0
 
     def kill(self) -> None:
         """Send SIGKILL to all processes in the group."""
         if self._group is not None:
-            with contextlib.suppress(OSError):  # the caller also finds these processes by their environment
+            # The caller also finds these processes by their environment.
+            with contextlib.suppress(OSError):
                 self._group.kill()
 
     def remove(self) -> None:

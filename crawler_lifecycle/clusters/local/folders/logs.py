@@ -1,7 +1,7 @@
 """Logs of local tasks: the file ``log`` in a task's folder.
 
-The crawler owns that folder and may create any file there. No link below our state folder is followed, and only a
-regular file is read.
+The crawler owns that folder and may create any file there. No link below our state folder is
+followed, and only a regular file is read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from .reader import TaskFolder
 
 
 class LocalLogs:
-    """The logs of processes of this machine. This class implements ``TaskLogs``, and it creates nothing.
+    """The logs of processes of this machine.
+
+    This class implements ``TaskLogs``, and it creates nothing.
 
     When a log grows too large, its runner renames it, and reading continues in the new log.
     """
@@ -37,8 +39,8 @@ class LocalLogs:
             folder = TaskFolder(self._state, run, task, doubted=True)
             if not folder.exists():
                 return None
-            # Check the end before we read: then no output can come after the part that we read. This check is
-            # expensive, so skip it when more of the log follows.
+            # Check the end before we read: then no output can come after the part that we read.
+            # This check is expensive, so skip it when more of the log follows.
             ended = not self._more_follows(folder, after, limit) and self._ended(folder)
             handle = folder.open(files.LOG)
             if handle is None:
@@ -50,7 +52,9 @@ class LocalLogs:
         except FileNotFoundError:  # no task was ever deployed here, or the disk is not mounted
             return None
         except OSError as error:
-            raise ClusterUnavailable(f"the log of task {task.task_id} cannot be read: {error.strerror}") from error
+            raise ClusterUnavailable(
+                f"the log of task {task.task_id} cannot be read: {error.strerror}"
+            ) from error
         end = position + len(data)
         return LogPart(data, end, ended and end >= size)
 
@@ -68,5 +72,10 @@ class LocalLogs:
         if folder.has_ended():
             return True
         began = folder.has(files.SUPERVISOR) or folder.has(files.PROCESS)
-        # The scan of all processes is expensive. It is needed only when the supervisor died before its crawler.
-        return began and not folder.supervisor_alive() and not folder.processes(folder.identity(files.PROCESS))
+        # The scan of all processes is expensive. It is needed only when the supervisor died before
+        # its crawler.
+        return (
+            began
+            and not folder.supervisor_alive()
+            and not folder.processes(folder.identity(files.PROCESS))
+        )

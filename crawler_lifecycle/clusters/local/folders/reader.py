@@ -1,6 +1,7 @@
 """Reading of the files in a task's folder, and search for the task's processes.
 
-A file whose content we did not write is ignored. The observation's reason, or the end's message, reports the problem.
+A file whose content we did not write is ignored. The observation's reason, or the end's message,
+reports the problem.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ _NAME = re.compile(r"crawl-(.+)-(0|[1-9][0-9]{0,9})-([1-9][0-9]{0,9})", re.ASCII
 
 
 def task_name(run: RunRef, index: int, attempt: int) -> str:
-    """Return the name of a task on this cluster. No other run has it, not even one of another database."""
+    """Return the name of a task on this cluster.
+
+    No other run has it, not even one of another database.
+    """
     return f"crawl-{run}-{index}-{attempt}"
 
 
@@ -62,7 +66,8 @@ class TaskFolder:
     def __init__(self, state: Path, run: RunRef, task: TaskRef, *, doubted: bool = False) -> None:
         """Open nothing yet.
 
-        ``doubted``: the files that name its processes may be forged. Then an end counts only if a search finds no
+        ``doubted``: the files that name its processes may be forged. Then an end counts only if a
+            search finds no
         process.
         """
         self.path = task_path(state, run, task.index, task.attempt)
@@ -78,14 +83,15 @@ class TaskFolder:
     def exists(self) -> bool:
         """Return whether the folder exists. Raises ``OSError`` when this is unknown.
 
-        If it, or a folder above it, was replaced by something else, the folder does not exist, and an incident is
-        noted.
+        If it, or a folder above it, was replaced by something else, the folder does not exist, and
+        an incident is noted.
         """
         return self._open() is not None
 
     def _open(self) -> HeldFolder | None:
         tasks, *names = str(self.path).rsplit(os.sep, 3)
-        root = HeldFolder(tasks)  # raises if the folder of all tasks is missing: then we know nothing about any task
+        # Raises if the folder of all tasks is missing: then we know nothing about any task.
+        root = HeldFolder(tasks)
         try:
             return root.below(*names)
         except FileNotFoundError:
@@ -104,18 +110,24 @@ class TaskFolder:
     def _here(self) -> HeldFolder:
         """Return the open folder, for writing. Raises ``OSError`` when it does not exist."""
         if self.held is None:
-            raise FileNotFoundError(errno.ENOENT, "the folder of the task does not exist", str(self.path))
+            raise FileNotFoundError(
+                errno.ENOENT, "the folder of the task does not exist", str(self.path)
+            )
         return self.held
 
     def create(self, name: str, data: object) -> bool:
-        """Write the file if nothing has its name. Return whether it was written. Raises ``OSError``."""
+        """Write the file if nothing has its name.
+
+        Return whether it was written. Raises ``OSError``.
+        """
         return files.create(self._here(), name, data)
 
     def has(self, name: str) -> bool:
         return self.held is not None and self.held.has(name)
 
     def open(self, name: str) -> int | None:
-        """Return a descriptor of the regular file; ``None`` when it is missing or not a regular file.
+        """Return a descriptor of the regular file; ``None`` when it is missing or not a regular
+        file.
 
         Raises ``OSError``.
         """
@@ -125,10 +137,12 @@ class TaskFolder:
             return None
 
     def has_ended(self) -> bool:
-        """Return whether the task's end is recorded and none of its processes runs. Raises ``OSError``.
+        """Return whether the task's end is recorded and none of its processes runs.
 
-        The supervisor writes the end after the crawler's last process has ended. If a crawler forges an end, the
-        crawler still runs.
+        Raises ``OSError``.
+
+        The supervisor writes the end after the crawler's last process has ended. If a crawler
+        forges an end, the crawler still runs.
         """
         if not self.has(files.END):
             return False
@@ -138,11 +152,14 @@ class TaskFolder:
         if self.supervisor_alive() or self._doubted:
             return not self.processes(leader)
         # Garbage may hide the identities. Then the task has ended only if no process has its name.
-        hidden = (leader is None and self.has(files.PROCESS)) or self.identity(files.SUPERVISOR) is None
+        hidden = (leader is None and self.has(files.PROCESS)) or self.identity(
+            files.SUPERVISOR
+        ) is None
         return not (hidden and self.named()[1])
 
     def read(self, name: str) -> files.Record | None:
-        """Return the object in the file; ``None`` without a file, and an empty one for garbage, which is noted.
+        """Return the object in the file; ``None`` without a file, and an empty one for garbage,
+        which is noted.
 
         Raises ``OSError`` when the file cannot be read: this proves nothing about the task.
         """
@@ -157,7 +174,10 @@ class TaskFolder:
             self.incidents.append(incident)
 
     def typed(self, data: files.Record, name: str, kind: type, source: str) -> object | None:
-        """Return the value if it has exactly this type, else ``None``. Another type is noted as an incident."""
+        """Return the value if it has exactly this type, else ``None``.
+
+        Another type is noted as an incident.
+        """
         value = data.get(name)
         if value is None or type(value) is kind:
             return value
@@ -175,7 +195,10 @@ class TaskFolder:
         source: str,
         bounded: Callable[[object], int | None] = bounds.count,
     ) -> int | None:
-        """Return a whole number that ``bounded`` accepts, else ``None``. Another number is noted as an incident."""
+        """Return a whole number that ``bounded`` accepts, else ``None``.
+
+        Another number is noted as an incident.
+        """
         value = self.typed(data, name, int, source)
         number = bounded(value)
         if number is None and value:
@@ -192,21 +215,28 @@ class TaskFolder:
     def modified(self, name: str) -> datetime | None:
         try:
             found = self.held.stat(name) if self.held is not None else None
-            return None if found is None else bounds.believable(datetime.fromtimestamp(found.st_mtime, UTC))
+            return (
+                None
+                if found is None
+                else bounds.believable(datetime.fromtimestamp(found.st_mtime, UTC))
+            )
         except (OSError, ValueError, OverflowError):
             return None
 
     # --- processes
 
     def identity(self, name: str) -> Identity | None:
-        """Return the process that the file names; ``None`` without a file or with an invalid one, which is noted."""
+        """Return the process that the file names; ``None`` without a file or with an invalid one,
+        which is noted.
+        """
         data = self.read(name)
         if data is None:
             return None
         try:
             process = Identity.from_json(data)
             ours = not process.alive() or is_of(str(self.path), self.marks(), process.pid)
-            # Check this last: a process of ours that ends meanwhile loses its arguments before its number.
+            # Check this last: a process of ours that ends meanwhile loses its arguments before its
+            # number.
             if not ours and process.can_be_asked():
                 raise ValueError("it names a process that does not belong to the task")
         except ValueError as error:
@@ -223,7 +253,9 @@ class TaskFolder:
         return named(str(self.path), self.marks(), uid)
 
     def marks(self) -> list[bytes]:
-        return files.marks(self.run.run_id, self.run.uid, self.task.task_id, str(self.path / files.FILES))
+        return files.marks(
+            self.run.run_id, self.run.uid, self.task.task_id, str(self.path / files.FILES)
+        )
 
     def processes(self, leader: Identity | None) -> list[Stat]:
         """Return the living processes of the crawler, including those that left its group."""
@@ -235,18 +267,27 @@ class TaskFolder:
             more = [read_stat(pid) for pid in group.pids() if pid not in found]
             # Check again: another process may have got the number before we read it.
             there = set(group.pids()) if more else ()
-            found |= {stat.pid: stat for stat in more if stat is not None and not stat.ended and stat.pid in there}
+            found |= {
+                stat.pid: stat
+                for stat in more
+                if stat is not None and not stat.ended and stat.pid in there
+            }
         return list(found.values())
 
     def _tree(self, leader: Identity | None) -> list[Stat]:
-        """Return the descendants of the supervisor and the runner, which adopt all orphans of the crawler.
+        """Return the descendants of the supervisor and the runner, which adopt all orphans of the
+        crawler.
 
-        This finds processes that hide their environment. A crawler may forge the files that name the supervisor and
-        the runner, so both are checked.
+        This finds processes that hide their environment. A crawler may forge the files that name
+        the supervisor and the runner, so both are checked.
         """
         found = []
         supervisor = self.identity(files.SUPERVISOR)
-        if supervisor is not None and supervisor.alive() and started_with(supervisor.pid, str(self.path)):
+        if (
+            supervisor is not None
+            and supervisor.alive()
+            and started_with(supervisor.pid, str(self.path))
+        ):
             found += below(supervisor.pid)
         if leader is not None and leader.alive() and carries(leader.pid, self.marks()):
             found += below(leader.pid)
@@ -265,8 +306,15 @@ class TaskFolder:
             return None
 
     def settle_group(self) -> None:
-        """Record the counters of the control group and remove it, if no supervisor can. Raises ``OSError``."""
-        if self.has(files.CGROUP) and not self.supervisor_alive() and (group := self.group()) is not None:
+        """Record the counters of the control group and remove it, if no supervisor can.
+
+        Raises ``OSError``.
+        """
+        if (
+            self.has(files.CGROUP)
+            and not self.supervisor_alive()
+            and (group := self.group()) is not None
+        ):
             with suppress(FileNotFoundError):  # another look removed the group
                 kills = group.oom_kills()
                 if kills:
@@ -279,7 +327,9 @@ class TaskFolder:
         return self.text(self.read(files.SPEC) or {}, "uid", files.SPEC)
 
     def supervisor_alive(self) -> bool:
-        """Return whether a supervisor lives: by its identity, or by its lock when the identity is garbage."""
+        """Return whether a supervisor lives: by its identity, or by its lock when the identity is
+        garbage.
+        """
         supervisor = self.identity(files.SUPERVISOR)
         if supervisor is not None:
             return supervisor.alive()
@@ -339,13 +389,17 @@ def check_readable(state: Path) -> None:
         with os.scandir(tasks):
             pass
     except FileNotFoundError:
-        cure = "the folder of tasks is missing; mount its disk, or create the folder if the tasks are lost permanently"
+        cure = (
+            "the folder of tasks is missing; mount its disk, or create the folder if the tasks "
+            "are lost permanently"
+        )
         raise FileNotFoundError(errno.ENOENT, cure, str(tasks)) from None
 
 
 @contextmanager
 def reading(state: Path, *, checked: bool = True) -> Iterator[None]:
-    """Turn each ``OSError`` inside the block into ``ClusterUnavailable``, after a check of the folder of all tasks.
+    """Turn each ``OSError`` inside the block into ``ClusterUnavailable``, after a check of the
+    folder of all tasks.
 
     ``checked=False`` skips that check, for callers that treat a missing state folder as empty.
     """

@@ -1,7 +1,7 @@
 """Removal of the folders of old local runs: their task folders, and the saved state for a resume.
 
-Only whole runs are removed, if ``retention.folders_go`` allows it. A mark stays, to distinguish a removed run from one
-that never existed.
+Only whole runs are removed, if ``retention.folders_go`` allows it. A mark stays, to distinguish a
+removed run from one that never existed.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from . import folder as files
 
 logger = logging.getLogger(__name__)
 
-#: The folder below the state folder for folders that are being removed. If a removal is killed, the next one finishes
-#: it.
+#: The folder below the state folder for folders that are being removed. If a removal is killed, the
+#: next one finishes it.
 TRASH = "trash"
 #: The file in a run's folder with the time when its tasks were removed.
 REMOVED = "removed.json"
@@ -36,7 +36,9 @@ REMOVED = "removed.json"
 
 @contextmanager
 def exclusive(state: Path) -> Iterator[None]:
-    """Hold the lock that allows only one creation or removal of task folders at a time on this cluster."""
+    """Hold the lock that allows only one creation or removal of task folders at a time on this
+    cluster.
+    """
     handle = open_lock(str(state / "deploy.lock"))
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -46,7 +48,8 @@ def exclusive(state: Path) -> Iterator[None]:
 
 
 def remove_old(state: Path, keep_s: float) -> list[int]:
-    """Remove the folders of runs whose last task ended more than ``keep_s`` seconds ago, and return their ids.
+    """Remove the folders of runs whose last task ended more than ``keep_s`` seconds ago, and return
+    their ids.
 
     A folder that cannot be removed is logged, and the next call tries again. Raises ``OSError``.
     """
@@ -69,12 +72,18 @@ def remove_old(state: Path, keep_s: float) -> list[int]:
 
 
 def _is_over(run: Path, before: float) -> bool:
-    """Return whether all tasks of the run ended before this time, so that its folders may be removed."""
-    return folders_go((_end_of(task) for index in folders_in(run) for task in folders_in(index)), before)
+    """Return whether all tasks of the run ended before this time, so that its folders may be
+    removed.
+    """
+    return folders_go(
+        (_end_of(task) for index in folders_in(run) for task in folders_in(index)), before
+    )
 
 
 def _end_of(task: Path) -> tuple[float | None, bool]:
-    """Return the time of the task's end (epoch seconds; ``None``: unknown), and whether its supervisor lives."""
+    """Return the time of the task's end (epoch seconds; ``None``: unknown), and whether its
+    supervisor lives.
+    """
     try:
         folder = files.held(task)
         end = folder.stat(files.END)
@@ -89,7 +98,8 @@ def _end_of(task: Path) -> tuple[float | None, bool]:
 def _put_aside(state: Path, run: Path) -> None:
     """Move each folder of the run to the trash, in one step each.
 
-    After a crash, the next call continues. The tasks are moved last, because the next call finds the run by them.
+    After a crash, the next call continues. The tasks are moved last, because the next call finds
+    the run by them.
     """
     aside = state / TRASH / f"{run.name}.{os.urandom(4).hex()}"
     os.makedirs(aside, mode=0o700)
@@ -108,10 +118,17 @@ def _empty_trash(state: Path) -> None:
         try:
             shutil.rmtree(folder, onerror=_unless_gone)
         except OSError as error:
-            logger.warning("the folder of an old run cannot be removed; the next pass tries again: %s", error)
+            logger.warning(
+                "the folder of an old run cannot be removed; the next pass tries again: %s", error
+            )
 
 
-def _unless_gone(function: object, path: str, failure: tuple[type[BaseException], BaseException, object]) -> None:
-    """Ignore the error for a missing file, because another call may remove the same files. Raise any other error."""
+def _unless_gone(
+    function: object, path: str, failure: tuple[type[BaseException], BaseException, object]
+) -> None:
+    """Ignore the error for a missing file, because another call may remove the same files.
+
+    Raise any other error.
+    """
     if not isinstance(failure[1], FileNotFoundError):
         raise failure[1]

@@ -1,6 +1,7 @@
 """Supporting files of local tasks, for their archive, and for readers while the tasks execute.
 
-The crawler owns the folder and may change it at any moment. So ``runner/held.py`` opens and reads it.
+The crawler owns the folder and may change it at any moment. So ``runner/held.py`` opens and reads
+it.
 """
 
 from __future__ import annotations
@@ -24,14 +25,17 @@ from .retention import REMOVED, exclusive
 #: The most names of any kind in one listing, and the most nested folders.
 NAMES_MAX = 20_000
 DEPTH_MAX = 16
-#: The most characters of a path. The gateway has the same limit, because the path must fit into a URL.
+#: The most characters of a path. The gateway has the same limit, because the path must fit into a
+#: URL.
 PATH_MAX = 512
 
 Sources = list[FileSource]
 
 
 class LocalFiles:
-    """The files of processes of this machine. This class implements ``LiveFiles`` and ``TaskFiles``.
+    """The files of processes of this machine.
+
+    This class implements ``LiveFiles`` and ``TaskFiles``.
 
     It creates nothing.
     """
@@ -41,14 +45,25 @@ class LocalFiles:
         self._tasks = self._state / "tasks"
 
     def list(self, run: RunRef, task: TaskRef, most: int) -> TaskFileList | None:
-        """Return at most ``most`` files of a task; ``None`` without a folder. Raises ``ClusterUnavailable``."""
+        """Return at most ``most`` files of a task; ``None`` without a folder.
+
+        Raises ``ClusterUnavailable``.
+        """
         home = self._home(run, task)
         return None if home is None else _listed(home, most)
 
-    def read(self, run: RunRef, task: TaskRef, path: str, place: int, limit: int) -> FilePart | None:
-        """Return a part of a regular file; ``None`` without such a file. Raises ``ClusterUnavailable``."""
+    def read(
+        self, run: RunRef, task: TaskRef, path: str, place: int, limit: int
+    ) -> FilePart | None:
+        """Return a part of a regular file; ``None`` without such a file.
+
+        Raises ``ClusterUnavailable``.
+        """
         *folders, name = path.split("/")
-        odd = any(part in ("", ".", "..") or "\0" in part or not _is_text(part) for part in (*folders, name))
+        odd = any(
+            part in ("", ".", "..") or "\0" in part or not _is_text(part)
+            for part in (*folders, name)
+        )
         if odd or len(folders) > DEPTH_MAX:
             return None
         home = self._home(run, task)
@@ -62,9 +77,11 @@ class LocalFiles:
             return None
 
     def files(self, run: RunRef, tasks: Sequence[TaskRef]) -> Sources:
-        """Return the existing folders with supporting files of these tasks, each with its prefix in the archive.
+        """Return the existing folders with supporting files of these tasks, each with its prefix in
+        the archive.
 
-        Raises ``NotInThisState`` when all were removed because the run is old, and ``ClusterUnavailable``.
+        Raises ``NotInThisState`` when all were removed because the run is old, and
+        ``ClusterUnavailable``.
         """
         with reading(self._state):
             with exclusive(self._state):  # with the lock, no folder is removed while we check
@@ -72,13 +89,17 @@ class LocalFiles:
             removed = not found and tasks and self._removed(run)
         if removed:
             raise NotInThisState(
-                f"the files of run {run.run_id} were removed from the cluster, because its last task ended more than "
+                f"the files of run {run.run_id} were removed from the cluster, because its last "
+                "task ended more than "
                 "LIFECYCLE_CLUSTER__KEEP_DAYS days ago"
             )
         return found
 
     def _files_of(self, run: RunRef, task: TaskRef) -> Iterator[FileSource]:
-        """Yield the folder with the files of one task, or the reason why there is none. Raises ``OSError``."""
+        """Yield the folder with the files of one task, or the reason why there is none.
+
+        Raises ``OSError``.
+        """
         folder = TaskFolder(self._state, run, task)
         prefix = files_prefix(task.index, task.attempt)
         if not folder.exists():
@@ -88,20 +109,28 @@ class LocalFiles:
             yield FileSource(prefix, folder.path / files.FILES, root=self._tasks)
 
     def _removed(self, run: RunRef) -> bool:
-        """Return whether the tasks of this run were removed because they are old. Raises ``OSError``."""
+        """Return whether the tasks of this run were removed because they are old.
+
+        Raises ``OSError``.
+        """
         try:
             return HeldFolder(str(self._tasks), str(run)).has(REMOVED)
         except (FileNotFoundError, NotOurs):
             return False
 
     def _home(self, run: RunRef, task: TaskRef) -> HeldFolder | None:
-        """Open the folder of the task's supporting files; ``None`` without one. Raises ``ClusterUnavailable``."""
+        """Open the folder of the task's supporting files; ``None`` without one.
+
+        Raises ``ClusterUnavailable``.
+        """
         try:
             tasks = HeldFolder(str(self._tasks))
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise ClusterUnavailable(f"the files of task {task.task_id} cannot be read: {error.strerror}") from error
+            raise ClusterUnavailable(
+                f"the files of task {task.task_id} cannot be read: {error.strerror}"
+            ) from error
         try:
             return tasks.below(str(run), str(task.index), str(task.attempt), files.FILES)
         except (OSError, NotOurs):

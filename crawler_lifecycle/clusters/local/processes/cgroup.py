@@ -1,9 +1,11 @@
-"""Control groups of version 2: the kernel limits each task in its own group, if this machine allows it.
+"""Control groups of version 2: the kernel limits each task in its own group, if this machine allows
+it.
 
-A group is created only inside our own group, in the folder that a setting names, or in an ancestor that was delegated
-to us. So our own limits also apply to our tasks. The memory controller is required. Processors are limited only if the
-cpu controller is available too. The rules come from the kernel's Documentation/admin-guide/cgroup-v2.rst. This module
-uses the standard library only and imports little, because the supervisor loads it.
+A group is created only inside our own group, in the folder that a setting names, or in an ancestor
+that was delegated to us. So our own limits also apply to our tasks. The memory controller is
+required. Processors are limited only if the cpu controller is available too. The rules come from
+the kernel's Documentation/admin-guide/cgroup-v2.rst. This module uses the standard library only and
+imports little, because the supervisor loads it.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ import sys
 import time
 from typing import NamedTuple
 
-#: Microseconds of the period in which the kernel limits processor time, and the smallest limit that it accepts.
+#: Microseconds of the period in which the kernel limits processor time, and the smallest limit that
+#: it accepts.
 PERIOD = 100_000
 _QUOTA_MIN = 1_000
 _REMOVE_SECONDS = 2.0
@@ -59,8 +62,8 @@ def _write(folder: str, name: str, text: str) -> None:
 def find(setting: str = "auto", proc: str = "/proc/self") -> Parent:
     """Return the parent of groups, after a test in which one group is created and removed.
 
-    ``setting`` is ``auto``, ``off``, or the folder of a group that was prepared for us. Raises ``Unavailable`` with the
-    reason.
+    ``setting`` is ``auto``, ``off``, or the folder of a group that was prepared for us. Raises
+    ``Unavailable`` with the reason.
     """
     if setting == "off":
         raise Unavailable("the setting is off")
@@ -79,7 +82,11 @@ def _own(proc: str) -> str:
     for line in _read(proc, "mountinfo").splitlines():
         mount, _, kind = line.partition(" - ")
         root, top = (part.replace("\\040", " ") for part in mount.split()[3:5])
-        if kind.startswith("cgroup2 ") and own and not (inner := os.path.relpath(own[0], root)).startswith(".."):
+        if (
+            kind.startswith("cgroup2 ")
+            and own
+            and not (inner := os.path.relpath(own[0], root)).startswith("..")
+        ):
             folder = os.path.normpath(os.path.join(top, inner))
             if "memory" in _read(folder, "cgroup.controllers").split():
                 return _delegated(folder, top)
@@ -87,29 +94,39 @@ def _own(proc: str) -> str:
 
 
 def _delegated(own: str, top: str) -> str:
-    """Return the group whose children may have limits: ours, or a delegated ancestor without a limit in between.
+    """Return the group whose children may have limits: ours, or a delegated ancestor without a
+    limit in between.
 
-    The kernel forbids limits on the children of a group that contains processes, as ours does. So service managers
-    delegate a group, and start us in a group below it. We go up from a group only if it has no limit.
+    The kernel forbids limits on the children of a group that contains processes, as ours does. So
+    service managers delegate a group, and start us in a group below it. We go up from a group only
+    if it has no limit.
     """
     folder = own
     while folder != top and not _may_limit_children(folder):
         for name, free in _UNLIMITED.items():
             with contextlib.suppress(FileNotFoundError):
                 if not _read(folder, name).startswith(free):
-                    raise Unavailable(f"{folder} has its own limit ({name}), which must also apply to tasks")
+                    raise Unavailable(
+                        f"{folder} has its own limit ({name}), which must also apply to tasks"
+                    )
         folder = os.path.dirname(folder)
         if not _marked_delegated(folder):
-            raise Unavailable(f"{own} contains processes, and {folder} above it was not delegated to us")
+            raise Unavailable(
+                f"{own} contains processes, and {folder} above it was not delegated to us"
+            )
     return folder
 
 
 def _may_limit_children(folder: str) -> bool:
-    return "memory" in _read(folder, "cgroup.subtree_control").split() or not _read(folder, "cgroup.procs")
+    return "memory" in _read(folder, "cgroup.subtree_control").split() or not _read(
+        folder, "cgroup.procs"
+    )
 
 
 def _marked_delegated(folder: str) -> bool:
-    """Return whether the group has the mark of a delegated one (systemd sets it since version 251)."""
+    """Return whether the group has the mark of a delegated one (systemd sets it since version
+    251).
+    """
     for name in ("user.delegate", "trusted.delegate"):
         with contextlib.suppress(OSError):
             if os.getxattr(folder, name) == b"1":
@@ -135,7 +152,9 @@ def _controllers(folder: str) -> bool:
 
 
 def _proved(folder: str, *, cpu: bool) -> Parent:
-    """Test a group with limits and a process in it, and return the parent; without cpu if the test fails with cpu."""
+    """Test a group with limits and a process in it, and return the parent; without cpu if the test
+    fails with cpu.
+    """
     import subprocess  # imported here, because a supervisor does not need it
 
     group = Group(os.path.join(folder, f"crawl-probe-{os.getpid()}-{os.urandom(4).hex()}"))
@@ -165,17 +184,26 @@ class Group:
     def of(cls, spec: dict[str, object]) -> Group:
         """Return the group of the task with this spec. The group may not exist.
 
-        Its name contains the uid, because tasks in other state folders may have the same name. Raises ``ValueError``
-        when the spec names no valid group, because a crawler can write the spec.
+        Its name contains the uid, because tasks in other state folders may have the same name.
+        Raises ``ValueError`` when the spec names no valid group, because a crawler can write the
+        spec.
         """
         parent = spec.get("cgroup")
         name = f"{spec.get('name')}-{str(spec.get('uid'))[:8]}"
-        if not isinstance(parent, str) or not os.path.isabs(parent) or "/" in name or not name.startswith("crawl-"):
+        if (
+            not isinstance(parent, str)
+            or not os.path.isabs(parent)
+            or "/" in name
+            or not name.startswith("crawl-")
+        ):
             raise ValueError("the spec names no cgroup of this task")
         return cls(os.path.join(parent, name))
 
     def make(self, *, memory: int | None, cpu: float | None) -> None:
-        """Create the group with limits, in bytes and in processors. Raises ``OSError``, and then leaves no group."""
+        """Create the group with limits, in bytes and in processors.
+
+        Raises ``OSError``, and then leaves no group.
+        """
         try:
             os.mkdir(self.folder, 0o755)
             if memory is not None:
@@ -190,16 +218,24 @@ class Group:
             raise
 
     def admit(self, pid: int) -> None:
-        """Move a process into the group, before it has children or uses memory. Raises ``OSError``."""
+        """Move a process into the group, before it has children or uses memory.
+
+        Raises ``OSError``.
+        """
         _write(self.folder, "cgroup.procs", str(pid))
 
     def oom_kills(self) -> int:
-        """Return how many processes the kernel killed because of the group's limit. Raises ``OSError``."""
+        """Return how many processes the kernel killed because of the group's limit.
+
+        Raises ``OSError``.
+        """
         events = dict(line.split() for line in _read(self.folder, "memory.events").splitlines())
         return int(events.get("oom_kill", 0))
 
     def peak(self) -> int | None:
-        """Return the most bytes that the group ever used, including the page cache; ``None`` if unknown."""
+        """Return the most bytes that the group ever used, including the page cache; ``None`` if
+        unknown.
+        """
         try:
             return int(_read(self.folder, "memory.peak"))
         except (OSError, ValueError):
@@ -215,11 +251,17 @@ class Group:
             raise
 
     def kill(self) -> None:
-        """Send SIGKILL to all processes in the group at once. Raises ``OSError``; a kernel before 5.14 cannot do it."""
+        """Send SIGKILL to all processes in the group at once.
+
+        Raises ``OSError``; a kernel before 5.14 cannot do it.
+        """
         _write(self.folder, "cgroup.kill", "1")
 
     def remove(self, seconds: float = _REMOVE_SECONDS) -> bool:
-        """Remove the group, and return whether it is gone. The kernel refuses while it contains a living process."""
+        """Remove the group, and return whether it is gone.
+
+        The kernel refuses while it contains a living process.
+        """
         until = time.monotonic() + seconds
         while True:
             try:

@@ -24,19 +24,37 @@ class RunAs:
 
     @classmethod
     def of(cls, setting: str) -> RunAs:
-        """Return the user with this name or number. Raises ``InvalidRequest``, which names the cure."""
+        """Return the user with this name or number.
+
+        Raises ``InvalidRequest``, which names the cure.
+        """
         if os.geteuid() != 0:
             raise InvalidRequest(
-                f"{_SETTING}: {setting!r} needs a scheduler service that runs as root, but this one has the uid "
-                f"{os.geteuid()}; start it as root, or unset it and start the service itself as that user"
+                f"{_SETTING}: {setting!r} needs a scheduler service that runs as root, but this "
+                "one has the uid "
+                f"{os.geteuid()}; start it as root, or unset it and start the service itself as "
+                "that user"
             )
         try:
-            known = pwd.getpwuid(int(setting)) if setting.isascii() and setting.isdecimal() else pwd.getpwnam(setting)
+            known = (
+                pwd.getpwuid(int(setting))
+                if setting.isascii() and setting.isdecimal()
+                else pwd.getpwnam(setting)
+            )
         except (KeyError, OverflowError):
-            cure = f"create it (useradd --system {setting})" if not setting.isdecimal() else "name a user that exists"
-            raise InvalidRequest(f"{_SETTING}: there is no user {setting!r} on this machine; {cure}") from None
+            cure = (
+                f"create it (useradd --system {setting})"
+                if not setting.isdecimal()
+                else "name a user that exists"
+            )
+            raise InvalidRequest(
+                f"{_SETTING}: there is no user {setting!r} on this machine; {cure}"
+            ) from None
         if known.pw_uid == 0:
-            raise InvalidRequest(f"{_SETTING}: {setting!r} is root, but no crawler may run as root; name another user")
+            raise InvalidRequest(
+                f"{_SETTING}: {setting!r} is root, but no crawler may run as root; name "
+                "another user"
+            )
         return cls(known.pw_uid, known.pw_gid, known.pw_name, known.pw_dir)
 
     def environment(self) -> dict[str, str]:
@@ -44,7 +62,10 @@ class RunAs:
         return {"HOME": self.home, "USER": self.name, "LOGNAME": self.name}
 
     def check_way(self, folder: Path) -> None:
-        """Raise ``InvalidRequest`` when the user cannot reach the folder. ``let_pass`` has opened our own folders."""
+        """Raise ``InvalidRequest`` when the user cannot reach the folder.
+
+        ``let_pass`` has opened our own folders.
+        """
         for parent in reversed(folder.parents):
             found = parent.stat()
             bit = stat.S_IXOTH
@@ -54,23 +75,28 @@ class RunAs:
                 bit = stat.S_IXGRP
             if not found.st_mode & bit:
                 raise InvalidRequest(
-                    f"{_SETTING}: user {self.name!r} cannot enter {parent} (mode {stat.S_IMODE(found.st_mode):04o}), "
-                    f"so it cannot reach {folder}; set LIFECYCLE_CLUSTER__STATE_DIR to a folder that others may enter, "
+                    f"{_SETTING}: user {self.name!r} cannot enter {parent} (mode "
+                    f"{stat.S_IMODE(found.st_mode):04o}), "
+                    f"so it cannot reach {folder}; set LIFECYCLE_CLUSTER__STATE_DIR to a folder "
+                    "that others may enter, "
                     f"or run: chmod o+x {parent}"
                 )
 
     def own(self, folder: Path) -> None:
-        """Give the folder to this user, and close it for all others. We are root, so we can still use it."""
+        """Give the folder to this user, and close it for all others.
+
+        We are root, so we can still use it.
+        """
         os.chown(folder, self.uid, self.gid, follow_symlinks=False)
         os.chmod(folder, 0o700)
 
     def share(self, folder: Path) -> None:
         """Let the user create files in the folder, but not remove ours."""
         os.chown(folder, 0, self.gid, follow_symlinks=False)
-        os.chmod(folder, stat.S_ISVTX | 0o770)  # noqa: S103 - its group is the crawler's alone
+        os.chmod(folder, stat.S_ISVTX | 0o770)  # noqa: S103
 
 
 def let_pass(*folders: Path) -> None:
     """Let other users enter these folders of ours, but not list them."""
     for folder in folders:
-        os.chmod(folder, 0o711)  # noqa: S103 - others may enter, not list
+        os.chmod(folder, 0o711)  # noqa: S103

@@ -1,8 +1,8 @@
 """The identity of a process: its id, its start time and the boot of the machine.
 
-The system reuses a process id. But together with the start time in clock ticks (field 22 of ``/proc/<pid>/stat``) and
-the boot id, it identifies one process for ever. This module uses the standard library only and imports little, because
-the supervisor loads it.
+The system reuses a process id. But together with the start time in clock ticks (field 22 of
+``/proc/<pid>/stat``) and the boot id, it identifies one process for ever. This module uses the
+standard library only and imports little, because the supervisor loads it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class Stat:
         self.state = fields[0]
         self.parent = int(fields[1])
         self.group = int(fields[2])
-        #: True when the process is ending: it has no arguments and environment any more, but is not a zombie yet.
+        #: True when the process is ending: it has no arguments and environment any more, but is not
+        #: a zombie yet.
         self.exiting = bool(int(fields[6]) & _PF_EXITING)
         self.start = int(fields[19])
         #: The wait status of a zombie, as ``waitpid`` returns it; 0 for other processes.
@@ -44,7 +45,10 @@ class Stat:
 
     @property
     def ended(self) -> bool:
-        """True when the process has ended. A zombie has ended, but its parent has not reaped it yet."""
+        """True when the process has ended.
+
+        A zombie has ended, but its parent has not reaped it yet.
+        """
         return self.state in ("Z", "X", "x")
 
     def send(self, number: int) -> bool:
@@ -61,7 +65,8 @@ def read_stat(pid: int) -> Stat | None:
         if error.errno in _GONE:
             return None
         raise
-    # The name in brackets may contain spaces and brackets, so the fields begin after the last bracket.
+    # The name in brackets may contain spaces and brackets, so the fields begin after the last
+    # bracket.
     fields = text[text.rfind(")") + 1 :].split()
     return Stat(pid, fields) if len(fields) >= 20 else None
 
@@ -81,7 +86,10 @@ class Identity(NamedTuple):
 
     @classmethod
     def of(cls, pid: int) -> Identity:
-        """Return the identity of an existing process. Raises ``ProcessLookupError`` when it does not exist."""
+        """Return the identity of an existing process.
+
+        Raises ``ProcessLookupError`` when it does not exist.
+        """
         stat = read_stat(pid)
         if stat is None:
             raise ProcessLookupError(f"there is no process {pid}")
@@ -93,7 +101,13 @@ class Identity(NamedTuple):
         pid = data.get("pid")
         start = data.get("start")
         boot = data.get("boot")
-        if type(pid) is int and type(start) is int and type(boot) is str and 1 < pid < 2**31 and start >= 0:
+        if (
+            type(pid) is int
+            and type(start) is int
+            and type(boot) is str
+            and 1 < pid < 2**31
+            and start >= 0
+        ):
             return cls(pid, start, boot)
         raise ValueError("it contains no valid pid, start and boot")
 
@@ -113,16 +127,18 @@ class Identity(NamedTuple):
         return stat is not None and not stat.ended
 
     def can_be_asked(self) -> bool:
-        """Return whether it lives and is not ending, so that its arguments and environment can be read."""
+        """Return whether it lives and is not ending, so that its arguments and environment can be
+        read.
+        """
         stat = self.stat()
         return stat is not None and not stat.ended and not stat.exiting
 
     def send(self, number: int) -> bool:
         """Send a signal to exactly this process, and return whether it lived.
 
-        A pidfd is opened before the start time is compared, so the signal cannot reach another process with the same
-        id. Without a pidfd (older kernels, sandboxes, no free descriptor, a Python that was built without it, as those
-        of uv are), a small risk remains.
+        A pidfd is opened before the start time is compared, so the signal cannot reach another
+        process with the same id. Without a pidfd (older kernels, sandboxes, no free descriptor, a
+        Python that was built without it, as those of uv are), a small risk remains.
         """
         pinned = None
         try:
@@ -145,8 +161,8 @@ class Identity(NamedTuple):
 def all_processes() -> Iterator[Stat]:
     """Yield every process. The caller must check each one before it requests the next.
 
-    A process may fork and end while we read, and then its child is not in our list. So the list is read again until it
-    contains no new process.
+    A process may fork and end while we read, and then its child is not in our list. So the list is
+    read again until it contains no new process.
     """
     known: set[str] = set()
     while new := [name for name in os.listdir("/proc") if name.isdigit() and name not in known]:
@@ -158,7 +174,9 @@ def all_processes() -> Iterator[Stat]:
 
 
 def given_to(pid: int, name: str) -> list[bytes]:
-    """Return the ``environ`` or ``cmdline`` with which the process was executed; empty when it cannot be read."""
+    """Return the ``environ`` or ``cmdline`` with which the process was executed; empty when it
+    cannot be read.
+    """
     try:
         with open(f"/proc/{pid}/{name}", "rb") as file:
             return file.read().split(b"\0")
@@ -167,7 +185,9 @@ def given_to(pid: int, name: str) -> list[bytes]:
 
 
 def carries(pid: int, marks: list[bytes]) -> bool:
-    """Return whether the process was executed with all these ``NAME=value`` entries in its environment."""
+    """Return whether the process was executed with all these ``NAME=value`` entries in its
+    environment.
+    """
     entries = given_to(pid, "environ")
     return all(mark in entries for mark in marks)
 
@@ -179,9 +199,11 @@ def started_with(pid: int, *arguments: str) -> bool:
 
 
 def is_of(folder: str, marks: list[bytes], pid: int) -> bool:
-    """Return whether this process belongs to the task with this folder: by its arguments, its marks or its parent.
+    """Return whether this process belongs to the task with this folder: by its arguments, its marks
+    or its parent.
 
-    A crawler can write any process id into our files. This check prevents a signal to a process of somebody else.
+    A crawler can write any process id into our files. This check prevents a signal to a process of
+    somebody else.
     """
     if started_with(pid, folder) or carries(pid, marks[-1:]):
         return True
@@ -201,7 +223,9 @@ def named(folder: str, marks: list[bytes], uid: str | None) -> tuple[list[Identi
     like_it = {stat.pid for stat in living if started_with(stat.pid, *arguments)}
     # A child that a supervisor has just forked has the same arguments, but it becomes the crawler.
     watching = {stat.pid for stat in living if stat.pid in like_it and stat.parent not in like_it}
-    crawlers = [s for s in living if s.pid not in watching and (s.pid in like_it or carries(s.pid, marks))]
+    crawlers = [
+        s for s in living if s.pid not in watching and (s.pid in like_it or carries(s.pid, marks))
+    ]
     boot = boot_id()
     return [Identity(s.pid, s.start, boot) for s in living if s.pid in watching], crawlers
 
@@ -225,23 +249,26 @@ def still_alive(tasks: dict[str, list[bytes]]) -> set[str]:
 def wake_supervisors(tasks: str) -> None:
     """Send SIGCONT to every suspended supervisor of a task below this folder.
 
-    A crawler with the same user may have suspended it. Then it would keep its slot, or block the queue, for ever.
+    A crawler with the same user may have suspended it. Then it would keep its slot, or block the
+    queue, for ever.
     """
     below_it = os.fsencode(tasks) + b"/"
     for stat in all_processes():
         if stat.state == "T":
             given = given_to(stat.pid, "cmdline")
             if os.fsencode(BOOT) in given and any(word.startswith(below_it) for word in given):
-                with contextlib.suppress(PermissionError):  # the process belongs to another user, so it is not ours
+                # The process belongs to another user, so it is not ours.
+                with contextlib.suppress(PermissionError):
                     stat.send(signal.SIGCONT)
 
 
 def members(leader: Identity | None, marks: list[bytes]) -> list[Stat]:
-    """Return the living processes of one task: the leader, its group, and all processes with the marks.
+    """Return the living processes of one task: the leader, its group, and all processes with the
+    marks.
 
-    The marks also find processes that left the group and the session (double forks). The group's number counts only
-    while the leader exists, even as a zombie; later another group may get the number. The leader counts by itself,
-    because at first it has no group of its own.
+    The marks also find processes that left the group and the session (double forks). The group's
+    number counts only while the leader exists, even as a zombie; later another group may get the
+    number. The leader counts by itself, because at first it has no group of its own.
     """
     known = leader.stat() if leader is not None else None
     own = os.getpid()
@@ -250,7 +277,9 @@ def members(leader: Identity | None, marks: list[bytes]) -> list[Stat]:
         for stat in all_processes()
         if not stat.ended
         and stat.pid != own
-        and ((known is not None and known.pid in (stat.pid, stat.group)) or carries(stat.pid, marks))
+        and (
+            (known is not None and known.pid in (stat.pid, stat.group)) or carries(stat.pid, marks)
+        )
     ]
 
 
@@ -260,7 +289,10 @@ def kill_all(victims: Iterable[Stat]) -> int:
 
 
 def descendants(pid: int) -> list[int]:
-    """Return the process and all its descendants. They include orphans if the process is a child subreaper."""
+    """Return the process and all its descendants.
+
+    They include orphans if the process is a child subreaper.
+    """
     if not os.path.exists(f"/proc/self/task/{os.getpid()}/children"):
         return _descendants_by_parent(pid)  # this kernel does not have that file
     return [pid, *signs.below(pid)]
@@ -295,7 +327,8 @@ def resident(pid: int) -> int:
 
 
 def proportional(pid: int) -> int:
-    """Return the bytes that the process uses now, with only its share of shared pages; 0 when it is gone.
+    """Return the bytes that the process uses now, with only its share of shared pages; 0 when it is
+    gone.
 
     This is much slower than ``resident``.
     """
@@ -312,9 +345,10 @@ def proportional(pid: int) -> int:
 def memory_of(pid: int, limit: int | None) -> int:
     """Return the bytes that the process and its descendants use.
 
-    The fast sum counts pages that forked children share several times. So only a sum that reaches the limit is read
-    exactly. If processes begin or end meanwhile, the shares change, and the reading is not exact: then it is repeated.
-    After three tries a number below the limit is returned, and the next check decides.
+    The fast sum counts pages that forked children share several times. So only a sum that reaches
+    the limit is read exactly. If processes begin or end meanwhile, the shares change, and the
+    reading is not exact: then it is repeated. After three tries a number below the limit is
+    returned, and the next check decides.
     """
     family = descendants(pid)
     total = sum(resident(member) for member in family)

@@ -1,9 +1,11 @@
-"""Liveness marks: one file for each living task, so that observers need not read the folders of old tasks.
+"""Liveness marks: one file for each living task, so that observers need not read the folders of old
+tasks.
 
-A mark is an empty file with the name of the task. It is in ``live/`` from before the supervisor's start until the end
-is recorded, and then for some time in ``ended/``. So an observer sees a task that began and ended between two readings.
-Marks are only for speed: no fact depends on one, and a task without a mark is valid too. This module uses the standard
-library only and imports little, because the supervisor loads it.
+A mark is an empty file with the name of the task. It is in ``live/`` from before the supervisor's
+start until the end is recorded, and then for some time in ``ended/``. So an observer sees a task
+that began and ended between two readings. Marks are only for speed: no fact depends on one, and a
+task without a mark is valid too. This module uses the standard library only and imports little,
+because the supervisor loads it.
 """
 
 from __future__ import annotations
@@ -14,8 +16,8 @@ import time
 
 LIVE = "live"
 ENDED = "ended"
-#: Seconds for which the mark of an ended task stays: with an observer, and without one. So a new observer can report
-#: the tasks that ended before it began.
+#: Seconds for which the mark of an ended task stays: with an observer, and without one. So a new
+#: observer can report the tasks that ended before it began.
 KEEP_ENDED_S = 120.0
 KEEP_UNSEEN_S = 3600.0
 
@@ -27,13 +29,19 @@ def begin(mark: str) -> None:
 
 
 def drop(mark: str) -> None:
-    """Remove the mark of a task that never began, so that a later deployment is noticed. Never raises."""
+    """Remove the mark of a task that never began, so that a later deployment is noticed.
+
+    Never raises.
+    """
     with contextlib.suppress(OSError):
         os.unlink(mark)
 
 
 def end(mark: str) -> None:
-    """Move the mark of a task whose end is recorded. Never raises, and a second call changes nothing."""
+    """Move the mark of a task whose end is recorded.
+
+    Never raises, and a second call changes nothing.
+    """
     state = os.path.dirname(os.path.dirname(mark))
     name = os.path.basename(mark)
     with contextlib.suppress(OSError):
@@ -41,7 +49,10 @@ def end(mark: str) -> None:
 
 
 def forget(state: str, keep_s: float = KEEP_ENDED_S, folder: str = ENDED) -> None:
-    """Remove marks that are older than ``keep_s`` seconds. Concurrent calls do no harm. Raises ``OSError``."""
+    """Remove marks that are older than ``keep_s`` seconds.
+
+    Concurrent calls do no harm. Raises ``OSError``.
+    """
     before = time.time() - keep_s
     with contextlib.suppress(FileNotFoundError), os.scandir(os.path.join(state, folder)) as entries:
         for entry in entries:

@@ -1,4 +1,5 @@
-"""The queue for slots: file locks are the slots, another lock keeps the order, and signals wake a waiting supervisor.
+"""The queue for slots: file locks are the slots, another lock keeps the order, and signals wake a
+waiting supervisor.
 
 This module uses the standard library only and imports little, because the supervisor loads it.
 """
@@ -22,7 +23,10 @@ class QueueSignal(Exception):
 
 
 def try_lock(handle: int, seconds: float = 0.0) -> bool:
-    """Take an exclusive lock within ``seconds``, and return whether this worked. A look may have it for a moment."""
+    """Take an exclusive lock within ``seconds``, and return whether this worked.
+
+    A look may have it for a moment.
+    """
     until = time.monotonic() + seconds
     while True:
         try:
@@ -40,8 +44,13 @@ def open_lock(path: str) -> int:
 
 
 def open_turnstiles(slots_dir: str, priority: int) -> list[int]:
-    """Open the locks of the queues from priority 1 to this one. The first waiter of a queue holds its lock."""
-    return [open_lock(os.path.join(slots_dir, f"turnstile-{n}")) for n in range(1, min(priority, 5) + 1)]
+    """Open the locks of the queues from priority 1 to this one.
+
+    The first waiter of a queue holds its lock.
+    """
+    return [
+        open_lock(os.path.join(slots_dir, f"turnstile-{n}")) for n in range(1, min(priority, 5) + 1)
+    ]
 
 
 def free_slot(slots_dir: str, count: int, before: Sequence[int]) -> int | None:
@@ -72,7 +81,10 @@ class Alarm:
         """True when the stop signal came."""
 
     def wait(self, seconds: float) -> None:
-        """Wait for a signal for at most ``seconds``. The signals are blocked, so no handler runs."""
+        """Wait for a signal for at most ``seconds``.
+
+        The signals are blocked, so no handler runs.
+        """
         came = signal.sigtimedwait(WAKERS, seconds)
         self.stop_asked = self.stop_asked or (came is not None and came.si_signo == STOP_SIGNAL)
 

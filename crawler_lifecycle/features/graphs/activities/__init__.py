@@ -1,1 +1,3 @@
-"""Activities of graphs: pick steps, call functions, begin runs, and answer the questions of functions."""
+"""Activities of graphs: pick steps, call functions, begin runs, and answer the questions of
+functions.
+"""

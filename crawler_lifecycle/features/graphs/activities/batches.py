@@ -1,7 +1,9 @@
-"""One call of functions of a graph: executes several steps, one after the other, in a process of users' code.
+"""One call of functions of a graph: executes several steps, one after the other, in a process of
+users' code.
 
-The effects of the functions are recorded before the activity returns. Several short functions share one transaction. If
-a step depends on the step before it, one transaction records the end of the first and the beginning of the second.
+The effects of the functions are recorded before the activity returns. Several short functions share
+one transaction. If a step depends on the step before it, one transaction records the end of the
+first and the beginning of the second.
 """
 
 from __future__ import annotations
@@ -18,7 +20,13 @@ from temporalio import activity
 from temporalio.exceptions import CancelledError
 
 from crawler_lifecycle.activities.run_files import FileReading
-from crawler_lifecycle.activities.shared import activity_named, alive, keep_output, retry_while_unavailable, there
+from crawler_lifecycle.activities.shared import (
+    activity_named,
+    alive,
+    keep_output,
+    retry_while_unavailable,
+    there,
+)
 from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain.errors import InvalidRequest, RowUnreadable, StoreUnavailable
 from crawler_lifecycle.domain.names import graph_workflow_id, pool_of
@@ -46,11 +54,12 @@ if TYPE_CHECKING:
     from ..store.graphs import GraphStore
 
 
-#: Seconds after which the place of a call should be free for another graph. The first function is begun in any case,
-#: and each further one if it ends in time when it takes as long as the one before. A function that has begun is
-#: executed to its end.
+#: Seconds after which the place of a call should be free for another graph. The first function is
+#: begun in any case, and each further one if it ends in time when it takes as long as the one
+#: before. A function that has begun is executed to its end.
 BEGIN_S = 1.0
-#: Limits of one transaction: seconds of its functions, number of its functions, bytes of their results.
+#: Limits of one transaction: seconds of its functions, number of its functions, bytes of their
+#: results.
 TOGETHER_S = 0.1
 TOGETHER_MAX = 50
 TOGETHER_BYTES = 1024 * 1024
@@ -63,15 +72,17 @@ TERM_S = 5.0
 BEAT_S = 0.5
 #: Seconds between two checks whether a step was cancelled.
 LOOKED_S = 1.0
-#: Seconds for which the ends of functions are kept while the database is unavailable. Without this, the functions would
-#: be executed again.
+#: Seconds for which the ends of functions are kept while the database is unavailable. Without this,
+#: the functions would be executed again.
 KEPT_S = 60.0
 REASON_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class BatchOrder:
-    """Input of ``run_graph_batch``: the batch of steps (``GraphStore.batch``), and the workflow that owns the graph."""
+    """Input of ``run_graph_batch``: the batch of steps (``GraphStore.batch``), and the workflow
+    that owns the graph.
+    """
 
     fence: GraphFence
     batch: int
@@ -98,7 +109,9 @@ class GraphBatchActivities:
 
     @activity_named("run_graph_batch")
     def run_graph_batch(self, order: BatchOrder) -> None:
-        """Call the functions of a batch. After some seconds the activity returns, and the remaining steps are released.
+        """Call the functions of a batch.
+
+        After some seconds the activity returns, and the remaining steps are released.
 
         When Temporal cancels the activity, it kills the function: the graph is stopped by force.
         Second execution: steps that had begun and not ended begin again as their next attempt.
@@ -137,7 +150,9 @@ class _Batch:
         self.printed = ""
 
     def alive(self, now: float) -> None:
-        """Send a heartbeat, at most every ``BEAT_S`` seconds: each takes as long as a short function."""
+        """Send a heartbeat, at most every ``BEAT_S`` seconds: each takes as long as a short
+        function.
+        """
         if now - self._beat_at >= BEAT_S:
             self._beat_at = now
             alive()
@@ -145,7 +160,8 @@ class _Batch:
     def run(self, work: Sequence[StepWork]) -> None:
         """Call the functions until the time is over.
 
-        Raises ``Fenced``, ``CancelledError``, and ``PlanFailed`` if only other workers can call the function.
+        Raises ``Fenced``, ``CancelledError``, and ``PlanFailed`` if only other workers can call the
+        function.
         """
         left = list(work)
         until = time.monotonic() + BEGIN_S
@@ -160,7 +176,9 @@ class _Batch:
                 self._record()
 
     def _group(self, left: Sequence[StepWork]) -> list[StepWork]:
-        """Return the steps that begin now: the next steps of one function, unless one depends on another of them."""
+        """Return the steps that begin now: the next steps of one function, unless one depends on
+        another of them.
+        """
         group: list[StepWork] = []
         call = _called(left[0])
         for one in left[: self._owner.together.get(call, 1)]:
@@ -170,7 +188,10 @@ class _Batch:
         return group
 
     def _call(self, work: Sequence[StepWork], until: float) -> None:
-        """Call the functions of the begun steps. A step that is not called after all does not lose a try."""
+        """Call the functions of the begun steps.
+
+        A step that is not called after all does not lose a try.
+        """
         began = time.monotonic()
         called = 0
         try:
@@ -185,23 +206,33 @@ class _Batch:
             called -= 1
             raise PlanFailed(str(why), missing=True) from None
         finally:
-            self._done += [ExecutionEnd(StepEnd(one.number, one.attempt, StepState.AVAILABLE)) for one in work[called:]]
+            self._done += [
+                ExecutionEnd(StepEnd(one.number, one.attempt, StepState.AVAILABLE))
+                for one in work[called:]
+            ]
         if called:
             self._took = (time.monotonic() - began) / called
             self._learn(_called(work[0]), max(self._took, 1e-4))
 
     def _learn(self, call: str, took: float) -> None:
-        """Remember how many executions fit into one transaction. ``took``: seconds of one execution."""
+        """Remember how many executions fit into one transaction.
+
+        ``took``: seconds of one execution.
+        """
         together = self._owner.together
         if len(together) >= CALLS_MAX:
             together.clear()
-        together[call] = max(1, min(TOGETHER_MAX, 2 * together.get(call, 1), int(TOGETHER_S / took)))
+        together[call] = max(
+            1, min(TOGETHER_MAX, 2 * together.get(call, 1), int(TOGETHER_S / took))
+        )
 
     def _executed(self, work: StepWork) -> ExecutionEnd:
         """Call one function, and return its end. Raises ``_NotHere``, ``CancelledError``."""
         wrong = unfit(work)
         if wrong is not None:
-            end = StepEnd(work.number, work.attempt, StepState.DISCARDED, "failed", wrong[:REASON_MAX])
+            end = StepEnd(
+                work.number, work.attempt, StepState.DISCARDED, "failed", wrong[:REASON_MAX]
+            )
             return ExecutionEnd(end, error=wrong)
         with self._owner.functions.use(self._row.key) as host:
             watch = _Watch(self._owner, self._fence, work, host, self.alive)
@@ -215,12 +246,14 @@ class _Batch:
                 if failed.missing and self._served(work):
                     raise _NotHere(str(failed)) from None
                 return watch.ended() or self._failed(work, failed, watch)
-            except (InvalidRequest, NoValue, RowUnreadable) as error:  # the input of the step cannot be read
+            # The input of the step cannot be read.
+            except (InvalidRequest, NoValue, RowUnreadable) as error:
                 return self._failed(work, PlanFailed(str(error), lives=True), watch)
             except _FunctionKilled:
                 return watch.ended() or self._failed(work, PlanFailed("it was killed"), watch)
             except CancelledError:
-                # The process of the function has ended. A graph that was stopped by force waits for this record.
+                # The process of the function has ended. A graph that was stopped by force waits for
+                # this record.
                 if watch.check():
                     self._done += filter(None, [watch.ended()])
                 raise
@@ -238,10 +271,11 @@ class _Batch:
         if work.attempt > 1:
             rows = self._graphs.list_steps(self._row.graph_id, paths=[work.path])
             job["errors"] = [error for row in rows for error in row.errors]
-        # The contexts of a graft step may include the context of the graph that it grafted before. Other steps must
-        # not get that context.
+        # The contexts of a graft step may include the context of the graph that it grafted before.
+        # Other steps must not get that context.
         around = Around() if work.graft else self._around
-        given = given_frames(self._graphs, self._row.graph_id, work, around)  # not read before the function asks
+        # Not read before the function asks.
+        given = given_frames(self._graphs, self._row.graph_id, work, around)
         return FunctionCall(
             function=_called(work),
             graph=self._row.key,
@@ -268,7 +302,8 @@ class _Batch:
         state = StepState.DISCARDED
         not_before = None
         if not failed.for_good:
-            # A process that was ended from outside counts as lost, like a process of a worker that died.
+            # A process that was ended from outside counts as lost, like a process of a worker that
+            # died.
             most = work.max_attempts + (LOST_MAX if failed.struck else 0)
             state, not_before = after_failure(work.tries, most, work.backoff_s, self._owner.clock())
         outcome = "timed_out" if watch.took() >= work.timeout_s and not failed.lives else "failed"
@@ -283,7 +318,10 @@ class _Batch:
         return plan is not None and plan.error is None and plan.heard(self._owner.clock())
 
     def _record(self, begin: Sequence[StepWork] = ()) -> set[int]:
-        """Record finished steps, and begin these steps. Returns the numbers of the steps that began."""
+        """Record finished steps, and begin these steps.
+
+        Returns the numbers of the steps that began.
+        """
         record = functools.partial(self._graphs.record, self._fence, self._done, begin)
         begun = retry_while_unavailable(record, KEPT_S if self._done else 0.0)
         self._done.clear()
@@ -314,7 +352,10 @@ class _Watch:
         return time.monotonic() - self._began
 
     def check(self) -> bool:
-        """Return whether the step was cancelled. While the database is unavailable, return the last known answer."""
+        """Return whether the step was cancelled.
+
+        While the database is unavailable, return the last known answer.
+        """
         if self._since is None:
             self._looked = time.monotonic()
             with suppress(StoreUnavailable):  # an outage is no reason to end a function
@@ -323,9 +364,12 @@ class _Watch:
         return self._since is not None
 
     def alive(self) -> None:
-        """Send a heartbeat, and check whether the step was cancelled. Called regularly while the function executes.
+        """Send a heartbeat, and check whether the step was cancelled.
 
-        Raises ``CancelledError``, and ``_FunctionKilled`` if the cancelled function did not end in time.
+        Called regularly while the function executes.
+
+        Raises ``CancelledError``, and ``_FunctionKilled`` if the cancelled function did not end in
+        time.
         """
         now = time.monotonic()
         self._beat(now)
@@ -342,4 +386,6 @@ class _Watch:
         """Return the end of a cancelled step, or ``None`` if the step was not cancelled."""
         if self._since is None:
             return None
-        return ExecutionEnd(StepEnd(self._work.number, self._work.attempt, StepState.CANCELLED, "cancelled"))
+        return ExecutionEnd(
+            StepEnd(self._work.number, self._work.attempt, StepState.CANCELLED, "cancelled")
+        )

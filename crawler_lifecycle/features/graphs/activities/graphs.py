@@ -1,4 +1,6 @@
-"""Activities of a graph's workflow: claim its row, pick steps, begin and stop crawls and managers, end the graph."""
+"""Activities of a graph's workflow: claim its row, pick steps, begin and stop crawls and managers,
+end the graph.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +33,26 @@ from crawler_lifecycle.activities.shared import activity_named, beating, there
 from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain.audits.audit import FindingKind, LiveParent
 from crawler_lifecycle.domain.bounds import INPUT_VALUES_MAX, check_values, refusal
-from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, check_tasks, completed, unknown
+from crawler_lifecycle.domain.crawlers.crawler import (
+    CrawlerDefinition,
+    check_tasks,
+    completed,
+    unknown,
+)
 from crawler_lifecycle.domain.due_ids import due_of
-from crawler_lifecycle.domain.errors import DuplicateRequest, InvalidRequest, NotInThisState, Overtaken, RowUnreadable
-from crawler_lifecycle.domain.names import ended_key, graph_batch_workflow_id, graph_workflow_id, manager_workflow_id
+from crawler_lifecycle.domain.errors import (
+    DuplicateRequest,
+    InvalidRequest,
+    NotInThisState,
+    Overtaken,
+    RowUnreadable,
+)
+from crawler_lifecycle.domain.names import (
+    ended_key,
+    graph_batch_workflow_id,
+    graph_workflow_id,
+    manager_workflow_id,
+)
 from crawler_lifecycle.domain.projects import limited
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent
 from crawler_lifecycle.features.managers.activities.managing import stop_manager
@@ -176,22 +194,26 @@ class GraphActivities:
     def open_graph(self, order: Claim) -> GraphOpened:
         """Claim a new graph, or a graph that a retry or an append reopened.
 
-        Its runs report to the workflow id that is made from its key, so no other workflow may own the graph.
-        Second execution: the same owner gets the same answer.
+        Its runs report to the workflow id that is made from its key, so no other workflow may own
+        the graph. Second execution: the same owner gets the same answer.
         """
         row = self._row(order.number)
         expected = graph_workflow_id(row.key)
         if order.owner.workflow_id != expected:
-            raise refusal("workflow id", order.owner.workflow_id, f"graph {row.graph_id} runs as {expected!r}")
+            raise refusal(
+                "workflow id", order.owner.workflow_id, f"graph {row.graph_id} runs as {expected!r}"
+            )
         row = self.graphs.claim_graph(order.number, order.owner)
-        return GraphOpened(row.key, row.name, row.attempt, row.state, row.parent, row.stop, row.cause)
+        return GraphOpened(
+            row.key, row.name, row.attempt, row.state, row.parent, row.stop, row.cause
+        )
 
     @activity_named("advance_graph")
     def advance_graph(self, order: AdvanceGraph) -> AdvanceResult:
         """Record ended steps, and pick the steps that start now, in one transaction.
 
-        Second execution: returns the same picks again. It finds them by the call numbers that the workflow has not
-        seen.
+        Second execution: returns the same picks again. It finds them by the call numbers that the
+        workflow has not seen.
         """
         began = time.monotonic()
         fence = order.fence
@@ -203,7 +225,9 @@ class GraphActivities:
             graph.ended(ends)
             ended = sum(n for state, n in graph.counts().items() if state.final) - order.ended
             calls = len(order.answered)
-            picked = graph.pick(now, batches=order.room, begin=BEGIN_MAX, answered=calls, ended=ended)
+            picked = graph.pick(
+                now, batches=order.room, begin=BEGIN_MAX, answered=calls, ended=ended
+            )
             runs = [step for step in graph.steps if STEP_RULES[step.kind].counts_as_run]
             return AdvanceResult(
                 state=graph.state,
@@ -232,16 +256,24 @@ class GraphActivities:
 
     @activity_named("closed_graph_batches")
     def closed_graph_batches(self, order: ClosedBatches) -> list[int]:
-        """Return the calls whose own workflow is closed: they will never return. Second execution: does the same."""
+        """Return the calls whose own workflow is closed: they will never return.
+
+        Second execution: does the same.
+        """
         with beating():
             ids = {batch: graph_batch_workflow_id(order.key, batch) for batch in order.batches}
-            return [batch for batch, workflow_id in ids.items() if not self.children.directory.state(workflow_id).open]
+            return [
+                batch
+                for batch, workflow_id in ids.items()
+                if not self.children.directory.state(workflow_id).open
+            ]
 
-    # --- crawls and managers ---------------------------------------------------------------------------------------
+    # --- crawls and managers ----------------------------------------------------------------------
 
     @activity_named("begin_graph_runs")
     def begin_graph_runs(self, fence: GraphFence) -> BegunRuns:
-        """Begin every picked crawl and manager, or resume the one that an earlier attempt of the step began.
+        """Begin every picked crawl and manager, or resume the one that an earlier attempt of the
+        step began.
 
         If one can never be begun, its step ends. After a stop none is begun.
         Second execution: finds the existing ones by their request ids, and begins the others.
@@ -252,15 +284,22 @@ class GraphActivities:
 
     @activity_named("stop_graph_runs")
     def stop_graph_runs(self, order: StopRuns) -> RunsLeft:
-        """Stop each live run and manager of cancelled steps. After a stop of the graph, do this for all steps.
+        """Stop each live run and manager of cancelled steps.
 
-        Second execution: notifies workflows that have not acted on the stop again. A run knows the stop by its id.
+        After a stop of the graph, do this for all steps.
+
+        Second execution: notifies workflows that have not acted on the stop again. A run knows the
+        stop by its id.
         """
         graph_id = order.number
         stop = order.intent
-        intent = stop or StopIntent(self.clock(), requested_by=f"graph {graph_id}", reason="its step was cancelled")
+        intent = stop or StopIntent(
+            self.clock(), requested_by=f"graph {graph_id}", reason="its step was cancelled"
+        )
         with beating():
-            left = [steps.stop(self, graph_id, intent, stop is None) for steps in RUN_STEPS.values()]
+            left = [
+                steps.stop(self, graph_id, intent, stop is None) for steps in RUN_STEPS.values()
+            ]
             trouble = next((one.trouble for one in left if one.trouble), None)
             return RunsLeft(sum(one.live for one in left), any(one.more for one in left), trouble)
 
@@ -273,10 +312,12 @@ class GraphActivities:
         """Stop the live managers. ``ending``: only those whose step was cancelled."""
         live = self.graphs.live_graph_managers(graph_id, ending=ending)
         for manager in live:
-            stop_manager(self.managers, self.children.directory, manager, f"graph/{graph_id}", intent)
+            stop_manager(
+                self.managers, self.children.directory, manager, f"graph/{graph_id}", intent
+            )
         return RunsLeft(len(live))
 
-    # --- stop and end ----------------------------------------------------------------------------------------------
+    # --- stop and end -----------------------------------------------------------------------------
 
     @activity_named("record_graph_stop")
     def record_graph_stop(self, order: RecordParentStop) -> StopRecorded:
@@ -296,7 +337,9 @@ class GraphActivities:
         Second execution: returns the recorded end. The same event may be delivered twice.
         """
         row = self.graphs.end_graph(order.fence, order.cause)
-        self.children.directory.deliver_event(ended_key("graph", row.graph_id, row.graph_uid, row.attempt))
+        self.children.directory.deliver_event(
+            ended_key("graph", row.graph_id, row.graph_uid, row.attempt)
+        )
         return GraphEnded(row.state, row.cause)
 
     def give_up(self, parent: LiveParent, why: str) -> str | None:
@@ -342,9 +385,13 @@ def check_crawl(crawler: CrawlerDefinition, request: RunRequest) -> None:
     check_tasks(crawler, request.args, request.settings, tasks)
 
 
-def checked_run(request: RunRequest, crawlers: Sequence[CrawlerDefinition], problem: str | None = None) -> RunRequest:
-    """Return the request, completed by its crawler's entry. Raises ``InvalidRequest`` if the crawler refuses it, or
-    with the ``problem`` of the catalogue if there is no such crawler."""
+def checked_run(
+    request: RunRequest, crawlers: Sequence[CrawlerDefinition], problem: str | None = None
+) -> RunRequest:
+    """Return the request, completed by its crawler's entry.
+
+    Raises ``InvalidRequest`` if the crawler refuses it, or with the ``problem`` of the catalogue if
+    there is no such crawler."""
     crawler = next((crawler for crawler in crawlers if crawler.name == request.crawler), None)
     if crawler is None:
         words = unknown((crawler.name for crawler in crawlers), problem)
@@ -359,17 +406,25 @@ def _calls(steps: Sequence[Step], seen: int) -> list[BatchCall]:
     for step in steps:
         if step.batch is not None and step.batch > seen and not step.state.final:
             found[step.batch] = min(found.get(step.batch, step), step, key=turn)
-    return [BatchCall(number, step.queue, step.long, turn(step)) for number, step in sorted(found.items())]
+    return [
+        BatchCall(number, step.queue, step.long, turn(step))
+        for number, step in sorted(found.items())
+    ]
 
 
 def _again_at(graph: Graph, at: datetime | None, now: datetime) -> datetime | None:
     """Return the time of the next ``advance_graph`` without a signal.
 
-    No signal comes when a row was repaired, or when an archive was sent again by hand. So such steps are checked
-    regularly.
+    No signal comes when a row was repaired, or when an archive was sent again by hand. So such
+    steps are checked regularly.
     """
     waits = (
-        step.unreadable or (step.state is StepState.EXECUTING and step.reason and STEP_RULES[step.kind].counts_as_run)
+        step.unreadable
+        or (
+            step.state is StepState.EXECUTING
+            and step.reason
+            and STEP_RULES[step.kind].counts_as_run
+        )
         for step in graph.steps
     )
     if not any(waits):
@@ -394,14 +449,20 @@ class _Beginning:
     def run(self) -> BegunRuns:
         """Begin all picked steps, within the time limit."""
         begun = functools.partial(self._graphs.run_begun, self._fence)
-        return self._children.begin_all(self._whose, self._waiting, self._begin, begun, self._stopped)
+        return self._children.begin_all(
+            self._whose, self._waiting, self._begin, begun, self._stopped
+        )
 
     def _waiting(self, limit: int) -> dict[int, StepWork]:
         return {job.number: job for job in self._graphs.to_begin(self._fence, limit)}
 
     def _stopped(self, job: StepWork | None = None) -> StopIntent | None:
         if job is not None and self._graphs.cancelled(self._fence, [job.number]):
-            return StopIntent(self._acts.clock(), requested_by=self._row.requested_by, reason="its step was cancelled")
+            return StopIntent(
+                self._acts.clock(),
+                requested_by=self._row.requested_by,
+                reason="its step was cancelled",
+            )
         return self._acts._row(self._row.graph_id).stop
 
     def _begin(self, job: StepWork) -> int | None:
@@ -433,10 +494,14 @@ class _Beginning:
         """Resume the run of an earlier attempt, unless that was already done."""
         run = self._children.runs.get_run(run_id)
         if run is None:
-            raise NeverBegun(f"run {run_id} does not exist any more; retry the step with fresh=True")
+            raise NeverBegun(
+                f"run {run_id} does not exist any more; retry the step with fresh=True"
+            )
         if run.attempt <= job.run_attempt:
             request = begin_request(run, rerun=run.status is RunStatus.COMPLETED)
-            run, _ = self._children.acceptance.resume_run(request, next_workflow_id(run), job.run_attempt)
+            run, _ = self._children.acceptance.resume_run(
+                request, next_workflow_id(run), job.run_attempt
+            )
         self._children.carry(run)
         return run_id
 
@@ -445,15 +510,27 @@ class _Beginning:
         own = {name: value for name, value in job.job.items() if name in _OF_MANAGER}
         name, flow_id = step_manager(self._row.graph_uid, job.number, job.job)
         try:
-            new = NewManager(name, flow_id, requested_by=self._row.requested_by, parent=self._parent, **own)
+            new = NewManager(
+                name, flow_id, requested_by=self._row.requested_by, parent=self._parent, **own
+            )
             row, _ = self._managers.reserve_manager(new)
         except (TypeError, InvalidRequest, NotInThisState, DuplicateRequest) as error:
             raise NeverBegun(str(error)) from None
         if row.parent != self._parent:
-            raise NeverBegun(f"name: manager {row.name} of flow {row.flow_id} is not of this graph; choose another")
+            raise NeverBegun(
+                f"name: manager {row.name} of flow {row.flow_id} is not of this graph; choose "
+                "another"
+            )
         workflow_id = manager_workflow_id(row.name, row.flow_id)
-        if row.status.terminal and row.attempt <= job.run_attempt and self._children.directory.state(workflow_id).open:
-            raise Overtaken(f"the workflow of manager {row.manager_id} still closes; the manager begins after it")
+        if (
+            row.status.terminal
+            and row.attempt <= job.run_attempt
+            and self._children.directory.state(workflow_id).open
+        ):
+            raise Overtaken(
+                f"the workflow of manager {row.manager_id} still closes; the manager begins "
+                "after it"
+            )
         if not row.status.terminal or row.attempt <= job.run_attempt:
             self._children.directory.begin_for(ManagerOrder(row.manager_id), workflow_id)
         return row.manager_id

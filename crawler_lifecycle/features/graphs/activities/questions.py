@@ -38,12 +38,15 @@ _WAIT = (StepState.SUSPENDED, StepState.SCHEDULED, StepState.AVAILABLE, StepStat
 CRAWL = ("path", "run_id", "state", "outcome")
 #: Number of steps that one query reads.
 PAGE = 200
-#: Seconds for which a question waits while the database is unavailable. Otherwise the function would be executed again.
+#: Seconds for which a question waits while the database is unavailable. Otherwise the function
+#: would be executed again.
 PATIENCE_S = 30.0
 
 
 def unfit(work: StepWork) -> str | None:
-    """Return why a step cannot be executed after a manual edit of its row, or ``None`` if it can."""
+    """Return why a step cannot be executed after a manual edit of its row, or ``None`` if it
+    can.
+    """
     job = {name: value for name, value in work.job.items() if name != "context" or not work.graft}
     try:
         check_begin(work.path, work.kind, job, work.timeout_s, work.backoff_s)
@@ -61,11 +64,13 @@ class Around:
     """Numbers of the steps that the graph depends on."""
 
 
-def given_frames(graphs: GraphStore, graph_id: int, work: StepWork, around: Around) -> Iterator[Frame]:
+def given_frames(
+    graphs: GraphStore, graph_id: int, work: StepWork, around: Around
+) -> Iterator[Frame]:
     """Yield the input of a function: the contexts, then the results of its direct dependencies.
 
-    The name of a result is the path of its step within the level. An item of a fan-out gets the results of the
-    fan-out's dependencies. All rows that were read are added to ``around``.
+    The name of a result is the path of its step within the level. An item of a fan-out gets the
+    results of the fan-out's dependencies. All rows that were read are added to ``around``.
     """
     above = work.path.rpartition("/")[0]
     level = work.path.count("/")
@@ -85,14 +90,24 @@ def given_frames(graphs: GraphStore, graph_id: int, work: StepWork, around: Arou
 def _deps_of(graphs: GraphStore, graph_id: int, path: str) -> Sequence[int]:
     """Return the numbers of the steps that a nested graph depends on."""
     deps = [dep for row in graphs.list_steps(graph_id, limit=1, paths=[path]) for dep in row.deps]
-    return [row.number for row in graphs.list_steps(graph_id, limit=len(deps), paths=deps)] if deps else ()
+    return (
+        [row.number for row in graphs.list_steps(graph_id, limit=len(deps), paths=deps)]
+        if deps
+        else ()
+    )
 
 
 def explained(graphs: GraphStore, graph_id: int, rows: list[StepRow]) -> list[StepRow]:
-    """Return these steps; each waiting step says what it waits for. Reads all steps of the graph."""
+    """Return these steps; each waiting step says what it waits for.
+
+    Reads all steps of the graph.
+    """
     waits = {row.number for row in rows if row.state in _WAIT and not row.reason}
     graph = graphs.load(graph_id) if waits else None
-    return [replace(row, reason=graph.waiting(row.number)) if graph and row.number in waits else row for row in rows]
+    return [
+        replace(row, reason=graph.waiting(row.number)) if graph and row.number in waits else row
+        for row in rows
+    ]
 
 
 def values_of(
@@ -100,8 +115,8 @@ def values_of(
 ) -> Iterator[tuple[StepFacts, Iterable[bytes]]]:
     """Yield what these steps give, each with the parts of its JSON, in their order.
 
-    A graph gives ``{}``, and a step that completed without a result ``null``. Steps that have not completed and have no
-    result are left out.
+    A graph gives ``{}``, and a step that completed without a result ``null``. Steps that have not
+    completed and have no result are left out.
     """
     results = graphs.results(graph_id, [step.number for step in steps if step.recorded])
     read = itertools.groupby(results, key=lambda part: part[0])
@@ -114,11 +129,16 @@ def values_of(
 
 
 def _whole(path: str, parts: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the value that a step recorded. Raises ``NoValue`` with the step's name if parts are missing or damaged."""
+    """Yield the value that a step recorded.
+
+    Raises ``NoValue`` with the step's name if parts are missing or damaged.
+    """
     try:
         yield from unpacked(parts)
     except NoValue as error:
-        raise NoValue(f"the result of step {shown(path)}: {error}; retry that step by its name") from None
+        raise NoValue(
+            f"the result of step {shown(path)}: {error}; retry that step by its name"
+        ) from None
 
 
 @dataclass
@@ -157,7 +177,11 @@ class Questions(FileQuestions):
             last = rows[-1].number if len(rows) == PAGE else None
         else:
             inside = [one for one in self._inside(paths) if one.number > after]
-            rows = self.graphs.list_steps(self._id, paths=[one.path for one in inside[:PAGE]]) if inside else []
+            rows = (
+                self.graphs.list_steps(self._id, paths=[one.path for one in inside[:PAGE]])
+                if inside
+                else []
+            )
             rows = explained(self.graphs, self._id, rows)
             last = inside[PAGE - 1].number if len(inside) > PAGE else None
         return {"jobs": rows, "after": last}
@@ -174,7 +198,9 @@ class Questions(FileQuestions):
         return self._command(CancelSteps(requested_by=self._me, names=paths, reason=reason).apply)
 
     def ask_retry(self, paths: list[str] | None, cascade: bool, fresh: bool) -> object:
-        return self._command(RetrySteps(requested_by=self._me, names=paths, cascade=cascade, fresh=fresh).apply)
+        return self._command(
+            RetrySteps(requested_by=self._me, names=paths, cascade=cascade, fresh=fresh).apply
+        )
 
     def ask_append(self, bytes: int) -> object:
         steps = self._spec(bytes).steps
@@ -186,7 +212,9 @@ class Questions(FileQuestions):
     def ask_graft(self, path: str, attempt: int, bytes: int) -> object:
         work = self.work
         if (path, attempt) != (work.path, work.attempt):
-            raise Fenced(f"step {path!r:.200}: only the executing step may graft; it is {work.path!r}")
+            raise Fenced(
+                f"step {path!r:.200}: only the executing step may graft; it is {work.path!r}"
+            )
         if not work.graft:
             raise InvalidRequest(f"step {path!r:.200} is no graft; add it with add_graft")
         spec = self._spec(bytes)
@@ -197,13 +225,20 @@ class Questions(FileQuestions):
     def ask_cancelled(self, path: str, attempt: int) -> object:
         if path == self.work.path:
             return attempt != self.work.attempt or self.cancelled()
-        return any(row.attempt != attempt or row.state != StepState.EXECUTING for row in self._named([path]))
+        return any(
+            row.attempt != attempt or row.state != StepState.EXECUTING
+            for row in self._named([path])
+        )
 
     def ask_crawls(self, paths: list[str]) -> object:
         known = {row.path for row in self._named(paths)}
         inside = self._inside([path for path in paths if path in known][:1])
         crawls = [one.path for one in inside if STEP_RULES[one.kind].brings_items]
-        rows = [row for begin in range(0, len(crawls), PAGE) for row in self._named(crawls[begin : begin + PAGE])]
+        rows = [
+            row
+            for begin in range(0, len(crawls), PAGE)
+            for row in self._named(crawls[begin : begin + PAGE])
+        ]
         return [{name: getattr(row, name) for name in CRAWL} for row in rows]
 
     # --- helpers of the answers
@@ -221,7 +256,9 @@ class Questions(FileQuestions):
         try:
             self.directory.wake(graph_workflow_id(self.row.key))
         except TemporalUnavailable as error:
-            log.info("graph %s was not woken and continues after this call: %s", self.row.key, error)
+            log.info(
+                "graph %s was not woken and continues after this call: %s", self.row.key, error
+            )
 
     def _spec(self, size: int) -> GraphSpec:
         return decode_pages(self.host.taken(size), GraphOptions())
@@ -236,7 +273,9 @@ class Questions(FileQuestions):
     def _named(self, paths: Sequence[str]) -> list[StepRow]:
         if not all(isinstance(path, str) for path in paths):
             raise InvalidRequest(f"paths: {paths!r:.100} is not allowed; give a list of texts")
-        return self.graphs.list_steps(self._id, limit=max(1, len(paths)), paths=paths) if paths else []
+        return (
+            self.graphs.list_steps(self._id, limit=max(1, len(paths)), paths=paths) if paths else []
+        )
 
     def _inside(self, paths: list[str] | None) -> list[StepFacts]:
         """Return these steps, and all steps inside them. ``None``: all steps."""

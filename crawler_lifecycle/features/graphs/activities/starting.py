@@ -59,9 +59,11 @@ def check_steps(
     now: datetime,
     problem: str | None = None,
 ) -> None:
-    """Raise ``Unstartable`` for a step that cannot be started, and ``PlansUnknown`` while a worker reads its module.
+    """Raise ``Unstartable`` for a step that cannot be started, and ``PlansUnknown`` while a worker
+    reads its module.
 
-    ``rows``: the plans that workers have registered. Without ``crawlers`` they are not checked. ``problem``:
+    ``rows``: the plans that workers have registered. Without ``crawlers`` they are not checked.
+        ``problem``:
     the reason why the newest catalogue is not read.
     """
     offered = _StepOffers(rows, crawlers, pools, project, now, problem)
@@ -90,7 +92,8 @@ class _StepOffers:
 
     def check_function(self, step: StepSpec) -> None:
         modules = [row for row in self.rows if row.kind == PLAN_MODULE]
-        # If the pool has no workers yet, its modules are not known. Then any registered module is accepted.
+        # If the pool has no workers yet, its modules are not known. Then any registered module is
+        # accepted.
         pool = [row for row in modules if row.queue == step.queue]
         pool = pool or [replace(row, error=None) for row in modules]
         self._check_served(step, "call", str(step.job["call"]).partition(":")[0], pool)
@@ -98,7 +101,9 @@ class _StepOffers:
     def check_manager(self, step: StepSpec) -> None:
         plan = step.job["plan"]
         if plan != BUILT_IN:
-            self._check_served(step, "plan", plan, [row for row in self.rows if row.kind == PLAN_MANAGER])
+            self._check_served(
+                step, "plan", plan, [row for row in self.rows if row.kind == PLAN_MANAGER]
+            )
         self.pools.check(base_of(plan, step.job.get("options", {})).pool, self.project)
 
     def check_crawl(self, step: StepSpec) -> None:
@@ -111,20 +116,28 @@ class _StepOffers:
             raise InvalidRequest(f"crawler: {request.crawler!r} is unknown; {why}")
         self.pools.check(request.pool or (crawler.pool if crawler else None), self.project)
 
-    def _check_served(self, step: StepSpec, field: str, name: str, known: Sequence[PlanRow]) -> None:
-        """Raise ``Unstartable`` if no worker has registered this plan, although workers are alive, or if it cannot be
-        used. Raise ``PlansUnknown`` while a worker still reads the module."""
+    def _check_served(
+        self, step: StepSpec, field: str, name: str, known: Sequence[PlanRow]
+    ) -> None:
+        """Raise ``Unstartable`` if no worker has registered this plan, although workers are alive,
+        or if it cannot be used. Raise ``PlansUnknown`` while a worker still reads the module."""
         found = next((row for row in known if row.plan == name), None)
         if found is None:
             check_read(self.rows, name.partition(":")[0])
-        # A worker that has only our built-in manager is alive, too. Nothing is known if the step's pool has no worker.
+        # A worker that has only our built-in manager is alive, too. Nothing is known if the step's
+        # pool has no worker.
         alive = known or (self.rows if step.queue is None else ())
         if found is None and any(row.heard(self.now) for row in alive):
             listed = ", ".join(sorted({row.plan for row in known}))[:2000] or "none"
-            why = f"{field}: no plans worker has registered {name!r}; known are {listed}; {NAME_MODULE}"
+            why = (
+                f"{field}: no plans worker has registered {name!r}; known are {listed}; "
+                f"{NAME_MODULE}"
+            )
             raise Unstartable(why, step.path, "unknown_plan")
         if found is not None and found.error is not None:
-            raise Unstartable(f"{field}: {name!r} cannot be used: {found.error}", step.path, "plan_unusable")
+            raise Unstartable(
+                f"{field}: {name!r} cannot be used: {found.error}", step.path, "plan_unusable"
+            )
 
 
 #: Checks of steps against what is offered. Kinds without one need nothing.
@@ -154,10 +167,13 @@ class GraphStarts:
         tags: Sequence[str],
         options: Mapping[str, Any],
     ) -> bool:
-        """Start a graph for ``by``, a step or a manager, in the present project. Return whether it is new.
+        """Start a graph for ``by``, a step or a manager, in the present project.
 
-        A second start of the same graph finds it, also if its steps have other times in ``not_before``: code that is
-        executed again computes them anew. Raises ``InvalidRequest``, ``DuplicateRequest`` and ``TooManyOpen``.
+        Return whether it is new.
+
+        A second start of the same graph finds it, also if its steps have other times in
+        ``not_before``: code that is executed again computes them anew. Raises ``InvalidRequest``,
+        ``DuplicateRequest`` and ``TooManyOpen``.
         """
         check_key(key)
         check_tags("tags", tags)
@@ -166,18 +182,29 @@ class GraphStarts:
         spec = decode_pages(pages, _OPTIONS.validate_python(options))
         check(spec)
         same = replace(spec, steps=[replace(step, not_before=None) for step in spec.steps])
-        new = NewGraph(key, fingerprint(same), name=name, options=spec.options, requested_by=by, tags=tags)
+        new = NewGraph(
+            key, fingerprint(same), name=name, options=spec.options, requested_by=by, tags=tags
+        )
         row = self.graphs.find_graph(key)
         fresh = False
         if row is None or not new.begun_as(row):
             crawlers = {crawler.name: crawler for crawler in self.catalogue.all()}
             plans = self.plans.list_plans()
             pools = self.graphs.known_pools
-            check_steps(spec.steps, plans, crawlers, pools, chosen(None), self.clock(), self.catalogue.problem)
+            check_steps(
+                spec.steps,
+                plans,
+                crawlers,
+                pools,
+                chosen(None),
+                self.clock(),
+                self.catalogue.problem,
+            )
             row, fresh = self.graphs.reserve_graph(new, spec)
         if row.state is GraphState.EXECUTING:
             try:
                 self.directory.begin_for(GraphOrder(row.graph_id), row.workflow_id)
-            except TemporalUnavailable as error:  # the gateway starts it as soon as Temporal is back
+            # The gateway starts it as soon as Temporal is back.
+            except TemporalUnavailable as error:
                 log.info("graph %s is recorded, and begins later: %s", row.key, error)
         return fresh

@@ -1,1 +1,4 @@
-"""Graphs: steps with dependencies. ``spec`` has their definition, ``engine`` their rules. The code is pure."""
+"""Graphs: steps with dependencies.
+
+``spec`` has their definition, ``engine`` their rules. The code is pure.
+"""

@@ -13,7 +13,14 @@ from fractions import Fraction
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
-from crawler_lifecycle.domain.bounds import Bound, check_number, check_text, check_time, refusal, travels
+from crawler_lifecycle.domain.bounds import (
+    Bound,
+    check_number,
+    check_text,
+    check_time,
+    refusal,
+    travels,
+)
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.names import graph_workflow_id
 
@@ -40,7 +47,8 @@ NUMBERS: Mapping[str, Bound] = {
     "priority": Bound(0, 9, whole=True, cure=": 0 is first, 9 is last"),
     "max_parallel": Bound(1, STEPS_MAX, whole=True, or_none=True, cure=", or leave it out for all"),
 }
-#: The most alternatives of a step, the most names in an alternative, and the most characters of a name.
+#: The most alternatives of a step, the most names in an alternative, and the most characters of a
+#: name.
 ALTERNATIVES_MAX = 5
 RESOURCES_MAX = 10
 RESOURCE_NAME_MAX = 100
@@ -77,7 +85,10 @@ def check_name(name: object, where: str = "name") -> None:
 
 
 def check_key(key: str) -> None:
-    """Raise ``InvalidRequest`` unless this may be the id of a graph. The id is a part of web addresses."""
+    """Raise ``InvalidRequest`` unless this may be the id of a graph.
+
+    The id is a part of web addresses.
+    """
     check_name(key, "id")
     if key != key.strip():  # some databases ignore spaces at the end of an id
         raise refusal("id", key, "remove the white space at its beginning and end")
@@ -95,14 +106,22 @@ def check_step(step: StepSpec) -> None:
         check_number(f"{where}: {field}", getattr(step, field), bound)
     check_time(f"{where}: not_before", step.not_before)
     if step.queue is not None and not _QUEUE.fullmatch(step.queue):
-        raise refusal(f"{where}: queue", step.queue, "give 1 to 50 letters, digits, dots, dashes and underscores")
+        raise refusal(
+            f"{where}: queue",
+            step.queue,
+            "give 1 to 50 letters, digits, dots, dashes and underscores",
+        )
     for option, fix in STEP_RULES[step.kind].refuses.items():
         if getattr(step, option) != _DEFAULTS[option]:
             raise refusal(f"{where}: {option}", getattr(step, option), fix)
     for dep in step.deps:
         check_name(dep, f"{where}: deps")
     if len(step.resources) > ALTERNATIVES_MAX:
-        raise refusal(f"{where}: resources", len(step.resources), f"give at most {ALTERNATIVES_MAX} alternatives")
+        raise refusal(
+            f"{where}: resources",
+            len(step.resources),
+            f"give at most {ALTERNATIVES_MAX} alternatives",
+        )
     for resource in step.resources:
         _check_amounts(f"{where}: resources", resource, RESOURCES_MAX)
     check_json(f"{where}: job", step.job, JOB_BYTES)
@@ -110,27 +129,39 @@ def check_step(step: StepSpec) -> None:
 
 
 def check_pools(steps: Iterable[StepSpec], options: GraphOptions, prefix: str = "") -> None:
-    """Raise ``InvalidRequest`` for a step that needs more of a pool than the graph has. It could never start."""
+    """Raise ``InvalidRequest`` for a step that needs more of a pool than the graph has.
+
+    It could never start.
+    """
     pools = amounts(options.pools)
     for step in steps:
-        for name, need in ((name, need) for resource in step.resources for name, need in amounts(resource).items()):
+        for name, need in (
+            (name, need) for resource in step.resources for name, need in amounts(resource).items()
+        ):
             if need > pools.get(name, need):
                 cure = f"give at most {pools[name]}, or start a graph whose pools have more"
-                text = f"{need} of {shown(name)} are more than its graph has (pools: {pools[name]}); {cure}"
+                text = (
+                    f"{need} of {shown(name)} are more than its graph has (pools: "
+                    f"{pools[name]}); {cure}"
+                )
                 raise InvalidRequest(f"step {shown(prefix + step.path)}: resources: {text}")
 
 
 def check_json(where: str, value: object, most: int) -> int:
     """Return the size of a mapping as JSON, in bytes.
 
-    Raises ``InvalidRequest`` for a size above ``most``, and for a value that JSON cannot represent exactly.
+    Raises ``InvalidRequest`` for a size above ``most``, and for a value that JSON cannot represent
+    exactly.
     """
     cure = "give a JSON object: text keys, no NaN, no value that contains itself"
     try:
         text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
         size = len(text.encode())
         if size > most:
-            raise InvalidRequest(f"{where}: {size} bytes are too many; give at most {most}, and the rest by reference")
+            raise InvalidRequest(
+                f"{where}: {size} bytes are too many; give at most {most}, and the rest by "
+                "reference"
+            )
         same = isinstance(value, dict) and json.loads(text) == value
     except InvalidRequest:
         raise
@@ -143,7 +174,9 @@ def check_json(where: str, value: object, most: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The links of a step: its path, its number, its parent, and the numbers of its dependencies."""
+    """The links of a step: its path, its number, its parent, and the numbers of its
+    dependencies.
+    """
 
     path: str
     number: int
@@ -163,17 +196,21 @@ def link(
 ) -> list[Link]:
     """Number the steps, and find their parents and dependencies.
 
-    ``known``: the existing steps. ``may_hold``: whether an existing step may contain new ones. ``below``: the path of
+    ``known``: the existing steps. ``may_hold``: whether an existing step may contain new ones.
+        ``below``: the path of
     the grafting step; all paths are below it. ``check_deps``: every dependency must exist.
 
-    Raises ``InvalidRequest`` for too many steps or dependencies, a path that exists already, a parent that does not
-    exist or cannot contain steps, a step that depends on itself or on a missing step, and a cycle.
+    Raises ``InvalidRequest`` for too many steps or dependencies, a path that exists already, a
+    parent that does not exist or cannot contain steps, a step that depends on itself or on a
+    missing step, and a cycle.
     """
     numbers = dict(known or {})
     first = len(numbers)
     if first + len(steps) > STEPS_MAX:
         cure = "put several items into one step, or start a graph for each part"
-        raise InvalidRequest(f"steps: {first + len(steps)} are too many for one graph; at most {STEPS_MAX}: {cure}")
+        raise InvalidRequest(
+            f"steps: {first + len(steps)} are too many for one graph; at most {STEPS_MAX}: {cure}"
+        )
     prefix = "" if below is None else below + "/"
     paths = [prefix + step.path for step in steps]
 
@@ -183,34 +220,55 @@ def link(
     parents = []
     for number, path in enumerate(paths, first):
         if path in numbers:
-            raise InvalidRequest(f"step {shown(path)}: this name exists already; use each name only once in a level")
+            raise InvalidRequest(
+                f"step {shown(path)}: this name exists already; use each name only once in a level"
+            )
         if prefix:
             _check_path(path)
         above, _, _ = path.rpartition("/")
         parents.append(numbers.get(above))
         if above and parents[-1] is None:
-            raise InvalidRequest(f"step {shown(path)}: there is no graph {shown(above)} before it; send that first")
+            raise InvalidRequest(
+                f"step {shown(path)}: there is no graph {shown(above)} before it; send that first"
+            )
         if above and above != below and not holds(numbers[above]):
-            late = "takes no new steps, because it has ended or is no graph; append the step elsewhere"
-            text = "is no graph; only a graph can contain other steps" if numbers[above] >= first else late
+            late = (
+                "takes no new steps, because it has ended or is no graph; append the step elsewhere"
+            )
+            text = (
+                "is no graph; only a graph can contain other steps"
+                if numbers[above] >= first
+                else late
+            )
             raise InvalidRequest(f"step {shown(path)}: {shown(above)} {text}")
         numbers[path] = number
-    found = [_link(*parts, numbers, check_deps) for parts in zip(paths, steps, parents, strict=True)]
+    found = [
+        _link(*parts, numbers, check_deps) for parts in zip(paths, steps, parents, strict=True)
+    ]
     total = sum(len(entry.deps) + len(entry.missing) for entry in found)
     if total > DEPS_MAX:
-        raise InvalidRequest(f"deps: {total} are too many; give at most {DEPS_MAX}: depend on a group of steps instead")
-    check_cycle([[dep - first for dep in entry.deps if dep >= first] for entry in found], lambda n: paths[n])
+        raise InvalidRequest(
+            f"deps: {total} are too many; give at most {DEPS_MAX}: depend on a group of steps "
+            "instead"
+        )
+    check_cycle(
+        [[dep - first for dep in entry.deps if dep >= first] for entry in found], lambda n: paths[n]
+    )
     return found
 
 
-def _link(path: str, step: StepSpec, parent: int | None, numbers: Mapping[str, int], check_deps: bool) -> Link:
+def _link(
+    path: str, step: StepSpec, parent: int | None, numbers: Mapping[str, int], check_deps: bool
+) -> Link:
     level = path[: path.rfind("/") + 1]
     deps = []
     missing = []
     for name in dict.fromkeys(step.deps):
         found = numbers.get(level + name)
         if level + name == path:
-            raise InvalidRequest(f"step {shown(path)}: it depends on itself; leave that dependency out")
+            raise InvalidRequest(
+                f"step {shown(path)}: it depends on itself; leave that dependency out"
+            )
         if found is not None:
             deps.append(found)
         elif check_deps:
@@ -226,7 +284,8 @@ def _link(path: str, step: StepSpec, parent: int | None, numbers: Mapping[str, i
 def check_cycle(deps: Sequence[Sequence[int]], path: Callable[[int], str]) -> None:
     """Raise ``InvalidRequest`` naming the steps of a cycle.
 
-    Dependencies on the graphs around a step need no check: a step depends only on steps of its own level.
+    Dependencies on the graphs around a step need no check: a step depends only on steps of its own
+    level.
     """
     try:
         TopologicalSorter(dict(enumerate(deps))).prepare()
@@ -238,7 +297,8 @@ def check_cycle(deps: Sequence[Sequence[int]], path: Callable[[int], str]) -> No
     if len(names) > _SHOWN:
         names[_SHOWN // 2 : -_SHOWN // 2] = [f"({len(names) - _SHOWN} more)"]
     raise InvalidRequest(
-        f"deps: {' waits for '.join(names)}: none of these steps could ever start; remove one dependency"
+        f"deps: {' waits for '.join(names)}: none of these steps could ever start; remove one "
+        "dependency"
     )
 
 
@@ -249,7 +309,9 @@ def amounts(one: Mapping[str, str]) -> dict[str, Fraction]:
 
 def shown(path: str) -> str:
     """Return a name or a path as messages show it: in quotes, and cut if it is too long."""
-    return json.dumps(path if len(path) <= 2 * NAME_MAX else path[: 2 * NAME_MAX] + "…", ensure_ascii=False)
+    return json.dumps(
+        path if len(path) <= 2 * NAME_MAX else path[: 2 * NAME_MAX] + "…", ensure_ascii=False
+    )
 
 
 def _check_path(path: object) -> None:
@@ -257,7 +319,9 @@ def _check_path(path: object) -> None:
     for name in names:
         check_name(name, "step" if len(names) == 1 else f"step {str(path)[:NAME_MAX]!r}")
     if len(str(path)) > PATH_MAX:
-        raise refusal("step", path, f"its path, with the graphs around it, has at most {PATH_MAX} characters")
+        raise refusal(
+            "step", path, f"its path, with the graphs around it, has at most {PATH_MAX} characters"
+        )
     if len(names) > DEPTH_MAX:
         raise refusal("step", path, f"graphs may be {DEPTH_MAX} levels deep; build fewer levels")
 
@@ -270,7 +334,11 @@ def _check_amounts(where: str, one: object, most: int) -> None:
             raise refusal(where, name, f"name a resource by 1 to {RESOURCE_NAME_MAX} characters")
         fits = isinstance(amount, str) and _FRACTION.fullmatch(amount) is not None
         if not fits or not _fraction(amount):
-            raise refusal(f"{where}: {name}", amount, 'give an amount above 0 as text, such as "2", "0.5" or "1/3"')
+            raise refusal(
+                f"{where}: {name}",
+                amount,
+                'give an amount above 0 as text, such as "2", "0.5" or "1/3"',
+            )
 
 
 def _fraction(amount: str) -> Fraction | None:
@@ -280,8 +348,13 @@ def _fraction(amount: str) -> Fraction | None:
         return None
 
 
-def check_begin(path: str, kind: StepKind, job: Mapping[str, Any], timeout_s: object, backoff_s: object) -> None:
-    """Raise ``InvalidRequest`` unless a step can be executed with its row. The row may have a manual edit."""
+def check_begin(
+    path: str, kind: StepKind, job: Mapping[str, Any], timeout_s: object, backoff_s: object
+) -> None:
+    """Raise ``InvalidRequest`` unless a step can be executed with its row.
+
+    The row may have a manual edit.
+    """
     where = f"step {shown(path)}"
     check_number(f"{where}: timeout_s", timeout_s, NUMBERS["timeout_s"])
     check_number(f"{where}: backoff_s", backoff_s, NUMBERS["backoff_s"])

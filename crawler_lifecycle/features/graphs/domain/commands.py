@@ -1,4 +1,6 @@
-"""Messages to and from a graph's workflow: its order, people's commands, its snapshot and its result."""
+"""Messages to and from a graph's workflow: its order, people's commands, its snapshot and its
+result.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, ClassVar
 
-from crawler_lifecycle.domain.bounds import LIMITS, STRICT, check_number, check_request_id, check_text, refusal
+from crawler_lifecycle.domain.bounds import (
+    LIMITS,
+    STRICT,
+    check_number,
+    check_request_id,
+    check_text,
+    refusal,
+)
 from crawler_lifecycle.domain.errors import InvalidRequest, NotInThisState
 from crawler_lifecycle.domain.names import GRAPH_WORKFLOW, REQUEST_ID_MAX, request_fingerprint
 from crawler_lifecycle.domain.run import StopIntent
@@ -31,7 +40,10 @@ class GraphOrder:
     __pydantic_config__: ClassVar = STRICT
     WORKFLOW: ClassVar = GRAPH_WORKFLOW
     WAKES: ClassVar = True
-    ASKED: ClassVar = ("order", 'start the workflow with the graph of a stored row, for example {"graph_id": 7}')
+    ASKED: ClassVar = (
+        "order",
+        'start the workflow with the graph of a stored row, for example {"graph_id": 7}',
+    )
 
     graph_id: int
 
@@ -41,7 +53,10 @@ class GraphOrder:
 
 @dataclass(frozen=True, slots=True)
 class GraphResult:
-    """The result of a graph's workflow. Its parent also receives it. The workflow succeeds even if the graph failed."""
+    """The result of a graph's workflow.
+
+    Its parent also receives it. The workflow succeeds even if the graph failed.
+    """
 
     graph_id: int
     key: str
@@ -53,7 +68,10 @@ class GraphResult:
 
 @dataclass(frozen=True, slots=True)
 class GraphSnapshot:
-    """The answer of the query ``status``: the state that the workflow itself knows. The steps are in the database."""
+    """The answer of the query ``status``: the state that the workflow itself knows.
+
+    The steps are in the database.
+    """
 
     graph_id: int
     key: str
@@ -76,7 +94,9 @@ class StepsCommand:
     """The fields of every command about steps."""
 
     request_id: str | None = None
-    """A repeated command with the same id has no further effect. The default is the id of the update."""
+    """A repeated command with the same id has no further effect. The default is the id of the
+    update.
+    """
     requested_by: str | None = None
 
     def __post_init__(self) -> None:
@@ -90,7 +110,9 @@ class StepsCommand:
 
 @dataclass(frozen=True, slots=True)
 class CancelSteps(StepsCommand):
-    """Cancel steps, the steps in them and those that depend on them: the payload of the update ``cancel_steps``."""
+    """Cancel steps, the steps in them and those that depend on them: the payload of the update
+    ``cancel_steps``.
+    """
 
     __pydantic_config__: ClassVar = STRICT
 
@@ -106,7 +128,9 @@ class CancelSteps(StepsCommand):
 
     def apply(self, graph: Graph) -> int:
         why = f": {self.reason}" if self.reason else ""
-        return graph.cancel(_numbers(graph, self.names), f"cancelled by {self.requested_by or 'somebody'}{why}")
+        return graph.cancel(
+            _numbers(graph, self.names), f"cancelled by {self.requested_by or 'somebody'}{why}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +140,9 @@ class RetrySteps(StepsCommand):
     __pydantic_config__: ClassVar = STRICT
 
     names: list[str] | None = None
-    """Paths of steps; ``None``: all steps that were discarded or cancelled, or wait for their next try."""
+    """Paths of steps; ``None``: all steps that were discarded or cancelled, or wait for their next
+    try.
+    """
     cascade: bool = True
     """True when the dependents that were cancelled because of these steps begin again too."""
     fresh: bool = False
@@ -141,7 +167,9 @@ class AppendSteps(StepsCommand):
     def __post_init__(self) -> None:
         StepsCommand.__post_init__(self)
         if not 0 < len(self.steps) <= APPENDED_MAX:
-            raise InvalidRequest(f"steps: {len(self.steps)} are not allowed; append 1 to {APPENDED_MAX} at once")
+            raise InvalidRequest(
+                f"steps: {len(self.steps)} are not allowed; append 1 to {APPENDED_MAX} at once"
+            )
         for step in self.steps:
             check_step(step)
 
@@ -168,16 +196,27 @@ class ApproveStep(StepsCommand):
         check_text("note", self.note)
 
     def apply(self, graph: Graph) -> int:
-        """End the step. The same decision again changes nothing. Raises ``NotInThisState`` if it does not wait."""
+        """End the step.
+
+        The same decision again changes nothing. Raises ``NotInThisState`` if it does not wait.
+        """
         [number] = graph.numbers([self.step])
         step = graph.steps[number]
         if step.kind is not StepKind.APPROVAL:
-            raise refusal("step", self.step, f"its kind is {step.kind}; name a step of the kind {StepKind.APPROVAL}")
+            raise refusal(
+                "step",
+                self.step,
+                f"its kind is {step.kind}; name a step of the kind {StepKind.APPROVAL}",
+            )
         outcome = "approved" if self.approved else "rejected"
         if step.state.final and step.outcome == outcome:
             return 0
         if step.state is not StepState.EXECUTING:
-            fix = "retry the step to decide again" if step.state.final else "decide when it waits for an approval"
+            fix = (
+                "retry the step to decide again"
+                if step.state.final
+                else "decide when it waits for an approval"
+            )
             why = step.reason or graph.waiting(number) or "it has not begun"
             raise NotInThisState(f"step {shown(self.step)}: it is {step.state} ({why}); {fix}")
         state = StepState.COMPLETED if self.approved else StepState.DISCARDED
@@ -190,13 +229,16 @@ class ApproveStep(StepsCommand):
 
 
 StepCommand = CancelSteps | RetrySteps | AppendSteps | ApproveStep
-#: The commands that a signal may bring -> the type of its payload. All others are updates, which are answered.
+#: The commands that a signal may bring -> the type of its payload. All others are updates, which
+#: are answered.
 SIGNALLED: Mapping[str, type[ApproveStep]] = {"approve_step": ApproveStep}
 
 
 def _check_named(names: list[str] | None) -> None:
     if names is not None and not 0 < len(names) <= NAMED_MAX:
-        raise InvalidRequest(f"names: {len(names)} are not allowed; name 1 to {NAMED_MAX}, or none for all")
+        raise InvalidRequest(
+            f"names: {len(names)} are not allowed; name 1 to {NAMED_MAX}, or none for all"
+        )
 
 
 def _numbers(graph: Graph, names: list[str] | None) -> list[int] | None:
@@ -204,8 +246,13 @@ def _numbers(graph: Graph, names: list[str] | None) -> list[int] | None:
 
 
 def cause_of(graph: Graph) -> str | None:
-    """Return a sentence that says why a graph was discarded or cancelled; ``None``: it completed."""
-    state = {GraphState.DISCARDED: StepState.DISCARDED, GraphState.CANCELLED: StepState.CANCELLED}.get(graph.state)
+    """Return a sentence that says why a graph was discarded or cancelled; ``None``: it
+    completed.
+    """
+    state = {
+        GraphState.DISCARDED: StepState.DISCARDED,
+        GraphState.CANCELLED: StepState.CANCELLED,
+    }.get(graph.state)
     steps = [step for step in graph.steps if step.state is state]
     if not steps:
         return None
@@ -215,7 +262,10 @@ def cause_of(graph: Graph) -> str | None:
 
 
 def step_request_id(key: str, path: str, attempt: int) -> str:
-    """Return the request id of the run of a crawl step. Every try to begin the run has the same id."""
+    """Return the request id of the run of a crawl step.
+
+    Every try to begin the run has the same id.
+    """
     whole = f"graph/{key}/{path}/{attempt}"
     if len(whole) <= REQUEST_ID_MAX and whole.isprintable():
         return whole
@@ -225,14 +275,16 @@ def step_request_id(key: str, path: str, attempt: int) -> str:
 def step_manager(graph_uid: str, number: int, job: Mapping[str, Any]) -> tuple[str, str]:
     """Return the name and the flow id of a step's manager, the same for every try to begin it.
 
-    They come from the step's job. If the job has none, they are made from the plan, the graph and the step's number.
+    They come from the step's job. If the job has none, they are made from the plan, the graph and
+    the step's number.
     """
     name = job.get("name") or job["plan"].rpartition(":")[2][-MANAGER_NAME_MAX:].lstrip("_.-")
     return name, job.get("flow_id") or f"{graph_uid}.{number}"
 
 
 def step_of_request(key: str, request_id: str) -> tuple[str, int] | None:
-    """Read the fingerprint of a step's path, and its attempt, from a request id of ``step_request_id``.
+    """Read the fingerprint of a step's path, and its attempt, from a request id of
+    ``step_request_id``.
 
     ``None``: the request is not of a step of this graph.
     """

@@ -1,8 +1,8 @@
 """The engine of a graph: it receives events and commands, and changes the states of the steps.
 
-A step is identified by its number: the position in the order in which steps were added. A change visits each step at
-most once, and the dependencies of the visited steps (``propagation.py``). The engine uses no clock and no database. It
-is built from rows, and reports the changed rows.
+A step is identified by its number: the position in the order in which steps were added. A change
+visits each step at most once, and the dependencies of the visited steps (``propagation.py``). The
+engine uses no clock and no database. It is built from rows, and reports the changed rows.
 """
 
 from __future__ import annotations
@@ -32,21 +32,34 @@ from .spec import (
 
 __all__ = ["Batch", "Graph", "PickedSteps", "Step", "StepEnd", "after_failure", "may_begin_again"]
 
-#: A retry begins steps in the first states again; steps in the second states only if they are named.
+#: A retry begins steps in the first states again; steps in the second states only if they are
+#: named.
 _FAILED = (StepState.DISCARDED, StepState.CANCELLED, StepState.RETRYABLE)
 _NAMED = (StepState.COMPLETED, StepState.SCHEDULED)
-#: The fields of a step on which the facts of other steps depend, and which never change while they are in a graph.
-_PLACE = ("path", "kind", "parent", "deps", "missing", "graft", "ignore_cancelled", "ignore_discarded")
+#: The fields of a step on which the facts of other steps depend, and which never change while they
+#: are in a graph.
+_PLACE = (
+    "path",
+    "kind",
+    "parent",
+    "deps",
+    "missing",
+    "graft",
+    "ignore_cancelled",
+    "ignore_discarded",
+)
 #: The longest wait between two tries, in seconds.
 BACKOFF_MAX_S = 3600.0
 
 
 @dataclass
 class Graph:
-    """The states of a graph, and the rules by which they change. ``changed`` collects the numbers of changed steps.
+    """The states of a graph, and the rules by which they change.
 
-    Calls record the ends of functions in the rows. A graph that is built from rows handles these ends first: their
-    dependents become free or are cancelled.
+    ``changed`` collects the numbers of changed steps.
+
+    Calls record the ends of functions in the rows. A graph that is built from rows handles these
+    ends first: their dependents become free or are cancelled.
     """
 
     options: GraphOptions
@@ -56,7 +69,9 @@ class Graph:
     added: list[tuple[Step, StepSpec]] = field(default_factory=list, repr=False)
     """Steps that ``add`` has appended and that the caller has to store."""
     records: dict[int, Mapping[str, Any]] = field(default_factory=dict, repr=False)
-    """Results of ended crawls and approvals that the caller has to store, by the number of the step."""
+    """Results of ended crawls and approvals that the caller has to store, by the number of the
+    step.
+    """
     key: str = ""
     """The id of the graph, for texts."""
 
@@ -77,15 +92,21 @@ class Graph:
     # --- what happened ---
 
     def moved(self, given: Collection[int]) -> list[int]:
-        """Return the steps that calls and runs may have changed, besides those that execute, or may still run, now.
+        """Return the steps that calls and runs may have changed, besides those that execute, or may
+        still run, now.
         ``given``: the steps that are in calls now.
         """
         open_ = (step for step in self.steps if step.batch is not None or executes(step))
-        return [s.number for s in open_ if s.ending or s.state is StepState.EXECUTING or s.number not in given]
+        return [
+            s.number
+            for s in open_
+            if s.ending or s.state is StepState.EXECUTING or s.number not in given
+        ]
 
     def seen(self, rows: Iterable[Step]) -> bool:
-        """Begin the next change: these rows may have changed since the last one, and no others have. The graph is then
-        as if it was built from all rows. Returns ``False``, and is of no more use, when a row has another place in it.
+        """Begin the next change: these rows may have changed since the last one, and no others
+        have. The graph is then as if it was built from all rows. Returns ``False``, and is of no
+        more use, when a row has another place in it.
         """
         self.changed.clear()
         self.added.clear()
@@ -104,12 +125,14 @@ class Graph:
     def ended(self, ends: Iterable[StepEnd]) -> None:
         """Handle the ends of steps: dependents become free or are cancelled.
 
-        A late end (of another attempt, or of a final step) has no effect. The end of a cancelled step only clears its
-        ``ending``.
+        A late end (of another attempt, or of a final step) has no effect. The end of a cancelled
+        step only clears its ``ending``.
         """
         for end in ends:
             step = self.steps[end.number]
-            if step.attempt != end.attempt or not (step.ending or step.state is StepState.EXECUTING):
+            if step.attempt != end.attempt or not (
+                step.ending or step.state is StepState.EXECUTING
+            ):
                 continue
             if end.state is StepState.EXECUTING:
                 if step.reason != end.reason:
@@ -137,13 +160,18 @@ class Graph:
     def released(self, batches: Collection[int]) -> None:
         """Handle the end of calls that returned or died.
 
-        A step that its call did not begin waits again. A step that was begun and has not ended begins again as the next
-        attempt, or is discarded after ``max_attempts + LOST_MAX`` tries. The same applies to a function that executes
-        in no call, for example after a manual edit of its row.
+        A step that its call did not begin waits again. A step that was begun and has not ended
+        begins again as the next attempt, or is discarded after ``max_attempts + LOST_MAX`` tries.
+        The same applies to a function that executes in no call, for example after a manual edit of
+        its row.
         """
         given = frozenset(batches)
         for step in self.steps:
-            nowhere = step.batch is None and step.state is StepState.EXECUTING and STEP_RULES[step.kind].called
+            nowhere = (
+                step.batch is None
+                and step.state is StepState.EXECUTING
+                and STEP_RULES[step.kind].called
+            )
             if step.batch not in given and not (nowhere and step.unreadable is None):
                 continue
             self._spread.take_back(step)
@@ -156,19 +184,36 @@ class Graph:
                 if may_begin_again(step.tries, step.max_attempts):
                     self._spread.set(step.number, StepState.SUSPENDED)
                 else:
-                    reason = f"its worker died {LOST_MAX} times while it executed, or the call did not record its end"
+                    reason = (
+                        f"its worker died {LOST_MAX} times while it executed, or the call did "
+                        "not record its end"
+                    )
                     self._spread.set(step.number, StepState.DISCARDED, "lost", reason)
         self._settle()
 
-    def pick(self, now: datetime, *, batches: int, begin: int, answered: int = 0, ended: int = 0) -> PickedSteps:
-        """Pick the steps that start now, by priority and number, within ``max_parallel`` and the resources.
+    def pick(
+        self, now: datetime, *, batches: int, begin: int, answered: int = 0, ended: int = 0
+    ) -> PickedSteps:
+        """Pick the steps that start now, by priority and number, within ``max_parallel`` and the
+        resources.
 
-        ``batches``: the most new calls. ``begin``: the most crawls and managers. ``answered``, ``ended``: the numbers
-        of calls that have returned, and of steps that have ended, since the last pick. A picked function gets the
-        ``batch`` of its call. A picked crawl or manager becomes ``EXECUTING``.
+        ``batches``: the most new calls. ``begin``: the most crawls and managers. ``answered``,
+            ``ended``: the numbers
+        of calls that have returned, and of steps that have ended, since the last pick. A picked
+        function gets the ``batch`` of its call. A picked crawl or manager becomes ``EXECUTING``.
         """
         self._end_late(now)
-        picking = Picking(self._spread, self.options, now, self.next_batch, batches, begin, answered, ended, self.key)
+        picking = Picking(
+            self._spread,
+            self.options,
+            now,
+            self.next_batch,
+            batches,
+            begin,
+            answered,
+            ended,
+            self.key,
+        )
         picked = picking.run()
         self.next_batch = picking.next_batch
         self._capacity = None
@@ -178,7 +223,11 @@ class Graph:
         """Discard the steps whose limit is over."""
         late = [
             StepEnd(
-                step.number, step.attempt, StepState.DISCARDED, "timed_out", f"nobody decided in {step.limit_s:g} s"
+                step.number,
+                step.attempt,
+                StepState.DISCARDED,
+                "timed_out",
+                f"nobody decided in {step.limit_s:g} s",
             )
             for step in self.steps
             if step.state is StepState.EXECUTING and step.limit_s is not None
@@ -192,8 +241,8 @@ class Graph:
     def cancel(self, numbers: Collection[int] | None, reason: str) -> int:
         """Cancel these steps (``None``: all), the steps in them, and their dependents.
 
-        An executing step becomes ``CANCELLED`` with ``ending``. Return how many of the steps and the steps in them had
-        not ended, without their dependents.
+        An executing step becomes ``CANCELLED`` with ``ending``. Return how many of the steps and
+        the steps in them had not ended, without their dependents.
         """
         chosen = range(len(self.steps)) if numbers is None else self._spread.inside(numbers)
         count = 0
@@ -208,11 +257,16 @@ class Graph:
         return count
 
     def numbers(self, paths: Collection[str]) -> list[int]:
-        """Return the numbers of the steps with these paths. Raises ``InvalidRequest`` naming an unknown path."""
+        """Return the numbers of the steps with these paths.
+
+        Raises ``InvalidRequest`` naming an unknown path.
+        """
         known = {step.path: step.number for step in self.steps}
         for path in paths:
             if path not in known:
-                raise InvalidRequest(f"step {shown(path)}: there is no such step in this graph; look at its steps")
+                raise InvalidRequest(
+                    f"step {shown(path)}: there is no such step in this graph; look at its steps"
+                )
         return [known[path] for path in paths]
 
     def add(self, specs: Sequence[StepSpec], below: int | None = None) -> list[Step]:
@@ -225,7 +279,8 @@ class Graph:
             grafter = self.steps[below]
             if not grafter.graft or grafter.state is not StepState.EXECUTING:
                 raise InvalidRequest(
-                    f"step {shown(grafter.path)}: only an executing step with graft=True may graft steps"
+                    f"step {shown(grafter.path)}: only an executing step with graft=True may "
+                    "graft steps"
                 )
             prefix = grafter.path
         check_pools(specs, self.options, "" if prefix is None else f"{prefix}/")
@@ -269,15 +324,23 @@ class Graph:
         return new
 
     def _check_found(self, links: Sequence[Link]) -> None:
-        """Raise ``InvalidRequest`` if new steps close a cycle with older steps that wait for them."""
+        """Raise ``InvalidRequest`` if new steps close a cycle with older steps that wait for
+        them.
+        """
         new = {link.path: link.number for link in links}
         if any(path in new for step in self.steps for path in step.missing):
-            deps = [[*step.deps, *(new[path] for path in step.missing if path in new)] for step in self.steps]
+            deps = [
+                [*step.deps, *(new[path] for path in step.missing if path in new)]
+                for step in self.steps
+            ]
             paths = [step.path for step in self.steps] + [link.path for link in links]
             check_cycle([*deps, *(link.deps for link in links)], lambda n: paths[n])
 
     def _find(self, new: dict[str, int], first: int) -> None:
-        """Replace missing dependencies of older steps that the new steps fulfil. ``first``: the first new number."""
+        """Replace missing dependencies of older steps that the new steps fulfil.
+
+        ``first``: the first new number.
+        """
         for step in self.steps[:first]:
             here = [path for path in step.missing if path in new]
             if here:
@@ -288,12 +351,14 @@ class Graph:
     def retry(self, numbers: Collection[int] | None, *, cascade: bool, fresh: bool = False) -> int:
         """Begin these steps and the steps in them again. Return their number.
 
-        ``numbers``: ``None`` means all steps that were discarded or cancelled, or wait for their next try. Completed
-        and scheduled steps begin again only if they are named. ``cascade``: the dependents that were cancelled because
-        of these steps begin again too. ``fresh``: crawls get a new run instead of a resume.
+        ``numbers``: ``None`` means all steps that were discarded or cancelled, or wait for their
+            next try. Completed
+        and scheduled steps begin again only if they are named. ``cascade``: the dependents that
+        were cancelled because of these steps begin again too. ``fresh``: crawls get a new run
+        instead of a resume.
 
-        Raises ``InvalidRequest`` for a step that may still execute (``ending``), and for a step that could not start
-        because of another step that is not retried.
+        Raises ``InvalidRequest`` for a step that may still execute (``ending``), and for a step
+        that could not start because of another step that is not retried.
         """
         chosen = self._retried(numbers)
         for number in chosen:
@@ -334,7 +399,8 @@ class Graph:
             step = self.steps[number]
             step.tries = 0
             step.not_before = None
-            if fresh and STEP_RULES[step.kind].brings_items:  # a manager keeps its name, and is always resumed
+            # A manager keeps its name, and is always resumed.
+            if fresh and STEP_RULES[step.kind].brings_items:
                 step.run_id = None
                 step.run_attempt = 0
             self._spread.set(number, StepState.SUSPENDED)
@@ -344,8 +410,12 @@ class Graph:
         """Return these steps and the steps that were cancelled because of them."""
         spread = self._spread
         found = dict.fromkeys(chosen)
-        if self.options.fail_fast and any(self.steps[number].state is StepState.DISCARDED for number in chosen):
-            found.update(dict.fromkeys(step.number for step in spread.units() if step.outcome == FAIL_FAST))
+        if self.options.fail_fast and any(
+            self.steps[number].state is StepState.DISCARDED for number in chosen
+        ):
+            found.update(
+                dict.fromkeys(step.number for step in spread.units() if step.outcome == FAIL_FAST)
+            )
         seen: set[int] = set()
         taken: set[int] = set()
         ways = list(found)
@@ -354,11 +424,17 @@ class Graph:
                 continue
             seen.add(number)
             ways += spread.around(number)
-            dependents = [dependent for dependent in spread.dependents[number] if dependent not in taken]
+            dependents = [
+                dependent for dependent in spread.dependents[number] if dependent not in taken
+            ]
             taken.update(dependents)
             for inner in spread.inside(dependents):
                 step = self.steps[inner]
-                if step.state is StepState.CANCELLED and step.outcome == UPSTREAM and not spread.holds(inner):
+                if (
+                    step.state is StepState.CANCELLED
+                    and step.outcome == UPSTREAM
+                    and not spread.holds(inner)
+                ):
                     found[inner] = None
                     ways.append(inner)
         return sorted(found)
@@ -383,7 +459,9 @@ class Graph:
         return GraphState.COMPLETED
 
     def waiting(self, number: int) -> str | None:
-        """Return a sentence that says what an unfinished step waits for; ``None``: it executes or has ended."""
+        """Return a sentence that says what an unfinished step waits for; ``None``: it executes or
+        has ended.
+        """
         if self._capacity is None:
             self._capacity = Capacity(self._spread, self.options)
         return waiting(self._spread, self._capacity, number)
@@ -391,15 +469,19 @@ class Graph:
     def waits(self, *, called: bool) -> str | None:
         """Return a sentence that says what the graph waits for; ``None``: a step executes.
 
-        An unreadable row comes first, because a person has to repair it. Otherwise the sentence is about the first step
-        that could be next. ``called``: a step that belongs to a call counts as executing.
+        An unreadable row comes first, because a person has to repair it. Otherwise the sentence is
+        about the first step that could be next. ``called``: a step that belongs to a call counts as
+        executing.
         """
         unreadable = next((step for step in self.steps if step.unreadable), None)
         if unreadable is not None:
             return f"step {shown(unreadable.path)}: {unreadable.unreadable}"
-        working = [step for step in self.steps if step.kind not in CONTAINING and not step.state.final]
+        working = [
+            step for step in self.steps if step.kind not in CONTAINING and not step.state.final
+        ]
         if any(
-            (step.state is StepState.EXECUTING and not step.reason) or (called and step.batch is not None)
+            (step.state is StepState.EXECUTING and not step.reason)
+            or (called and step.batch is not None)
             for step in working
         ):
             return None
@@ -409,7 +491,9 @@ class Graph:
 
     def counts(self) -> dict[StepState, int]:
         """Return the number of steps in each state, without sub-graphs and unreadable steps."""
-        counted = (step for step in self.steps if step.kind not in CONTAINING and step.unreadable is None)
+        counted = (
+            step for step in self.steps if step.kind not in CONTAINING and step.unreadable is None
+        )
         return dict(Counter(step.state for step in counted))
 
 
@@ -421,10 +505,14 @@ def may_begin_again(tries: int, max_attempts: int) -> bool:
     return tries < max_attempts + LOST_MAX
 
 
-def after_failure(tries: int, max_attempts: int, backoff_s: float, now: datetime) -> tuple[StepState, datetime | None]:
-    """Return the state of a failed step: ``RETRYABLE`` with the time of the next try, or ``DISCARDED`` after the last.
+def after_failure(
+    tries: int, max_attempts: int, backoff_s: float, now: datetime
+) -> tuple[StepState, datetime | None]:
+    """Return the state of a failed step: ``RETRYABLE`` with the time of the next try, or
+    ``DISCARDED`` after the last.
 
-    ``tries``: the number of tries, with the failed one. Each wait is twice as long as the wait before it.
+    ``tries``: the number of tries, with the failed one. Each wait is twice as long as the wait
+        before it.
     """
     if tries >= max_attempts:
         return StepState.DISCARDED, None

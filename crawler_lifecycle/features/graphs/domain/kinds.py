@@ -1,7 +1,10 @@
-"""The kinds of steps, and all in which they differ: a table. All other code asks this table, and names no kind.
+"""The kinds of steps, and all in which they differ: a table.
 
-What a kind starts outside of the graph has two more tables, with the same keys: ``store.unrecorded.RUNS`` and
-``activities.graphs.RUN_STEPS``. ``activities.starting`` has checks against what workers and the catalogue offer.
+All other code asks this table, and names no kind.
+
+What a kind starts outside of the graph has two more tables, with the same keys:
+``store.unrecorded.RUNS`` and ``activities.graphs.RUN_STEPS``. ``activities.starting`` has checks
+against what workers and the catalogue offer.
 """
 
 from __future__ import annotations
@@ -26,15 +29,26 @@ APPROVAL_TIMEOUT = Bound(0, 366 * 86_400, "seconds", above=True, or_none=True)
 
 _CALL = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 _OF_MANAGER = (
-    ("name", re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", re.ASCII), "at most 63 letters, digits and _ . -"),
-    ("flow_id", re.compile(r"[!-.0-~]{1,120}"), "at most 120 characters of ASCII without space and slash"),
+    (
+        "name",
+        re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", re.ASCII),
+        "at most 63 letters, digits and _ . -",
+    ),
+    (
+        "flow_id",
+        re.compile(r"[!-.0-~]{1,120}"),
+        "at most 120 characters of ASCII without space and slash",
+    ),
 )
 
 Job = Mapping[str, Any]
 
 
 class StepBeginner(Protocol):
-    """A pick of the engine, as a kind sees it. Each method begins the step with this number, if there is capacity."""
+    """A pick of the engine, as a kind sees it.
+
+    Each method begins the step with this number, if there is capacity.
+    """
 
     def call(self, number: int) -> None:
         """Put the step into a call of functions."""
@@ -43,7 +57,10 @@ class StepBeginner(Protocol):
         """Let the step execute. The workflow starts its run or manager."""
 
     def ask(self, number: int, what: str, verb: str) -> None:
-        """Let the step execute until ``crawlctl graph VERB`` ends it. ``what``: what it waits for."""
+        """Let the step execute until ``crawlctl graph VERB`` ends it.
+
+        ``what``: what it waits for.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +68,9 @@ class StepRules:
     """The rules of one kind of steps."""
 
     check: Callable[[str, Job], None]
-    """Raises ``InvalidRequest`` unless a step may have this job. Its first argument begins the messages."""
+    """Raises ``InvalidRequest`` unless a step may have this job. Its first argument begins the
+    messages.
+    """
     label: Callable[[Job], str]
     """Returns the name of the work in pictures."""
     begin: Callable[[StepBeginner, int], None] | None = None
@@ -65,23 +84,31 @@ class StepRules:
     brings_items: bool = False
     """True if its run has items, counters and an archive, and a fresh retry starts a new run."""
     takes_slot: bool = True
-    """True if it takes a slot of ``max_parallel`` while it executes, and may execute still after it was cancelled."""
+    """True if it takes a slot of ``max_parallel`` while it executes, and may execute still after it
+    was cancelled.
+    """
     limit: Callable[[Job], float | None] = lambda job: None
     """Returns the seconds after which the graph itself ends the step; ``None``: it never does."""
 
     @property
     def counts_as_run(self) -> bool:
-        """True if it starts a run or a manager, which must be stopped when the step is cancelled."""
+        """True if it starts a run or a manager, which must be stopped when the step is
+        cancelled.
+        """
         return self.run is not None
 
 
-# --- checks of jobs ---------------------------------------------------------------------------------------------------
+# --- checks of jobs -------------------------------------------------------------------------------
 
 
 def check_call(where: str, call: object) -> None:
     """Raise ``InvalidRequest`` unless another process can import this name."""
     if isinstance(call, str) and ("<lambda>" in call or "<locals>" in call):
-        raise refusal(where, call, "name a function of a module: lambdas and functions within functions have no name")
+        raise refusal(
+            where,
+            call,
+            "name a function of a module: lambdas and functions within functions have no name",
+        )
     if not isinstance(call, str) or len(call) > 500 or not _CALL.fullmatch(call):
         raise refusal(where, call, 'give "module:function", such as "shop.steps:merge"')
 
@@ -89,7 +116,9 @@ def check_call(where: str, call: object) -> None:
 def check_objects(where: str, job: Job, fields: Iterable[str]) -> None:
     """Raise ``InvalidRequest`` unless these fields are missing or objects."""
     for name in fields:
-        if not isinstance(job.get(name, {}), dict) or not isinstance(_value(where, job, name), dict):
+        if not isinstance(job.get(name, {}), dict) or not isinstance(
+            _value(where, job, name), dict
+        ):
             raise refusal(f"{where}: {name}", job[name], "give an object: names and values")
 
 
@@ -104,7 +133,9 @@ def _value(where: str, job: Job, name: str) -> Any:
 def _check_fields(where: str, job: Job, fields: Sequence[str]) -> None:
     for name in job:
         if name not in fields:
-            raise refusal(f"{where}: {name}", job[name], f"there is no such field; {advise(name, fields)}")
+            raise refusal(
+                f"{where}: {name}", job[name], f"there is no such field; {advise(name, fields)}"
+            )
 
 
 def _check_function(where: str, job: Job) -> None:
@@ -113,7 +144,11 @@ def _check_function(where: str, job: Job) -> None:
         raise refusal(f"{where}: style", job["style"], f"give one of {', '.join(STYLES)}")
     _check_fields(where, job, ("call", "style", "args", "item", "label", "meta", "record"))
     if not isinstance(job.get("record", True), bool):
-        raise refusal(f"{where}: record", job["record"], "give true or false: whether its return value is kept")
+        raise refusal(
+            f"{where}: record",
+            job["record"],
+            "give true or false: whether its return value is kept",
+        )
     check_objects(where, job, ("args", "meta"))
     _value(where, job, "item")
 
@@ -122,7 +157,9 @@ def _check_crawl(where: str, job: Job) -> None:
     check_text(f"{where}: crawler", job.get("crawler"), NAME_MAX, needed=True)
     for name in ("run_id", "request_id", "parent", "project"):
         if name in job:
-            raise refusal(f"{where}: {name}", job[name], "leave it out: the graph gives its crawls their own")
+            raise refusal(
+                f"{where}: {name}", job[name], "leave it out: the graph gives its crawls their own"
+            )
 
 
 def _check_manager(where: str, job: Job) -> None:
@@ -148,7 +185,7 @@ def _check_approval(where: str, job: Job) -> None:
     check_number(f"{where}: timeout_s", job.get("timeout_s"), APPROVAL_TIMEOUT)
 
 
-# --- the table --------------------------------------------------------------------------------------------------------
+# --- the table ------------------------------------------------------------------------------------
 
 
 def _last_name(job: Job, name: str) -> str:
@@ -209,4 +246,6 @@ CONTAINING = frozenset(kind for kind, rules in STEP_RULES.items() if rules.begin
 
 def asks_for(what: str, until: str, verb: str, key: str, path: str) -> str:
     """Return the sentence about a step that waits until somebody enters a command."""
-    return f"it waits for {what}{until}: crawlctl graph {verb} {shlex.quote(key)} {shlex.quote(path)}"
+    return (
+        f"it waits for {what}{until}: crawlctl graph {verb} {shlex.quote(key)} {shlex.quote(path)}"
+    )

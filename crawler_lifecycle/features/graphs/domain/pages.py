@@ -1,6 +1,8 @@
-"""Graphs as they are sent: a step as JSON, a graph as pages of JSON, and the fingerprint of a graph.
+"""Graphs as they are sent: a step as JSON, a graph as pages of JSON, and the fingerprint of a
+graph.
 
-Input is not trusted. An unknown or missing field, or a wrong type, is refused, and the error names the step.
+Input is not trusted. An unknown or missing field, or a wrong type, is refused, and the error names
+the step.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ PAGE_BYTES = 2 * 1024 * 1024
 PAGES_MAX = 100
 
 _FIELDS = {field.name: field for field in fields(StepSpec)}
-_DEFAULTS = {"job": {}} | {name: field.default for name, field in _FIELDS.items() if field.default is not MISSING}
+_DEFAULTS = {"job": {}} | {
+    name: field.default for name, field in _FIELDS.items() if field.default is not MISSING
+}
 #: Fields whose type is checked first, with the allowed type and the cure.
 _KINDS: Mapping[str, tuple[Any, str]] = {
     "ignore_cancelled": (bool, "give true or false"),
@@ -66,7 +70,9 @@ def step_from_json(value: object) -> StepSpec:
     where = f"step {shown(value['path'])}" if isinstance(value.get("path"), str) else "step"
     for name in value:
         if name not in _FIELDS:
-            raise refusal(f"{where}: {name}", value[name], f"there is no such field; {advise(name, _FIELDS)}")
+            raise refusal(
+                f"{where}: {name}", value[name], f"there is no such field; {advise(name, _FIELDS)}"
+            )
     for name in ("path", "kind"):
         if name not in value:
             raise InvalidRequest(f"{where}: {name} is missing; give it")
@@ -80,7 +86,9 @@ def step_from_json(value: object) -> StepSpec:
     if "deps" in value:
         known["deps"] = tuple(_list(f"{where}: deps", value["deps"], str, "give a list of texts"))
     if "resources" in value:
-        known["resources"] = tuple(_list(f"{where}: resources", value["resources"], dict, "give a list of objects"))
+        known["resources"] = tuple(
+            _list(f"{where}: resources", value["resources"], dict, "give a list of objects")
+        )
     if value.get("not_before") is not None:
         known["not_before"] = _time(f"{where}: not_before", value["not_before"])
     step = StepSpec(**known)
@@ -103,7 +111,9 @@ def encode_pages(spec: GraphSpec) -> list[bytes]:
         one = _dump(step_to_json(step))
         if len(one) + 20 > PAGE_BYTES:
             cure = "depend on a group of steps instead of on each of them"
-            raise InvalidRequest(f"step {shown(step.path)}: {len(one)} bytes are too many for one step; {cure}")
+            raise InvalidRequest(
+                f"step {shown(step.path)}: {len(one)} bytes are too many for one step; {cure}"
+            )
         if size + len(one) + 3 > PAGE_BYTES:
             pages.append(head + b",".join(now) + b"]}")
             head = b'{"steps":['
@@ -114,12 +124,16 @@ def encode_pages(spec: GraphSpec) -> list[bytes]:
     pages.append(head + b",".join(now) + b"]}")
     if len(pages) > PAGES_MAX:
         cure = "store large arguments elsewhere and give their location"
-        raise InvalidRequest(f"steps: {len(pages)} pages of {PAGE_BYTES} bytes are more than {PAGES_MAX}: {cure}")
+        raise InvalidRequest(
+            f"steps: {len(pages)} pages of {PAGE_BYTES} bytes are more than {PAGES_MAX}: {cure}"
+        )
     return pages
 
 
 def decode_pages(pages: Iterable[bytes], options: GraphOptions) -> GraphSpec:
-    """Read a graph from its pages. Each step is checked; ``checks.check`` checks the links between steps.
+    """Read a graph from its pages.
+
+    Each step is checked; ``checks.check`` checks the links between steps.
 
     Raises ``InvalidRequest`` naming the page or the step.
     """
@@ -136,12 +150,17 @@ def decode_pages(pages: Iterable[bytes], options: GraphOptions) -> GraphSpec:
 
 
 def decode_page(number: int, data: bytes) -> list[StepSpec]:
-    """Read the steps of one page of a draft. Raises ``InvalidRequest`` naming the page or the step."""
+    """Read the steps of one page of a draft.
+
+    Raises ``InvalidRequest`` naming the page or the step.
+    """
     return [step_from_json(step) for step in _page(number, data)["steps"]]
 
 
 def fingerprint(spec: GraphSpec) -> str:
-    """Return a hash that identifies the graph: its steps in their order, its options and its context."""
+    """Return a hash that identifies the graph: its steps in their order, its options and its
+    context.
+    """
     found = hashlib.sha256()
     for value in (asdict(spec.options), spec.context, *map(step_to_json, spec.steps)):
         found.update(_dump(value, sort_keys=True) + b"\n")
@@ -151,13 +170,21 @@ def fingerprint(spec: GraphSpec) -> str:
 def _page(number: int, data: bytes) -> dict[str, Any]:
     where = f"page {number}"
     if len(data) > PAGE_BYTES:
-        raise InvalidRequest(f"{where}: {len(data)} bytes are too many; give at most {PAGE_BYTES} and more pages")
+        raise InvalidRequest(
+            f"{where}: {len(data)} bytes are too many; give at most {PAGE_BYTES} and more pages"
+        )
     try:
         page = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise InvalidRequest(f"{where}: this is no JSON ({error}); send the bytes of encode_pages") from None
+        raise InvalidRequest(
+            f"{where}: this is no JSON ({error}); send the bytes of encode_pages"
+        ) from None
     allowed = {"steps", "context"} if number == 0 else {"steps"}
-    if not isinstance(page, dict) or not page.keys() <= allowed or not isinstance(page.get("steps"), list):
+    if (
+        not isinstance(page, dict)
+        or not page.keys() <= allowed
+        or not isinstance(page.get("steps"), list)
+    ):
         raise InvalidRequest(f"{where}: an object with {' and '.join(sorted(allowed))} is needed")
     if number == 0:
         check_json("context", page.get("context", {}), CONTEXT_BYTES)
@@ -165,7 +192,9 @@ def _page(number: int, data: bytes) -> dict[str, Any]:
 
 
 def _dump(value: object, **how: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), **how).encode()
+    return json.dumps(
+        value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), **how
+    ).encode()
 
 
 def _list(where: str, value: object, kind: type, cure: str) -> list[Any]:
@@ -178,4 +207,6 @@ def _time(where: str, value: object) -> datetime:
     try:
         return datetime.fromisoformat(str(value)[:100])
     except ValueError:
-        raise refusal(where, value, "give a time with its zone, such as 2026-03-01T12:00:00Z") from None
+        raise refusal(
+            where, value, "give a time with its zone, such as 2026-03-01T12:00:00Z"
+        ) from None

@@ -1,7 +1,7 @@
 """The choice of the steps that start now, and the reasons why the other steps wait.
 
-Steps are picked by priority and number, within resources and caps. Functions are put into calls; one process carries
-out a call.
+Steps are picked by priority and number, within resources and caps. Functions are put into calls;
+one process carries out a call.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ MOST = 200
 #: The part of the ready steps that each of the first calls gets, and the most steps of one call.
 SPREAD = 32
 BATCH_STEPS = 200
-#: Seconds until a pick is repeated because steps wait for calls to be taken: after a pick when none waited, and after
-#: any other. The graph is not told when a worker takes a call.
+#: Seconds until a pick is repeated because steps wait for calls to be taken: after a pick when none
+#: waited, and after any other. The graph is not told when a worker takes a call.
 TAKEN_S = 1.0
 BUSY_S = 15.0
 
@@ -50,7 +50,8 @@ class Capacity:
         for resources in {step.resources for step in needing}:
             for resource in _exact(resources):
                 for name, need in resource.items():
-                    if name not in options.pools:  # without a declared amount, the largest need of a step counts
+                    # Without a declared amount, the largest need of a step counts.
+                    if name not in options.pools:
                         self.free[name] = max(self.free.get(name, need), need)
         self.holders: dict[int, set[_Holder]] = {}
         for step in steps if self._capped or needing else ():
@@ -66,7 +67,8 @@ class Capacity:
             self.holders.setdefault(graph, set()).add(_holder(step))
 
     def full(self, step: Step, batch: int | None = None) -> int | None:
-        """Return a graph around this step without a free slot (``WHOLE``: the whole graph); ``None``: all have one.
+        """Return a graph around this step without a free slot (``WHOLE``: the whole graph);
+        ``None``: all have one.
 
         ``batch``: the call of the step, which may already use a slot.
         """
@@ -78,11 +80,15 @@ class Capacity:
         return None
 
     def cap(self, graph: int) -> int | None:
-        """Return the number of slots of a graph (``WHOLE``: of the whole graph); ``None``: no cap."""
+        """Return the number of slots of a graph (``WHOLE``: of the whole graph); ``None``: no
+        cap.
+        """
         return self._graph_cap if graph == WHOLE else self._spread.steps[graph].max_parallel
 
     def alternative(self, step: Step) -> int | None:
-        """Return the index of the first alternative of resources that is free; ``None``: none is."""
+        """Return the index of the first alternative of resources that is free; ``None``: none
+        is.
+        """
         for n, resource in enumerate(_exact(step.resources)):
             if all(self.free[name] >= need for name, need in resource.items()):
                 return n
@@ -106,12 +112,17 @@ def _exact(resources: tuple[tuple[tuple[str, str], ...], ...]) -> Sequence[Mappi
 
 
 def executes(step: Step) -> bool:
-    """Return whether the step executes, is about to execute, or may still execute. It is then counted by
-    ``max_parallel``; a sub-graph and an approval never are.
+    """Return whether the step executes, is about to execute, or may still execute.
+
+    It is then counted by ``max_parallel``; a sub-graph and an approval never are.
     """
     if not STEP_RULES[step.kind].takes_slot:
         return False
-    return step.state is StepState.EXECUTING or step.ending or (step.batch is not None and not step.state.final)
+    return (
+        step.state is StepState.EXECUTING
+        or step.ending
+        or (step.batch is not None and not step.state.final)
+    )
 
 
 def _holder(step: Step) -> _Holder:
@@ -129,7 +140,9 @@ class _Filling:
 
 @dataclass
 class _Pool:
-    """A pool of workers: how many calls may be made for it, of how many steps each, and how many waited before."""
+    """A pool of workers: how many calls may be made for it, of how many steps each, and how many
+    waited before.
+    """
 
     left: int = 2 * LEAST
     size: int = 1
@@ -156,7 +169,9 @@ class Picking:
     _batches: list[Batch] = field(default_factory=list)
     _begin: list[int] = field(default_factory=list)
     _busy: list[bool] = field(default_factory=list)
-    """For each step that waits until workers take calls of its pool: whether calls waited already before this pick."""
+    """For each step that waits until workers take calls of its pool: whether calls waited already
+    before this pick.
+    """
 
     def run(self) -> PickedSteps:
         """Return the steps that start now."""
@@ -180,7 +195,10 @@ class Picking:
         return PickedSteps(self._batches, self._begin, again_at)
 
     def _due(self) -> datetime | None:
-        """Make steps available whose waiting time is over. Return the time at which the next one is due."""
+        """Make steps available whose waiting time is over.
+
+        Return the time at which the next one is due.
+        """
         again_at: datetime | None = None
         for step in self.spread.steps:
             if step.state in _TIMED:
@@ -227,7 +245,9 @@ class Picking:
 
     def ask(self, number: int, what: str, verb: str) -> None:
         step = self.spread.steps[number]
-        step.not_before = None if step.limit_s is None else self.now + timedelta(seconds=step.limit_s)
+        step.not_before = (
+            None if step.limit_s is None else self.now + timedelta(seconds=step.limit_s)
+        )
         self._execute(step, asks_for(what, _at(" until", step), verb, self.key, step.path))
 
     def _execute(self, step: Step, reason: str | None = None) -> None:
@@ -236,7 +256,10 @@ class Picking:
         self.spread.set(step.number, StepState.EXECUTING, reason=reason)
 
     def _reserve(self, step: Step, batch: int | None) -> bool:
-        """Use resources and slots for a step, if there are enough of them. Return whether there were."""
+        """Use resources and slots for a step, if there are enough of them.
+
+        Return whether there were.
+        """
         alternative = self._capacity.alternative(step) if step.resources else None
         if (step.resources and alternative is None) or self._capacity.full(step, batch) is not None:
             return False
@@ -249,8 +272,8 @@ class Picking:
     def _close(self, queue: str | None, filling: _Filling) -> None:
         """Close a call, after adding the chains of steps behind its steps.
 
-        A step is added if it is the only dependent of each of its open dependencies, and all of these are in the call.
-        A fan-out is not added, because several calls should carry it out.
+        A step is added if it is the only dependent of each of its open dependencies, and all of
+        these are in the call. A fan-out is not added, because several calls should carry it out.
         """
         steps = filling.steps
         inside: dict[int, int] = {}
@@ -261,7 +284,9 @@ class Picking:
             if len(dependents) == 1 and not self.spread.steps[number].graft:
                 follower = dependents[0]
                 inside[follower] = inside.get(follower, 0) + 1
-                all_here = inside[follower] == self.spread.left[follower] and self._follows(follower, queue)
+                all_here = inside[follower] == self.spread.left[follower] and self._follows(
+                    follower, queue
+                )
                 if all_here and self._reserve(self.spread.steps[follower], filling.number):
                     steps.append(follower)
         self._batches.append(Batch(filling.number, tuple(steps), queue))
@@ -275,7 +300,11 @@ class Picking:
             and step.batch is None
             and step.queue == queue
             and not (step.long or step.resources or step.not_before)
-            and (parent is None or self.spread.steps[parent].graft or self.spread.gate[parent] is Gate.OPEN)
+            and (
+                parent is None
+                or self.spread.steps[parent].graft
+                or self.spread.gate[parent] is Gate.OPEN
+            )
         )
 
 
@@ -287,11 +316,12 @@ def turn(step: Step) -> int:
 def _pools(steps: Iterable[Step], answered: int, ended: int) -> dict[str | None, _Pool]:
     """Return how many calls may be made for each pool, and how many steps each gets.
 
-    A graph does not know how many places the workers of a pool have for it. It knows how many calls they took: those
-    that execute, and those that returned since the last pick. So many calls may wait, and twice as many if none waits.
+    A graph does not know how many places the workers of a pool have for it. It knows how many calls
+    they took: those that execute, and those that returned since the last pick. So many calls may
+    wait, and twice as many if none waits.
 
-    A call gets twice as many steps as calls ended of late, at most its share of all that are ready or in calls. If
-    functions are slow, enough steps are left for calls that other workers take.
+    A call gets twice as many steps as calls ended of late, at most its share of all that are ready
+    or in calls. If functions are slow, enough steps are left for calls that other workers take.
     """
     counts = Counter[str | None]()
     calls = dict[str | None, dict[int, bool]]()
@@ -302,28 +332,36 @@ def _pools(steps: Iterable[Step], answered: int, ended: int) -> dict[str | None,
             counts[step.queue] += 1
         if step.batch is not None:
             taken = calls.setdefault(step.queue, {})
-            taken[step.batch] = taken.get(step.batch, False) or step.state is StepState.EXECUTING or step.ending
+            taken[step.batch] = (
+                taken.get(step.batch, False) or step.state is StepState.EXECUTING or step.ending
+            )
     pools = {}
     for queue in {*counts, *calls}:
         taken = calls.get(queue, {})
         known = sum(taken.values()) + answered
         waiting = len(taken) - sum(taken.values())
         most = min(MOST, max(LEAST, known) * (1 if waiting else 2))
-        share = min(-(-counts[queue] // most), -(-2 * ended // known)) if known else -(-counts[queue] // SPREAD)
+        share = (
+            min(-(-counts[queue] // most), -(-2 * ended // known))
+            if known
+            else -(-counts[queue] // SPREAD)
+        )
         pools[queue] = _Pool(most - waiting, max(1, min(BATCH_STEPS, share)), waiting)
     return pools
 
 
-# --- what an unfinished step waits for --------------------------------------------------------------------------------
+# --- what an unfinished step waits for ------------------------------------------------------------
 
 #: The most names that a sentence lists. It counts the others.
 _SHOWN = 3
 
 
 def waiting(spread: Propagation, capacity: Capacity, number: int) -> str | None:
-    """Return what this step waits for; ``None``: it executes, or the step and all steps in it have ended.
+    """Return what this step waits for; ``None``: it executes, or the step and all steps in it have
+    ended.
 
-    For an executing step it returns the recorded reason, if there is one: for example that of a crawl that waits.
+    For an executing step it returns the recorded reason, if there is one: for example that of a
+    crawl that waits.
     """
     step = spread.steps[number]
     if step.unreadable is not None:
@@ -343,24 +381,38 @@ def waiting(spread: Propagation, capacity: Capacity, number: int) -> str | None:
 
 
 def _at(word: str, step: Step) -> str:
-    return step.not_before.astimezone(UTC).strftime(f"{word} %Y-%m-%d %H:%M:%S UTC") if step.not_before else ""
+    return (
+        step.not_before.astimezone(UTC).strftime(f"{word} %Y-%m-%d %H:%M:%S UTC")
+        if step.not_before
+        else ""
+    )
 
 
 def _inside(spread: Propagation, number: int) -> str | None:
-    open_ = [child for child in spread.children[number] if spread.end[child] is None or not spread.calm[child]]
+    open_ = [
+        child
+        for child in spread.children[number]
+        if spread.end[child] is None or not spread.calm[child]
+    ]
     return f"it waits for steps in it: {_names(spread, open_)}" if open_ else None
 
 
 def _dependencies(spread: Propagation, number: int) -> str:
-    held = next((gated for gated in (number, *spread.gated_by(number)) if spread.left[gated]), number)
+    held = next(
+        (gated for gated in (number, *spread.gated_by(number)) if spread.left[gated]), number
+    )
     whose = "it" if held == number else f"its graph {shown(spread.steps[held].path)}"
     step = spread.steps[held]
     if step.unreadable is not None:
         return f"{whose} cannot be read"
-    waits = [d for d in step.deps if not (spread.lets_through(held, spread.end[d]) and spread.calm[d])]
+    waits = [
+        d for d in step.deps if not (spread.lets_through(held, spread.end[d]) and spread.calm[d])
+    ]
     texts = [_names(spread, waits)] if waits else []
     if step.missing:
-        texts.append(f"{_listed([shown(path) for path in step.missing])}, which nobody has appended yet")
+        texts.append(
+            f"{_listed([shown(path) for path in step.missing])}, which nobody has appended yet"
+        )
     if not texts:
         return "it waits for the graphs around it"
     return f"{whose} waits for {' and for '.join(texts)}"
@@ -376,7 +428,9 @@ def _capacity(spread: Propagation, capacity: Capacity, step: Step) -> str:
         return f"it waits for one of the {capacity.cap(full)} slots of {where}"
     if step.resources and capacity.alternative(step) is None:
         needs = [
-            " and ".join(f"{need} of {name} ({capacity.free[name]} free)" for name, need in resource.items())
+            " and ".join(
+                f"{need} of {name} ({capacity.free[name]} free)" for name, need in resource.items()
+            )
             for resource in _exact(step.resources)
         ]
         return f"it waits for {' or '.join(needs)}"

@@ -1,11 +1,14 @@
-"""The effects of a step's end on other steps: they become free or are cancelled, and graphs change their states.
+"""The effects of a step's end on other steps: they become free or are cancelled, and graphs change
+their states.
 
-Each step has a *gate*. It is open when the dependencies of the step, and of the graphs around it, let the step start.
-It is doomed when one of these dependencies ended in a way that never lets it start.
+Each step has a *gate*. It is open when the dependencies of the step, and of the graphs around it,
+let the step start. It is doomed when one of these dependencies ended in a way that never lets it
+start.
 
-Each step also has *facts* for its dependents and for the graph around it: its end, once the step and all steps in it
-have ended, and whether it is proved that nothing of it runs. ``settle`` derives all this from the states of the steps,
-in one pass in the order of dependencies. It skips steps without a change.
+Each step also has *facts* for its dependents and for the graph around it: its end, once the step
+and all steps in it have ended, and whether it is proved that nothing of it runs. ``settle`` derives
+all this from the states of the steps, in one pass in the order of dependencies. It skips steps
+without a change.
 """
 
 from __future__ import annotations
@@ -19,7 +22,9 @@ from .rows import Step
 from .spec import StepState
 
 #: States of a step that does not execute and has not ended.
-UNSTARTED = frozenset((StepState.SUSPENDED, StepState.SCHEDULED, StepState.AVAILABLE, StepState.RETRYABLE))
+UNSTARTED = frozenset(
+    (StepState.SUSPENDED, StepState.SCHEDULED, StepState.AVAILABLE, StepState.RETRYABLE)
+)
 #: States in which a call may contain the step.
 GIVEN = (StepState.AVAILABLE, StepState.EXECUTING)
 _RANK = {StepState.COMPLETED: 0, StepState.CANCELLED: 1, StepState.DISCARDED: 2}
@@ -38,7 +43,10 @@ class Gate(Enum):
 
 
 class Propagation:
-    """The facts of one graph as of the last ``settle``. Lists have one entry for each step, by its number."""
+    """The facts of one graph as of the last ``settle``.
+
+    Lists have one entry for each step, by its number.
+    """
 
     def __init__(self, steps: list[Step], changed: set[int], *, fail_fast: bool) -> None:
         self.steps = steps
@@ -54,7 +62,9 @@ class Propagation:
         self.dependents: list[list[int]] = [[] for _ in range(count)]
         self.children: list[list[int]] = [[] for _ in range(count)]
         self.left = [0] * count
-        """The number of dependencies that do not let the step start yet, missing dependencies included."""
+        """The number of dependencies that do not let the step start yet, missing dependencies
+        included.
+        """
         self.bad = [False] * count
         """True if a dependency ended in a way that never lets the step start."""
         self.gate = [Gate.SHUT] * count
@@ -75,17 +85,23 @@ class Propagation:
     def _ordered(self) -> list[int]:
         """Return the order in which ``settle`` visits the steps. Each step is visited twice.
 
-        ``number`` stands after the graph around the step and its dependencies, ``~number`` after all steps in it.
+        ``number`` stands after the graph around the step and its dependencies, ``~number`` after
+        all steps in it.
         """
         waits = [len(step.deps) + (step.parent is not None) for step in self.steps]
-        waits += [1 + len(children) for children in reversed(self.children)]  # index ``~number`` counts from the end
+        # Index ``~number`` counts from the end.
+        waits += [1 + len(children) for children in reversed(self.children)]
         found = [number for number in range(len(self.steps)) if not waits[number]]
         for index in found:  # the list grows while it is read
             if index >= 0:
                 behind = [*self.children[index], ~index]
             else:
                 parent = self.steps[~index].parent
-                behind = self.dependents[~index] if parent is None else [*self.dependents[~index], ~parent]
+                behind = (
+                    self.dependents[~index]
+                    if parent is None
+                    else [*self.dependents[~index], ~parent]
+                )
             for other in behind:
                 waits[other] -= 1
                 if not waits[other]:
@@ -95,7 +111,10 @@ class Propagation:
     # --- what others read ---
 
     def holds(self, number: int) -> bool:
-        """Return whether the step is a graph with steps in it. Such a graph takes its state from them."""
+        """Return whether the step is a graph with steps in it.
+
+        Such a graph takes its state from them.
+        """
         return self.steps[number].kind in CONTAINING and bool(self.children[number])
 
     def units(self) -> Iterable[Step]:
@@ -123,8 +142,8 @@ class Propagation:
     def gated_by(self, number: int) -> Iterable[int]:
         """Yield the graphs around a step for whose dependencies the step waits too.
 
-        A grafted step does not wait for those of the graphs around its grafting step, because that step has already
-        run.
+        A grafted step does not wait for those of the graphs around its grafting step, because that
+        step has already run.
         """
         for graph in self.around(number):
             if self.steps[graph].graft:
@@ -132,7 +151,9 @@ class Propagation:
             yield graph
 
     def lets_through(self, dependent: int, end: StepState | None) -> bool:
-        """Return whether a dependency with this end counts as completed for the step ``dependent``."""
+        """Return whether a dependency with this end counts as completed for the step
+        ``dependent``.
+        """
         step = self.steps[dependent]
         return (
             end is StepState.COMPLETED
@@ -143,10 +164,16 @@ class Propagation:
     # --- changes ---
 
     def settle(self) -> None:
-        """Apply the effects of all changed states, and compute the facts of the affected steps again."""
+        """Apply the effects of all changed states, and compute the facts of the affected steps
+        again.
+        """
         if self.fail_fast:
-            self.discarded = next((step for step in self.units() if step.state is StepState.DISCARDED), None)
-            self.touch(step.number for step in self.steps if self.discarded and step.state in UNSTARTED)
+            self.discarded = next(
+                (step for step in self.units() if step.state is StepState.DISCARDED), None
+            )
+            self.touch(
+                step.number for step in self.steps if self.discarded and step.state in UNSTARTED
+            )
         for index in self._order:
             if self._news[index]:
                 if index >= 0:
@@ -160,8 +187,13 @@ class Propagation:
         for number in numbers:
             self._news[number] = self._news[~number] = True
 
-    def set(self, number: int, state: StepState, outcome: str | None = None, reason: str | None = None) -> None:
-        """Give a step this state. Take it out of its call unless it is ready, executing or ending."""
+    def set(
+        self, number: int, state: StepState, outcome: str | None = None, reason: str | None = None
+    ) -> None:
+        """Give a step this state.
+
+        Take it out of its call unless it is ready, executing or ending.
+        """
         step = self.steps[number]
         if state not in GIVEN and not step.ending:
             self.take_back(step)
@@ -191,7 +223,11 @@ class Propagation:
             through = end is not None and self.lets_through(number, end)
             left += not (through and self.calm[dep])
             bad = bad or (end is not None and not through)
-        above = Gate.OPEN if step.parent is None or self.steps[step.parent].graft else self.gate[step.parent]
+        above = (
+            Gate.OPEN
+            if step.parent is None or self.steps[step.parent].graft
+            else self.gate[step.parent]
+        )
         gate = Gate.DOOMED if bad else Gate.SHUT if left and above is Gate.OPEN else above
         self.left[number] = left
         self.bad[number] = bad
@@ -221,16 +257,24 @@ class Propagation:
     def _waits_well(self, step: Step) -> bool:
         """Return whether a step with a shut gate may keep its state.
 
-        It must be suspended. It may belong to a call only if that call first executes the steps it waits for.
+        It must be suspended. It may belong to a call only if that call first executes the steps it
+        waits for.
         """
         if step.state is not StepState.SUSPENDED or step.batch is None:
             return step.state is StepState.SUSPENDED
-        above = step.parent is None or self.steps[step.parent].graft or self.gate[step.parent] is Gate.OPEN
+        above = (
+            step.parent is None
+            or self.steps[step.parent].graft
+            or self.gate[step.parent] is Gate.OPEN
+        )
         before = [dep for dep in step.deps if self.steps[dep].batch == step.batch]
         return above and self.left[step.number] == sum(self.end[dep] is None for dep in before)
 
     def _leave(self, number: int) -> None:
-        """Compute the facts of a step after all steps in it. A graph takes its state from the steps in it."""
+        """Compute the facts of a step after all steps in it.
+
+        A graph takes its state from the steps in it.
+        """
         step = self.steps[number]
         children = self.children[number]
         ends = [self.end[child] for child in children]
@@ -244,15 +288,25 @@ class Propagation:
         if end is not self.end[number] or calm is not self.calm[number]:
             self.end[number] = end
             self.calm[number] = calm
-            self.touch(self.dependents[number] if step.parent is None else [*self.dependents[number], step.parent])
+            self.touch(
+                self.dependents[number]
+                if step.parent is None
+                else [*self.dependents[number], step.parent]
+            )
 
     def _why_doomed(self, number: int) -> str:
         doomed = next(step for step in (number, *self.around(number)) if self.bad[step])
         ends = ((dep, self.end[dep]) for dep in self.steps[doomed].deps)
-        culprit, end = next((dep, e) for dep, e in ends if e is not None and not self.lets_through(doomed, e))
+        culprit, end = next(
+            (dep, e) for dep, e in ends if e is not None and not self.lets_through(doomed, e)
+        )
         whose = "" if doomed == number else f" of {shown(self.steps[doomed].path)}"
         inner = culprit
-        while (within := next((child for child in self.children[inner] if self.end[child] is end), None)) is not None:
+        while (
+            within := next(
+                (child for child in self.children[inner] if self.end[child] is end), None
+            )
+        ) is not None:
             inner = within
         because = "" if inner == culprit else f", because {shown(self.steps[inner].path)} was"
         return f"the dependency {shown(self.steps[culprit].path)}{whose} was {end}{because}"

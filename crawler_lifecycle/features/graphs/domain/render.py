@@ -1,7 +1,7 @@
 """Graphs as text for Graphviz and Mermaid, and as nodes and edges for a page.
 
-Equal steps give equal text. Steps are drawn in the order in which they were added. A sub-graph with many steps is one
-box with the number of steps. Names are escaped.
+Equal steps give equal text. Steps are drawn in the order in which they were added. A sub-graph with
+many steps is one box with the number of steps. Names are escaped.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any, Protocol
 from .kinds import CONTAINING, STEP_RULES
 from .spec import StepKind, StepState
 
-#: A sub-graph with more direct steps than ``FOLD_ABOVE`` is one box. The others are the most nodes and edges of a
-#: picture.
+#: A sub-graph with more direct steps than ``FOLD_ABOVE`` is one box. The others are the most nodes
+#: and edges of a picture.
 FOLD_ABOVE = 50
 NODES_MAX = 20_000
 EDGES_MAX = 200_000
-#: A fan-out is a set of steps with the same work, the same dependencies and the same dependents. With more steps than
-#: this it is one node, if its graph has more than ``FOLD_ABOVE`` nodes.
+#: A fan-out is a set of steps with the same work, the same dependencies and the same dependents.
+#: With more steps than this it is one node, if its graph has more than ``FOLD_ABOVE`` nodes.
 FAN_ABOVE = 10
 
 _COLOURS: Mapping[str, str] = {
@@ -65,8 +65,9 @@ class Node:
     parent: str | None
     """The graph in which it is drawn."""
     steps: int | None = None
-    """The number of steps in a box; ``None``: the node is no box. A box of a fan-out has the kind and the path of its
-    first step. If ``expand`` contains this path, the steps of the fan-out are drawn one by one."""
+    """The number of steps in a box; ``None``: the node is no box. A box of a fan-out has the kind
+    and the path of its first step. If ``expand`` contains this path, the steps of the fan-out are
+    drawn one by one."""
     counts: Mapping[str, int] = field(default_factory=dict)
     """The number of these steps in each state."""
 
@@ -84,24 +85,32 @@ class Picture:
 
 
 def label(step: DrawnStep) -> str:
-    """Return the name of a step's work: its worker, function, crawler or manager; empty for a graph, and for a kind of
-    another version."""
+    """Return the name of a step's work: its worker, function, crawler or manager; empty for a
+    graph, and for a kind of another version."""
     return STEP_RULES[StepKind(step.kind)].label(step.job) if step.kind in STEP_RULES else ""
 
 
 def picture(
-    steps: Sequence[DrawnStep], states: Mapping[str, str] | None = None, *, expand: bool | Collection[str] = False
+    steps: Sequence[DrawnStep],
+    states: Mapping[str, str] | None = None,
+    *,
+    expand: bool | Collection[str] = False,
 ) -> Picture:
     """Return the nodes and edges of a graph.
 
-    ``expand``: true draws all steps of all sub-graphs and fan-outs; a list of paths does so for these.
+    ``expand``: true draws all steps of all sub-graphs and fan-outs; a list of paths does so for
+        these.
     """
     tree = _Tree(steps, states or {}, expand)
-    drawn, all_edges = (tree.nodes, tree.edges) if expand is True else _without_fans(tree, expand or ())
+    drawn, all_edges = (
+        (tree.nodes, tree.edges) if expand is True else _without_fans(tree, expand or ())
+    )
     nodes = drawn[:NODES_MAX]
     there = {node.path for node in nodes}
     edges = [(a, b) for a, b in all_edges if a in there and b in there]
-    return Picture(nodes, edges[:EDGES_MAX], len(drawn) - len(nodes), max(0, len(edges) - EDGES_MAX))
+    return Picture(
+        nodes, edges[:EDGES_MAX], len(drawn) - len(nodes), max(0, len(edges) - EDGES_MAX)
+    )
 
 
 def to_dot(
@@ -120,7 +129,10 @@ def to_dot(
     lines.append('  node [shape=box, style="rounded,filled", fillcolor=white];')
     lines += _dot_level(tree, None, "  ")
     for source, other in tree.edges:
-        ends = [f"{what}={_quoted('cluster_' + path)}" for what, path in (("ltail", source), ("lhead", other))]
+        ends = [
+            f"{what}={_quoted('cluster_' + path)}"
+            for what, path in (("ltail", source), ("lhead", other))
+        ]
         shown = [end for end, path in zip(ends, (source, other), strict=True) if path in tree.inner]
         attributes = f" [{', '.join(shown)}]" if shown else ""
         lines.append(f"  {_quoted(source)} -> {_quoted(other)}{attributes};")
@@ -128,7 +140,10 @@ def to_dot(
 
 
 def to_mermaid(
-    steps: Sequence[DrawnStep], states: Mapping[str, str] | None = None, *, expand: bool | Collection[str] = False
+    steps: Sequence[DrawnStep],
+    states: Mapping[str, str] | None = None,
+    *,
+    expand: bool | Collection[str] = False,
 ) -> str:
     """Return a graph as a Mermaid flowchart."""
     tree = _Tree(steps, states or {}, expand)
@@ -136,7 +151,11 @@ def to_mermaid(
     lines = ["flowchart TD", *_mermaid_level(tree, ids, None, "  ")]
     lines += [f"  {ids[source]} --> {ids[other]}" for source, other in tree.edges]
     for state in StepState:
-        members = [ids[node.path] for node in tree.nodes if node.state == state and node.path not in tree.inner]
+        members = [
+            ids[node.path]
+            for node in tree.nodes
+            if node.state == state and node.path not in tree.inner
+        ]
         if members:
             lines.append(f"  classDef {state.value} fill:{_COLOURS.get(state, _ELSE)}")
             lines.append(f"  class {','.join(members)} {state.value}")
@@ -144,15 +163,26 @@ def to_mermaid(
 
 
 class _Tree:
-    """The nodes and edges of a drawing, in order. A box replaces a sub-graph with too many steps."""
+    """The nodes and edges of a drawing, in order.
 
-    def __init__(self, steps: Sequence[DrawnStep], states: Mapping[str, str], expand: bool | Collection[str]) -> None:
+    A box replaces a sub-graph with too many steps.
+    """
+
+    def __init__(
+        self, steps: Sequence[DrawnStep], states: Mapping[str, str], expand: bool | Collection[str]
+    ) -> None:
         self.nodes: list[Node] = []
         self.edges: list[tuple[str, str]] = []
         self.inner: dict[str | None, list[Node]] = {}
-        """Path of a sub-graph -> the nodes that are drawn in it; ``None``: the nodes of the whole graph."""
+        """Path of a sub-graph -> the nodes that are drawn in it; ``None``: the nodes of the whole
+        graph.
+        """
         self._folded = self._which_fold(steps, expand)
-        drawn = [step for step in steps if not any(parent in self._folded for parent in _above(step.path))]
+        drawn = [
+            step
+            for step in steps
+            if not any(parent in self._folded for parent in _above(step.path))
+        ]
         counts = self._counts(steps, states)
         for step in drawn:
             state = states.get(step.path)
@@ -167,11 +197,15 @@ class _Tree:
                     self._add(path, "missing", "not there yet", None, None)
                 self.edges.append((path, step.path))
 
-    def _add(self, path: str, kind: str, label: str, state: str | None, counts: Counter[str] | None) -> None:
+    def _add(
+        self, path: str, kind: str, label: str, state: str | None, counts: Counter[str] | None
+    ) -> None:
         above, _, name = path.rpartition("/")
         node = Node(path, name, kind, label, str(state) if state else None, above or None)
         if counts is not None:
-            by_state = {state.value: counts[state.value] for state in StepState if counts[state.value]}
+            by_state = {
+                state.value: counts[state.value] for state in StepState if counts[state.value]
+            }
             node = Node(path, name, kind, label, node.state, node.parent, counts.total(), by_state)
         self.nodes.append(node)
         self.inner.setdefault(node.parent, []).append(node)
@@ -182,9 +216,15 @@ class _Tree:
         if expand is True:
             return set()
         wanted = () if expand is False else expand
-        return {path for path, size in sizes.items() if path and size > FOLD_ABOVE and path not in wanted}
+        return {
+            path
+            for path, size in sizes.items()
+            if path and size > FOLD_ABOVE and path not in wanted
+        }
 
-    def _counts(self, steps: Iterable[DrawnStep], states: Mapping[str, str]) -> dict[str, Counter[str]]:
+    def _counts(
+        self, steps: Iterable[DrawnStep], states: Mapping[str, str]
+    ) -> dict[str, Counter[str]]:
         """Return the number of steps by state for each box."""
         found: dict[str, Counter[str]] = {path: Counter() for path in self._folded}
         for step in steps:
@@ -198,7 +238,8 @@ class _Tree:
 def _without_fans(tree: _Tree, expand: Collection[str]) -> tuple[list[Node], list[tuple[str, str]]]:
     """Return the nodes and edges with one node in place of each large fan-out.
 
-    Only fan-outs at the top level of a large graph are replaced, and none whose first path is in ``expand``.
+    Only fan-outs at the top level of a large graph are replaced, and none whose first path is in
+    ``expand``.
     """
     before: dict[str, set[str]] = defaultdict(set)
     after: dict[str, set[str]] = defaultdict(set)
@@ -215,13 +256,19 @@ def _without_fans(tree: _Tree, expand: Collection[str]) -> tuple[list[Node], lis
     for fan in fans.values():
         if len(fan) > FAN_ABOVE and fan[0].path not in expand:
             states = Counter(node.state for node in fan)
-            counts = {state.value: states[state.value] for state in StepState if states[state.value]}
+            counts = {
+                state.value: states[state.value] for state in StepState if states[state.value]
+            }
             name = f"{fan[0].name} … {fan[-1].name}"
             folded = replace(fan[0], name=name, state=None, steps=len(fan), counts=counts)
             box |= dict.fromkeys((node.path for node in fan), folded)
-    nodes = dict.fromkeys(box[node.path].path if node.path in box else node.path for node in tree.nodes)
+    nodes = dict.fromkeys(
+        box[node.path].path if node.path in box else node.path for node in tree.nodes
+    )
     known = {node.path: node for node in tree.nodes} | {step.path: step for step in box.values()}
-    edges = dict.fromkeys(tuple(box[end].path if end in box else end for end in edge) for edge in tree.edges)
+    edges = dict.fromkeys(
+        tuple(box[end].path if end in box else end for end in edge) for edge in tree.edges
+    )
     return [known[path] for path in nodes], [(source, other) for source, other in edges]
 
 
@@ -240,7 +287,7 @@ def _text(node: Node) -> str:
     return f"{node.name}{what} ({node.steps} steps{': ' + counts if counts else ''})"
 
 
-# --- Graphviz ---------------------------------------------------------------------------------------------------------
+# --- Graphviz -------------------------------------------------------------------------------------
 
 
 def _quoted(text: str) -> str:
@@ -266,7 +313,8 @@ def _dot_level(tree: _Tree, parent: str | None, indent: str) -> list[str]:
             continue
         lines.append(f"{indent}subgraph {_quoted('cluster_' + node.path)} {{")
         lines.append(f"{indent}  label={_dot_label(node)};")
-        # An edge cannot end at a subgraph, so a graph gets an invisible node. A grafting step has a visible one.
+        # An edge cannot end at a subgraph, so a graph gets an invisible node. A grafting step has a
+        # visible one.
         attributes = "shape=point, style=invis" if node.kind in CONTAINING else attributes
         lines.append(f"{indent}  {_quoted(node.path)} [{attributes}];")
         lines += _dot_level(tree, node.path, indent + "  ")
@@ -274,7 +322,7 @@ def _dot_level(tree: _Tree, parent: str | None, indent: str) -> list[str]:
     return lines
 
 
-# --- Mermaid ----------------------------------------------------------------------------------------------------------
+# --- Mermaid --------------------------------------------------------------------------------------
 
 _SAFE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 #: Words that Mermaid does not accept as the id of a node.
@@ -283,9 +331,11 @@ _WORDS = re.compile(
     "accTitle|accDescr|TB|TD|BT|RL|LR",
     re.IGNORECASE,
 )
-#: Characters with a meaning in Mermaid, or in the Markdown and HTML of its labels: special characters, ``_`` around a
-#: word (emphasis), and the beginning of a list.
-_MARKS = re.compile(r"""["#&<>`*\\$~|:;%{}[\]]|(?<!\w)_|_(?!\w)|(?<=\A[-+])\s|(?<=\A\d)[.)]|(?<=\A\d\d)[.)]""")
+#: Characters with a meaning in Mermaid, or in the Markdown and HTML of its labels: special
+#: characters, ``_`` around a word (emphasis), and the beginning of a list.
+_MARKS = re.compile(
+    r"""["#&<>`*\\$~|:;%{}[\]]|(?<!\w)_|_(?!\w)|(?<=\A[-+])\s|(?<=\A\d)[.)]|(?<=\A\d\d)[.)]"""
+)
 
 
 def _mermaid_text(node: Node) -> str:
@@ -293,7 +343,9 @@ def _mermaid_text(node: Node) -> str:
 
 
 def _mermaid_ids(nodes: Sequence[Node]) -> dict[str, str]:
-    """Return an id for each path: the path itself if Mermaid accepts it, or else ``step_1`` and so on."""
+    """Return an id for each path: the path itself if Mermaid accepts it, or else ``step_1`` and so
+    on.
+    """
     ids: dict[str, str] = {}
     taken = set()
     for node in nodes:
@@ -310,7 +362,9 @@ def _mermaid_ids(nodes: Sequence[Node]) -> dict[str, str]:
     return ids
 
 
-def _mermaid_level(tree: _Tree, ids: Mapping[str, str], parent: str | None, indent: str) -> list[str]:
+def _mermaid_level(
+    tree: _Tree, ids: Mapping[str, str], parent: str | None, indent: str
+) -> list[str]:
     lines = []
     for node in tree.inner.get(parent, ()):
         box = f"{ids[node.path]}[{_mermaid_text(node)}]"

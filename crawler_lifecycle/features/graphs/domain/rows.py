@@ -46,24 +46,30 @@ class Step:
     attempt: int = 0
     """The number of executions of this step that have begun, over all attempts of the graph."""
     tries: int = 0
-    """The number of tries that count against ``max_attempts``. A retry by a person resets it to 0."""
+    """The number of tries that count against ``max_attempts``. A retry by a person resets it to
+    0.
+    """
     not_before: datetime | None = None
     """The time before which it does not start. While an approval waits: the end of its wait."""
     batch: int | None = None
-    """The number of the call that alone may begin the step, until the step ends or the call has answered. ``None``
-    again if the step is cancelled, or has to wait again, before it was begun."""
+    """The number of the call that alone may begin the step, until the step ends or the call has
+    answered. ``None`` again if the step is cancelled, or has to wait again, before it was begun."""
     run_id: int | None = None
-    """For a crawl: its run. For a manager: the manager's number. A retry resumes this run or manager."""
+    """For a crawl: its run. For a manager: the manager's number. A retry resumes this run or
+    manager.
+    """
     run_attempt: int = 0
-    """The attempt of the run or manager whose end was handled last. Only the end of a later attempt counts."""
+    """The attempt of the run or manager whose end was handled last. Only the end of a later attempt
+    counts.
+    """
     ending: bool = False
     """True if it was cancelled and may still run."""
     outcome: str | None = None
     reason: str | None = None
     """One sentence: what the step waits for, who cancelled it and why, or how it failed."""
     unreadable: str | None = None
-    """The error in its row, which a manual edit caused. Until the repair the step counts as ``EXECUTING``, and only its
-    call is cleared in the row.
+    """The error in its row, which a manual edit caused. Until the repair the step counts as
+    ``EXECUTING``, and only its call is cleared in the row.
     """
 
 
@@ -71,8 +77,8 @@ class Step:
 class Batch:
     """The steps of one call, which runs them one after the other. All are functions of one pool.
 
-    A step may depend on earlier steps of the same call. So a chain of steps needs one call instead of one for each
-    step.
+    A step may depend on earlier steps of the same call. So a chain of steps needs one call instead
+    of one for each step.
     """
 
     number: int
@@ -89,7 +95,9 @@ class PickedSteps:
     begin: Sequence[int] = ()
     """The numbers of crawls and managers."""
     again_at: datetime | None = None
-    """The next time at which a scheduled step becomes available, or the wait of an approval ends; ``None``: never."""
+    """The next time at which a scheduled step becomes available, or the wait of an approval ends;
+    ``None``: never.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,15 +121,19 @@ class StepEnd:
     run_attempt: int = 0
     """For a crawl or manager: the attempt that has ended. The step keeps this number."""
     record: Mapping[str, Any] | None = None
-    """For a crawl or an approval: the value that its dependents receive. It is stored together with the end."""
+    """For a crawl or an approval: the value that its dependents receive. It is stored together with
+    the end.
+    """
 
 
-# --- results ----------------------------------------------------------------------------------------------------------
+# --- results --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class StepFacts:
-    """The facts about a step that decide what its dependents, and those who ask for its result, get."""
+    """The facts about a step that decide what its dependents, and those who ask for its result,
+    get.
+    """
 
     number: int
     path: str
@@ -131,8 +143,9 @@ class StepFacts:
     attached: bool = False
     """True for a graft that has attached a graph. The results in that graph replace its own."""
     result_bytes: int | None = None
-    """The size of its recorded result in bytes; ``None``: it has no recorded result. A crawl records ``run_id``,
-    ``status``, ``outcome``, ``pages``, ``items``, ``errors`` and ``archive`` when it ends."""
+    """The size of its recorded result in bytes; ``None``: it has no recorded result. A crawl
+    records ``run_id``, ``status``, ``outcome``, ``pages``, ``items``, ``errors`` and ``archive``
+    when it ends."""
 
     @property
     def recorded(self) -> bool:
@@ -141,7 +154,9 @@ class StepFacts:
 
     @property
     def instead(self) -> bytes | None:
-        """Return the JSON that it gives if it gives no recorded result; ``None``: it gives nothing."""
+        """Return the JSON that it gives if it gives no recorded result; ``None``: it gives
+        nothing.
+        """
         if self.kind in CONTAINING or self.attached:
             return b"{}"
         if self.state is not StepState.COMPLETED:
@@ -149,7 +164,7 @@ class StepFacts:
         return b"{}" if self.graft else b"null"
 
 
-# --- progress ---------------------------------------------------------------------------------------------------------
+# --- progress -------------------------------------------------------------------------------------
 
 
 class Row(NamedStep, Protocol):
@@ -180,7 +195,9 @@ class _Level:
             "name": self.name,
             "state": GraphState.EXECUTING.value if self.open else worst.value,
             "total": self.counts.total(),
-            "counts": {str(state.value): self.counts[state] for state in StepState if self.counts[state]},
+            "counts": {
+                str(state.value): self.counts[state] for state in StepState if self.counts[state]
+            },
             "started_at": min(self.starts, default=None),
             "stopped_at": None if self.open else max(self.ends, default=None),
             "subs": {name: level.document() for name, level in self.subs.items()},
@@ -190,8 +207,9 @@ class _Level:
 def status_document(name: str | None, rows: Iterable[Row]) -> dict[str, Any]:
     """Return the progress of a graph as a document.
 
-    It has ``name``, ``state`` (as in ``GraphState``), ``total`` (number of steps), ``counts`` (steps by state),
-    ``started_at`` and ``stopped_at``. ``subs`` has the same for each sub-graph, by its name.
+    It has ``name``, ``state`` (as in ``GraphState``), ``total`` (number of steps), ``counts``
+    (steps by state), ``started_at`` and ``stopped_at``. ``subs`` has the same for each sub-graph,
+    by its name.
     """
     whole = _Level(name)
     for row in rows:

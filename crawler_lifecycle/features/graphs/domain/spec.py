@@ -1,7 +1,9 @@
-"""The definition of a graph: steps with path, kind, job, dependencies and options, as they are sent, stored and run.
+"""The definition of a graph: steps with path, kind, job, dependencies and options, as they are
+sent, stored and run.
 
-A graph is a flat list of steps. A sub-graph, a group and a fan-out are steps of the kind ``graph``; the paths of the
-steps in them begin with their path. The path identifies a step, and a list of any size can be cut into pages.
+A graph is a flat list of steps. A sub-graph, a group and a fan-out are steps of the kind ``graph``;
+the paths of the steps in them begin with their path. The path identifies a step, and a list of any
+size can be cut into pages.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from typing import Any, ClassVar
 
 #: The most steps of one graph, with its grafted and appended steps.
 STEPS_MAX = 20_000
-#: The most dependencies of all steps together. A dependency on a group counts once, whatever its size.
+#: The most dependencies of all steps together. A dependency on a group counts once, whatever its
+#: size.
 DEPS_MAX = 200_000
 #: The most characters of a name and of a path, and the most levels of nested graphs.
 NAME_MAX = 200
@@ -23,9 +26,11 @@ DEPTH_MAX = 20
 #: The most bytes of JSON of a job, and of the context of a graph.
 JOB_BYTES = 1024 * 1024
 CONTEXT_BYTES = 1024 * 1024
-#: The default time limit of a function, in seconds. A function with a longer limit runs in its own workflow.
+#: The default time limit of a function, in seconds. A function with a longer limit runs in its own
+#: workflow.
 SHORT_S = 60.0
-#: How many executions a step may lose with their worker, beyond ``max_attempts``, before it is discarded.
+#: How many executions a step may lose with their worker, beyond ``max_attempts``, before it is
+#: discarded.
 LOST_MAX = 10
 
 
@@ -37,7 +42,9 @@ class StepKind(StrEnum):
     CRAWL = "crawl"
     MANAGER = "manager"
     GRAPH = "graph"
-    """Contains other steps: a sub-graph, a group or a fan-out. It ends with the last of them; if empty, at once."""
+    """Contains other steps: a sub-graph, a group or a fan-out. It ends with the last of them; if
+    empty, at once.
+    """
     APPROVAL = "approval"
     """Waits until somebody says yes or no."""
 
@@ -67,8 +74,8 @@ class StepState(StrEnum):
 class GraphState(StrEnum):
     """States of a graph, which follow from its steps.
 
-    The graph is executing while a step is not final or may still run (``ending``). After that it is discarded if a step
-    was discarded, else cancelled if a step was cancelled, else completed.
+    The graph is executing while a step is not final or may still run (``ending``). After that it is
+    discarded if a step was discarded, else cancelled if a step was cancelled, else completed.
     """
 
     DRAFT = "draft"
@@ -93,15 +100,16 @@ class StepSpec:
     job: Mapping[str, Any] = field(default_factory=dict)
     """The work of the step. Its keys depend on the kind of the step:
 
-    - ``function``: ``call`` (``module:qualname``), ``style``, ``args``, ``item``, ``record`` (whether its result is
-      kept), ``meta``, and ``label`` (its name in pictures).
+    - ``function``: ``call`` (``module:qualname``), ``style``, ``args``, ``item``, ``record``
+      (whether its result is kept), ``meta``, and ``label`` (its name in pictures).
     - ``crawl``: the fields of a ``RunRequest``.
     - ``manager``: the fields of a ``NewManager``.
     - ``graph``: ``context`` and ``name``.
     - ``approval``: ``timeout_s``.
 
-    ``style`` says how the function is called. ``plain``: with ``args`` by name. ``worker``: by ``process(job)`` of a
-    class. ``cascade``: with the context. ``item``: with ``item`` and the context.
+    ``style`` says how the function is called. ``plain``: with ``args`` by name. ``worker``: by
+    ``process(job)`` of a class. ``cascade``: with the context. ``item``: with ``item`` and the
+    context.
 
     ``domain.values.to_json`` encodes args, items, meta and contexts.
     """
@@ -111,7 +119,9 @@ class StepSpec:
     """True when a cancelled dependency counts as completed."""
     ignore_discarded: bool = False
     graft: bool = False
-    """True when the step may add steps below its own path while it runs. Its dependents wait for these steps too."""
+    """True when the step may add steps below its own path while it runs. Its dependents wait for
+    these steps too.
+    """
     timeout_s: float = SHORT_S
     max_attempts: int = 1
     backoff_s: float = 1.0
@@ -122,7 +132,9 @@ class StepSpec:
     queue: str | None = None
     """A pool of plans workers; ``None``: the common pool."""
     resources: tuple[Mapping[str, str], ...] = ()
-    """Alternatives, of which the step needs one: name -> amount as an exact fraction (``"1/3"``)."""
+    """Alternatives, of which the step needs one: name -> amount as an exact fraction
+    (``"1/3"``).
+    """
     max_parallel: int | None = None
     """For the kind ``graph``: the most of its steps that may execute at once."""
 
@@ -134,7 +146,9 @@ class GraphOptions:
     __pydantic_config__: ClassVar = {"extra": "forbid"}
 
     check_deps: bool = True
-    """True when every dependency must exist from the beginning. Otherwise it may be appended later."""
+    """True when every dependency must exist from the beginning. Otherwise it may be appended
+    later.
+    """
     fail_fast: bool = False
     """True when no further step starts after a step was discarded."""
     max_parallel: int | None = None

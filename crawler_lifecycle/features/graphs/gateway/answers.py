@@ -1,4 +1,6 @@
-"""Answers about graphs: filters of lists, bodies of answers, and the class that reads graphs for them."""
+"""Answers about graphs: filters of lists, bodies of answers, and the class that reads graphs for
+them.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,10 @@ class GraphFilters(_Pages, SearchParameters):
 
 
 class StepFilters(_Pages):
-    """Filters of steps; ``path`` selects the step and all steps in it. Both may be given several times."""
+    """Filters of steps; ``path`` selects the step and all steps in it.
+
+    Both may be given several times.
+    """
 
     state: list[StepState] = Field(default_factory=list)
     path: list[Path] = Field(default_factory=list, max_length=50)
@@ -61,7 +66,9 @@ class Graph(OfRow):
     id: str
     graph_id: int
     graph_uid: str
-    """The graph's identity. After a restore of the database, a number may be used again, but never a uid."""
+    """The graph's identity. After a restore of the database, a number may be used again, but never
+    a uid.
+    """
     name: str | None
     project: str
     workflow_id: str
@@ -96,7 +103,10 @@ class Graph(OfRow):
 
     @classmethod
     def of(cls, row: GraphRow, why: str | None = None, **more: Any) -> Self:
-        """Build it from a row. ``why``: the reason why its workflow cannot continue. ``more``: further fields."""
+        """Build it from a row.
+
+        ``why``: the reason why its workflow cannot continue. ``more``: further fields.
+        """
         return cls.from_row(
             row,
             id=row.key,
@@ -112,7 +122,10 @@ def waiting(row: GraphRow) -> str | None:
     if row.state not in OPEN or row.unreadable:
         return None
     if row.state is GraphState.DRAFT:
-        return f"waiting for its {row.pages} {'page' if row.pages == 1 else 'pages'}, and then for its start"
+        return (
+            f"waiting for its {row.pages} {'page' if row.pages == 1 else 'pages'}, and then for "
+            "its start"
+        )
     if row.owner_run_id is None:
         return f"waiting for a worker{ASK_DOCTOR}"
     if row.stop:
@@ -120,7 +133,10 @@ def waiting(row: GraphRow) -> str | None:
     given = row.counts.get(StepState.AVAILABLE, 0)
     if row.waiting_for is None and given and not row.counts.get(StepState.EXECUTING):
         what = "1 function is" if given == 1 else f"{given:,} functions are"
-        return f"{what} offered to workers, but no worker has begun; open such a step to see which workers"
+        return (
+            f"{what} offered to workers, but no worker has begun; open such a step to see which "
+            "workers"
+        )
     return row.waiting_for
 
 
@@ -168,11 +184,16 @@ class GraphStatus(Level):
 
     @classmethod
     def of(cls, row: GraphRow, found: dict[str, Any]) -> Self:
-        """Build it from the steps. The state, and the counts and times of a pruned graph, come from the row."""
+        """Build it from the steps.
+
+        The state, and the counts and times of a pruned graph, come from the row.
+        """
         counts = {state.value: count for state, count in row.counts.items() if count}
         left = {"total": sum(counts.values()), "counts": counts, "started_at": row.started_at}
         left["stopped_at"] = row.ended_at
-        return cls.model_validate(found | (left if row.pruned_at else {}) | {"id": row.key, "state": str(row.state)})
+        return cls.model_validate(
+            found | (left if row.pruned_at else {}) | {"id": row.key, "state": str(row.state)}
+        )
 
 
 class PictureFormat(StrEnum):
@@ -184,7 +205,10 @@ class PictureFormat(StrEnum):
 
 
 class ContextAnswer(BaseModel):
-    """The context of a cascade: values that it gets in addition to results. Null if nothing was set."""
+    """The context of a cascade: values that it gets in addition to results.
+
+    Null if nothing was set.
+    """
 
     context: dict[str, Any] | None
 
@@ -209,7 +233,9 @@ class GraphViews(OwnedViews[GraphFilters, GraphPage, Graph]):
     def named(self, filters: GraphFilters) -> list[GraphRow] | None:
         if not filters.id:
             return None
-        rows = [row for row in map(self.store.find_graph, dict.fromkeys(filters.id)) if row is not None]
+        rows = [
+            row for row in map(self.store.find_graph, dict.fromkeys(filters.id)) if row is not None
+        ]
         fitting = [row for row in rows if not filters.state or row.state in filters.state]
         return sorted(fitting, key=lambda row: -row.graph_id)[: filters.page_size]
 
@@ -235,6 +261,9 @@ class GraphViews(OwnedViews[GraphFilters, GraphPage, Graph]):
         """Return one step. Blocks. Raises ``Problem`` 404."""
         named = self.store.list_steps(row.graph_id, limit=1, paths=[path])
         if not named:
-            detail = f"graph {row.key!r} has no step {path[:200]!r}; GET /v1/graphs/{{id}}/steps lists its steps"
+            detail = (
+                f"graph {row.key!r} has no step {path[:200]!r}; GET /v1/graphs/{{id}}/steps "
+                "lists its steps"
+            )
             raise Problem(404, "step_not_found", detail)
         return named[0]

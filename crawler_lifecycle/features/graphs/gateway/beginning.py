@@ -1,4 +1,6 @@
-"""The form that starts a graph: a function that builds one, with a field for each parameter, or steps as JSON."""
+"""The form that starts a graph: a function that builds one, with a field for each parameter, or
+steps as JSON.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ class GraphBeginning(Beginning):
     unplanned = ("json",)
     commands: GraphCommands
 
-    async def start(self, plan: PlanRow | None, options: Sequence[Option], given: Mapping[str, str]) -> str:
+    async def start(
+        self, plan: PlanRow | None, options: Sequence[Option], given: Mapping[str, str]
+    ) -> str:
         body = common(given) | ({"id": given["id"]} if "id" in given else {})
         if plan is None:
             cure = "give a JSON list of steps"
@@ -44,17 +48,29 @@ class GraphBeginning(Beginning):
             body["steps"] = await in_turn(len(steps), fields.read_json, "steps", steps, list, cure)
             if (context := given.get("context")) is not None:
                 cure = 'give a JSON object, such as {"day": 1}'
-                body["context"] = await in_turn(len(context), fields.read_json, "context", context, dict, cure)
+                body["context"] = await in_turn(
+                    len(context), fields.read_json, "context", context, dict, cure
+                )
         else:
             name = plan.plan.rpartition(":")[2]
             args = to_json(values_of(options, given), "args")
             job = {"call": plan.plan, "style": "plain", "args": args}
-            step = {"path": name, "kind": "function", "job": job, "graft": True, "queue": plan.queue}
+            step = {
+                "path": name,
+                "kind": "function",
+                "job": job,
+                "graft": True,
+                "queue": plan.queue,
+            }
             body = {"name": name, **body, "steps": [step]}
         body["options"] = {"fail_fast": "fail_fast" in given}
-        body["options"] |= {"max_parallel": fields.whole(given["max_parallel"])} if "max_parallel" in given else {}
+        body["options"] |= (
+            {"max_parallel": fields.whole(given["max_parallel"])} if "max_parallel" in given else {}
+        )
         async with turn():
-            started = (await self.commands.start(signed(fields.validated(StartGraph, body)), given["key"])).row
+            started = (
+                await self.commands.start(signed(fields.validated(StartGraph, body)), given["key"])
+            ).row
         return f"/graphs/{quote(started.key, safe='')}"
 
 
@@ -69,5 +85,8 @@ def add_beginning(app: FastAPI, gateway: Gateway) -> None:
 
     @app.post("/start/graph", operation_id="pressStartGraph")
     async def press_graph(request: Request) -> Response:
-        """Start a graph and redirect to its page. A form that is sent again starts no second one."""
+        """Start a graph and redirect to its page.
+
+        A form that is sent again starts no second one.
+        """
         return await own.pressed(request)

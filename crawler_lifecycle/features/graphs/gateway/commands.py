@@ -1,4 +1,6 @@
-"""Graphs: bodies of requests, and the commands start, page, cancel, retry, approve, append and stop."""
+"""Graphs: bodies of requests, and the commands start, page, cancel, retry, approve, append and
+stop.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,14 @@ from crawler_lifecycle.domain.run import StopIntent, StopRequest
 from crawler_lifecycle.features.managers.gateway.requests import Tags
 from crawler_lifecycle.features.managers.ports import PLAN_MODULE
 from crawler_lifecycle.features.managers.store.plans import PlanStore
-from crawler_lifecycle.gateway.runs.commands import CommandResult, check_foreign, existing, mismatch, notify, sentences
+from crawler_lifecycle.gateway.runs.commands import (
+    CommandResult,
+    check_foreign,
+    existing,
+    mismatch,
+    notify,
+    sentences,
+)
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.requests import Person, RequestId, StopBody, StrictBody, Travels
 from crawler_lifecycle.gateway.sweep import Unsent
@@ -57,15 +66,19 @@ from ..store.graphs import GraphStore, PageMissing
 
 GraphName = Annotated[str, Field(min_length=1, max_length=NAME_MAX), Travels]
 Names = Annotated[list[str], Field(min_length=1, max_length=NAMED_MAX)]
-#: If the row of a graph was not written for so long, its workflow is woken, or started again if it was ended.
+#: If the row of a graph was not written for so long, its workflow is woken, or started again if it
+#: was ended.
 SILENT = timedelta(minutes=15)
 FINGERPRINT = r"^[0-9a-f]{64}$"
 Reason = Annotated[str, Field(max_length=TEXT_MAX)]
 
 
 class StartGraph(StrictBody):
-    """Body of ``POST /v1/graphs``. A small graph has all its ``steps`` here, and starts at once. A large graph has the
-    number of its ``pages`` and its ``fingerprint``; it is a draft until all pages are sent and it is started."""
+    """Body of ``POST /v1/graphs``.
+
+    A small graph has all its ``steps`` here, and starts at once. A large graph has the number of
+    its ``pages`` and its ``fingerprint``; it is a draft until all pages are sent and it is started.
+    """
 
     id: GraphName | None = None
     name: GraphName | None = None
@@ -82,25 +95,36 @@ class StartGraph(StrictBody):
     tags: Tags = Field(default_factory=list)
 
     def check(self) -> None:
-        """Raise ``InvalidRequest`` for an id that is not allowed, and for fields that exclude each other."""
+        """Raise ``InvalidRequest`` for an id that is not allowed, and for fields that exclude each
+        other.
+        """
         if self.id is not None:
             check_key(self.id)
         if (self.steps is None) == (self.pages is None):
-            raise InvalidRequest("steps: give either steps, or the number of pages that will follow, but not both")
+            raise InvalidRequest(
+                "steps: give either steps, or the number of pages that will follow, but not both"
+            )
         if (self.pages is None) != (self.fingerprint is None):
-            raise InvalidRequest("fingerprint: needs pages, and pages need it; give both, or give steps")
+            raise InvalidRequest(
+                "fingerprint: needs pages, and pages need it; give both, or give steps"
+            )
         if self.pages is not None and self.context:
             raise InvalidRequest("context: must be in the first page; leave it out here")
 
     def spec(self) -> GraphSpec:
         """Return the whole graph after all checks. Raises ``InvalidRequest``."""
-        spec = GraphSpec([step_from_json(step) for step in self.steps or ()], self.options, self.context)
+        spec = GraphSpec(
+            [step_from_json(step) for step in self.steps or ()], self.options, self.context
+        )
         check(spec)
         return spec
 
 
 class CancelGraph(StrictBody):
-    """Body of ``POST /v1/graphs/{id}/cancel``: the paths of steps. Without ``names``, it cancels all steps."""
+    """Body of ``POST /v1/graphs/{id}/cancel``: the paths of steps.
+
+    Without ``names``, it cancels all steps.
+    """
 
     names: Names | None = None
     reason: Reason | None = None
@@ -109,7 +133,10 @@ class CancelGraph(StrictBody):
 
 
 class RetryGraph(StrictBody):
-    """Body of ``POST /v1/graphs/{id}/retry``: the paths of steps. The default is all steps that did not complete."""
+    """Body of ``POST /v1/graphs/{id}/retry``: the paths of steps.
+
+    The default is all steps that did not complete.
+    """
 
     names: Names | None = None
     cascade: bool = True
@@ -147,14 +174,18 @@ class ChangedSteps(BaseModel):
 logger = logging.getLogger(__name__)
 
 NO_WORKER = (
-    "No plans worker has registered yet: the functions are called as soon as a worker with their modules registers."
+    "No plans worker has registered yet: the functions are called as soon as a worker with "
+    "their modules registers."
 )
 OPEN = (GraphState.DRAFT, GraphState.EXECUTING)
 
 
 @dataclass(frozen=True)
 class GraphCommands:
-    """The commands that start and change graphs. They raise ``Problem`` or an error of the domain."""
+    """The commands that start and change graphs.
+
+    They raise ``Problem`` or an error of the domain.
+    """
 
     graphs: GraphStore
     plans: PlanStore
@@ -166,10 +197,13 @@ class GraphCommands:
         """Return the graph. Raises ``Problem`` 404."""
         return existing("graph", key, await run_in_threadpool(self.graphs.find_graph, key))
 
-    # --- start ------------------------------------------------------------------------------------------------------
+    # --- start ------------------------------------------------------------------------------------
 
     async def start(self, body: StartGraph, request_id: str | None) -> CommandResult[GraphRow]:
-        """Start a whole graph, or create a draft that waits for its pages. A repeat with the id finds the graph."""
+        """Start a whole graph, or create a draft that waits for its pages.
+
+        A repeat with the id finds the graph.
+        """
         body.check()
         check_foreign("parent", body.parent)
         key = body.id or request_id or uuid.uuid4().hex
@@ -183,7 +217,8 @@ class GraphCommands:
         new = _new(body, key, await run_in_threadpool(fingerprint, spec))
         project = chosen(body.project)
         known = await run_in_threadpool(self.graphs.find_graph, key)
-        if known is not None and new.begun_as(known):  # it is not checked again: what it needs may be gone
+        # It is not checked again: what it needs may be gone.
+        if known is not None and new.begun_as(known):
             return CommandResult(known, False, await self._notified(known))
         note = await self.check_steps(spec.steps, project)
         with mismatch("id"):
@@ -191,8 +226,12 @@ class GraphCommands:
         later = await self._notified(row)
         return CommandResult(row, fresh, sentences(note, later))
 
-    async def add_page(self, key: str, number: int, data: bytes, whose: str | None = None) -> CommandResult[GraphRow]:
-        """Store one page of a draft. A repeat with the same page changes nothing, and with the fingerprint of the graph
+    async def add_page(
+        self, key: str, number: int, data: bytes, whose: str | None = None
+    ) -> CommandResult[GraphRow]:
+        """Store one page of a draft.
+
+        A repeat with the same page changes nothing, and with the fingerprint of the graph
         (``whose``) not even after the start. If a step is refused, the draft is removed."""
         row = await self._draft(key, whose)
         if whose is not None and row.state is not GraphState.DRAFT:
@@ -202,12 +241,15 @@ class GraphCommands:
             note = await self.check_steps(steps, row.project)
         with mismatch("page"):
             again = whose is not None
-            await run_in_threadpool(self.graphs.add_graph_page, row.graph_id, number, data, again=again)
+            await run_in_threadpool(
+                self.graphs.add_graph_page, row.graph_id, number, data, again=again
+            )
         return CommandResult(row, note=note)
 
     async def start_draft(self, key: str, whose: str | None = None) -> CommandResult[GraphRow]:
-        """Make a graph from a draft that has all its pages, and start it. A repeat changes nothing. If the graph is
-        refused, the draft is removed."""
+        """Make a graph from a draft that has all its pages, and start it.
+
+        A repeat changes nothing. If the graph is refused, the draft is removed."""
         before = await self._draft(key, whose)
         async with self._removed_if_refused(before):
             row = await run_in_threadpool(self.graphs.make_graph, before.graph_id)
@@ -216,7 +258,11 @@ class GraphCommands:
     async def _draft(self, key: str, whose: str | None) -> GraphRow:
         row = await self.find(key)
         if whose not in (None, row.fingerprint):
-            raise Problem(422, "idempotency_mismatch", f"id: {key!r} belongs to another graph now; use another id")
+            raise Problem(
+                422,
+                "idempotency_mismatch",
+                f"id: {key!r} belongs to another graph now; use another id",
+            )
         return row
 
     @asynccontextmanager
@@ -230,7 +276,10 @@ class GraphCommands:
             raise
 
     async def check_steps(self, steps: Sequence[StepSpec], project: str) -> str | None:
-        """Check that each step can be started. Return a note for the caller, if any. Raises ``Problem`` 422 or 503."""
+        """Check that each step can be started.
+
+        Return a note for the caller, if any. Raises ``Problem`` 422 or 503.
+        """
         rows = await run_in_threadpool(self.plans.list_plans)
         known = dict[str, CrawlerDefinition]()
         for step in steps:
@@ -240,20 +289,25 @@ class GraphCommands:
                 except Problem as problem:
                     raise _refused(step.path, problem.code, problem.detail) from None
         try:
-            await run_in_threadpool(check_steps, steps, rows, known, self.graphs.known_pools, project, self.clock())
+            await run_in_threadpool(
+                check_steps, steps, rows, known, self.graphs.known_pools, project, self.clock()
+            )
         except Unstartable as error:
             raise _refused(error.path, error.problem, error.why) from None
         functions = any(STEP_RULES[step.kind].called for step in steps)
         return NO_WORKER if functions and not any(row.kind == PLAN_MODULE for row in rows) else None
 
     async def notify(self, row: GraphRow) -> None:
-        """Wake the workflow of a graph after a change of its rows, or start it. Raises ``TemporalUnavailable``."""
+        """Wake the workflow of a graph after a change of its rows, or start it.
+
+        Raises ``TemporalUnavailable``.
+        """
         if row.state is GraphState.EXECUTING:
             await self.workflows.start_for(GraphOrder(row.graph_id), row.workflow_id)
 
     def unsent(self, due: datetime) -> Iterator[Unsent]:
-        """Yield the stops and wake-ups from before ``due`` that did not reach Temporal, and wake-ups of graphs that are
-        silent for long. Removes old drafts before. Blocks."""
+        """Yield the stops and wake-ups from before ``due`` that did not reach Temporal, and
+        wake-ups of graphs that are silent for long. Removes old drafts before. Blocks."""
         self.graphs.drop_old_drafts()
         for row in self.graphs.untold_graphs(due, self.clock() - SILENT):
             what = "stop" if row.stop else "wake-up"
@@ -262,27 +316,44 @@ class GraphCommands:
     async def _notified(self, row: GraphRow) -> str | None:
         return await notify(self.notify(row), f"graph {row.key!r}")
 
-    # --- commands about steps ---------------------------------------------------------------------------------------
+    # --- commands about steps ---------------------------------------------------------------------
 
     async def cancel(self, key: str, body: CancelGraph, request_id: str | None) -> ChangedSteps:
-        """Cancel steps and the steps that depend on them. The count has only steps that had not ended."""
+        """Cancel steps and the steps that depend on them.
+
+        The count has only steps that had not ended.
+        """
         order = CancelSteps(requested_by=body.requested_by, names=body.names, reason=body.reason)
         return await self._command(key, "cancel", request_id, order.apply)
 
     async def retry(self, key: str, body: RetryGraph, request_id: str | None) -> ChangedSteps:
-        """Execute steps again, and count them. A graph that has ended continues as its next attempt."""
-        order = RetrySteps(requested_by=body.requested_by, names=body.names, cascade=body.cascade, fresh=body.fresh)
+        """Execute steps again, and count them.
+
+        A graph that has ended continues as its next attempt.
+        """
+        order = RetrySteps(
+            requested_by=body.requested_by, names=body.names, cascade=body.cascade, fresh=body.fresh
+        )
         return await self._command(key, "retry", request_id, order.apply)
 
-    async def approve(self, key: str, body: ApproveGraphStep, request_id: str | None) -> ChangedSteps:
+    async def approve(
+        self, key: str, body: ApproveGraphStep, request_id: str | None
+    ) -> ChangedSteps:
         """Decide an approval. The same decision again changes nothing; another one is refused."""
         by = body.requested_by
         at = self.clock()
-        order = ApproveStep(requested_by=by, step=body.step, approved=body.approved, note=body.note, at=at)
+        order = ApproveStep(
+            requested_by=by, step=body.step, approved=body.approved, note=body.note, at=at
+        )
         return await self._command(key, "approve", request_id, order.apply)
 
-    async def append(self, key: str, data: bytes, request_id: str | None, draft: str | None = None) -> ChangedSteps:
-        """Add the steps of a page, or those of a draft, which is removed then. Return their number."""
+    async def append(
+        self, key: str, data: bytes, request_id: str | None, draft: str | None = None
+    ) -> ChangedSteps:
+        """Add the steps of a page, or those of a draft, which is removed then.
+
+        Return their number.
+        """
         row = await self.find(key)
         parts = None
         if draft is not None:
@@ -294,7 +365,9 @@ class GraphCommands:
         else:  # a repeat finds no draft any more, but its recorded answer
             spec = GraphSpec([])
         if spec.context:
-            raise InvalidRequest("context: not allowed for appended steps; append a sub-graph with a context")
+            raise InvalidRequest(
+                "context: not allowed for appended steps; append a sub-graph with a context"
+            )
         note = await self.check_steps(spec.steps, row.project)
 
         def add(graph: Graph) -> int:
@@ -307,15 +380,19 @@ class GraphCommands:
             await run_in_threadpool(self.graphs.drop_draft, parts.graph_id)
         return changed.model_copy(update={"note": sentences(note, changed.note)})
 
-    async def _command(self, key: str, verb: str, request_id: str | None, how: Callable[[Graph], int]) -> ChangedSteps:
+    async def _command(
+        self, key: str, verb: str, request_id: str | None, how: Callable[[Graph], int]
+    ) -> ChangedSteps:
         row = await self.find(key)
         # The same key with another verb is another command.
         known = f"{verb}/{request_id or uuid.uuid4().hex}"
         count = await run_in_threadpool(self.graphs.command, row.graph_id, known, how)
         row = await self.find(key)
-        return ChangedSteps(id=key, count=count, state=str(row.state), note=await self._notified(row))
+        return ChangedSteps(
+            id=key, count=count, state=str(row.state), note=await self._notified(row)
+        )
 
-    # --- stop -------------------------------------------------------------------------------------------------------
+    # --- stop -------------------------------------------------------------------------------------
 
     async def stop(self, key: str, body: StopGraphBody) -> CommandResult[GraphRow]:
         """Record the stop, which cancels all steps that have not ended. Then wake the workflow."""
@@ -326,21 +403,35 @@ class GraphCommands:
             # The workflow stops what executes. It records the stop as soon as the row is repaired.
             order = StopRequest(None, body.requested_by, body.reason, body.force)
             if await self.workflows.stop(graph_workflow_id(key), order):
-                logger.warning("the row of graph %r cannot be read; the stop was sent to its workflow only", key)
+                logger.warning(
+                    "the row of graph %r cannot be read; the stop was sent to its workflow only",
+                    key,
+                )
             raise
-        if before.state is GraphState.DRAFT and await run_in_threadpool(self.graphs.drop_draft, before.graph_id):
-            return CommandResult(replace(before, state=GraphState.CANCELLED), note="It was a draft, and was removed.")
+        if before.state is GraphState.DRAFT and await run_in_threadpool(
+            self.graphs.drop_draft, before.graph_id
+        ):
+            return CommandResult(
+                replace(before, state=GraphState.CANCELLED), note="It was a draft, and was removed."
+            )
         if before.state not in OPEN:
-            return CommandResult(before, fresh=False, note="The graph had already ended; nothing was stopped.")
+            return CommandResult(
+                before, fresh=False, note="The graph had already ended; nothing was stopped."
+            )
         row = await run_in_threadpool(self.graphs.record_graph_stop, before.graph_id, intent)
         return CommandResult(row, before.stop != row.stop, await self._notified(row))
 
 
 def _new(body: StartGraph, key: str, whose: str, pages: int = 1) -> NewGraph:
-    own = {name: getattr(body, name) for name in ("name", "options", "requested_by", "parent", "project", "tags")}
+    own = {
+        name: getattr(body, name)
+        for name in ("name", "options", "requested_by", "parent", "project", "tags")
+    }
     return NewGraph(key, whose, pages, **own)
 
 
 def _refused(path: str, code: str, why: str) -> Problem:
     text = f"step {shown(path)}: {why}"
-    return Problem(422, code, text, errors=[FieldError(field="steps", value=repr(path)[:120], message=why)])
+    return Problem(
+        422, code, text, errors=[FieldError(field="steps", value=repr(path)[:120], message=why)]
+    )

@@ -1,4 +1,6 @@
-"""The web pages of graphs: a list, and a page for each graph with its drawing, steps and buttons."""
+"""The web pages of graphs: a list, and a page for each graph with its drawing, steps and
+buttons.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ class GraphsForm(ChosenForm):
 
     subject: ClassVar[Subject] = GRAPH
     acts = ("stop", "retry", "force")
-    graph: Annotated[list[Annotated[str, StringConstraints(pattern=CHOSEN)]], Field(default_factory=list)]
+    graph: Annotated[
+        list[Annotated[str, StringConstraints(pattern=CHOSEN)]], Field(default_factory=list)
+    ]
     step: ClassVar[tuple[str, ...]] = ()
     reason: Reason | None = None
 
@@ -80,8 +84,17 @@ def add_graphs(app: FastAPI, gateway: Gateway) -> None:
 
     def shown(request: Request, graph: Graph, filters: StepFilters) -> Response:
         steps, last = views.steps(graph.graph_id, filters)
-        values: dict[str, Any] = {"graph": graph, "steps": steps, "filters": filters, "states": list(StepState)}
-        values |= {"more": next_page(filters, step_token(last)), "address": GRAPH.path(graph.id), "now": clock()}
+        values: dict[str, Any] = {
+            "graph": graph,
+            "steps": steps,
+            "filters": filters,
+            "states": list(StepState),
+        }
+        values |= {
+            "more": next_page(filters, step_token(last)),
+            "address": GRAPH.path(graph.id),
+            "now": clock(),
+        }
         return answer(request, "graph.html", **values)
 
     @app.post("/graphs/{id}")
@@ -99,7 +112,9 @@ async def _carried_out(commands: GraphCommands, key: str, asked: GraphForm | Gra
     names = list(asked.step) or None
     request_id = asked.request_key
     if asked.do == "cancel":
-        changed = await commands.cancel(key, signed(CancelGraph(names=names, reason=asked.reason)), request_id)
+        changed = await commands.cancel(
+            key, signed(CancelGraph(names=names, reason=asked.reason)), request_id
+        )
     else:
         changed = await commands.retry(key, signed(RetryGraph(**own, names=names)), request_id)
     text = f"{count(changed.count, 'step')} changed; the graph is {changed.state}."

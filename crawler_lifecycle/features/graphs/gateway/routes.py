@@ -20,7 +20,13 @@ from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.names import graph_subject
 from crawler_lifecycle.domain.values import unpacked
 from crawler_lifecycle.gateway.access.operations import signed
-from crawler_lifecycle.gateway.api.long_poll import Wait, conditional, documents, moments, next_answer
+from crawler_lifecycle.gateway.api.long_poll import (
+    Wait,
+    conditional,
+    documents,
+    moments,
+    next_answer,
+)
 from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.runs.commands import CommandResult
 from crawler_lifecycle.gateway.runs.requests import IdempotencyKey, same_id
@@ -65,10 +71,18 @@ _Approve = Annotated[ApproveGraphStep, Depends(JsonBody(ApproveGraphStep))]
 _Retry = Annotated[RetryGraph, Depends(JsonBody(RetryGraph, optional=True))]
 _Stop = Annotated[StopGraphBody, Depends(JsonBody(StopGraphBody, optional=True))]
 
-#: The body of a page of steps. ``JsonBody`` does not read it, because its values may be nested more deeply.
+#: The body of a page of steps. ``JsonBody`` does not read it, because its values may be nested more
+#: deeply.
 _FIELDS = {"context": {"type": "object"}, "steps": {"type": "array", "items": {"type": "object"}}}
-_SCHEMA = {"type": "object", "properties": _FIELDS, "required": ["steps"], "additionalProperties": False}
-_PAGE: dict[str, Any] = {"requestBody": {"required": True, "content": {"application/json": {"schema": _SCHEMA}}}}
+_SCHEMA = {
+    "type": "object",
+    "properties": _FIELDS,
+    "required": ["steps"],
+    "additionalProperties": False,
+}
+_PAGE: dict[str, Any] = {
+    "requestBody": {"required": True, "content": {"application/json": {"schema": _SCHEMA}}}
+}
 #: The fields of a job that pictures show.
 _DRAWN = ("label", "call", "crawler", "plan", "name")
 #: Two senders of different graphs may use one id at once: each names the graph that it means.
@@ -88,26 +102,40 @@ def add_commands(app: FastAPI, gateway: Gateway) -> None:
         return AcceptedGraph.of(done.row, note=done.note)
 
     same: dict[int | str, dict[str, Any]] = {
-        200: {"model": AcceptedGraph, "description": "A repeat of an earlier request; nothing was changed"}
+        200: {
+            "model": AcceptedGraph,
+            "description": "A repeat of an earlier request; nothing was changed",
+        }
     }
 
     @app.post("/v1/graphs", status_code=202)
-    async def start_graph(body: _Start, response: Response, idempotency_key: IdempotencyKey = None) -> AcceptedGraph:
-        """Start a graph, or create a draft of a large graph. Send the pages of a draft after that, and then `start` it.
-        A draft that nobody starts is removed after a day.
+    async def start_graph(
+        body: _Start, response: Response, idempotency_key: IdempotencyKey = None
+    ) -> AcceptedGraph:
+        """Start a graph, or create a draft of a large graph.
 
-        `id` identifies the graph. A repeat with the same id and content finds the graph; other content is refused. The
-        default of `id` is the `Idempotency-Key`.
+        Send the pages of a draft after that, and then `start` it. A draft that nobody starts is
+        removed after a day.
+
+        `id` identifies the graph. A repeat with the same id and content finds the graph; other
+        content is refused. The default of `id` is the `Idempotency-Key`.
         """
         async with turn():  # its steps take the database long to store
             done = await commands.start(signed(body), same_id(body.request_id, idempotency_key))
         done.mark(response, f"/v1/graphs/{quote(done.row.key, safe='')}")
         return AcceptedGraph.of(done.row, note=done.note)
 
-    @app.put("/v1/graphs/{id}/pages/{page}", operation_id="addGraphPage", status_code=202, openapi_extra=_PAGE)
+    @app.put(
+        "/v1/graphs/{id}/pages/{page}",
+        operation_id="addGraphPage",
+        status_code=202,
+        openapi_extra=_PAGE,
+    )
     async def add_page(id: str, page: int, request: Request, whose: _Whose = None) -> AcceptedGraph:
-        """Send one page of a draft, at most 2 MiB: steps, and in page 0 also the context. A repeat changes nothing,
-        with `fingerprint` not even after the start. If a step is refused, the draft is removed.
+        """Send one page of a draft, at most 2 MiB: steps, and in page 0 also the context.
+
+        A repeat changes nothing, with `fingerprint` not even after the start. If a step is refused,
+        the draft is removed.
         """
         if not 0 <= page < PAGES_MAX:
             raise InvalidRequest(f"page: {page} is not allowed; give 0 to {PAGES_MAX - 1}")
@@ -118,13 +146,20 @@ def add_commands(app: FastAPI, gateway: Gateway) -> None:
 
     @app.post("/v1/graphs/{id}/start", status_code=202, responses=same)
     async def start_draft(id: str, response: Response, whose: _Whose = None) -> AcceptedGraph:
-        """Start a draft that has all its pages. If a check fails, nothing starts, and the draft is removed."""
+        """Start a draft that has all its pages.
+
+        If a check fails, nothing starts, and the draft is removed.
+        """
         async with turn():
             return answer(await commands.start_draft(id, whose), response)
 
     @app.post("/v1/graphs/{id}/cancel", operation_id="cancelSteps")
-    async def cancel(id: str, body: _Cancel, idempotency_key: IdempotencyKey = None) -> ChangedSteps:
-        """Cancel steps, the steps inside them and the steps that depend on them. All other steps continue.
+    async def cancel(
+        id: str, body: _Cancel, idempotency_key: IdempotencyKey = None
+    ) -> ChangedSteps:
+        """Cancel steps, the steps inside them and the steps that depend on them.
+
+        All other steps continue.
 
         `count` is the number of cancelled steps that had not ended.
         """
@@ -132,20 +167,25 @@ def add_commands(app: FastAPI, gateway: Gateway) -> None:
 
     @app.post("/v1/graphs/{id}/retry", operation_id="retrySteps")
     async def retry(id: str, body: _Retry, idempotency_key: IdempotencyKey = None) -> ChangedSteps:
-        """Execute steps again that were discarded or cancelled, or that wait for their next try. Completed steps are
-        repeated only by name. `cascade` also repeats the cancelled steps that depend on them. `fresh` starts new runs
-        instead of resuming the old ones.
+        """Execute steps again that were discarded or cancelled, or that wait for their next try.
+
+        Completed steps are repeated only by name. `cascade` also repeats the cancelled steps that
+        depend on them. `fresh` starts new runs instead of resuming the old ones.
 
         A graph that has ended continues as its next attempt.
         """
         return await commands.retry(id, signed(body), same_id(body.request_id, idempotency_key))
 
     @app.post("/v1/graphs/{id}/approve", operation_id="approveStep")
-    async def approve(id: str, body: _Approve, idempotency_key: IdempotencyKey = None) -> ChangedSteps:
-        """Say yes or no to a step that waits for an approval. With `approved: false` the step is discarded.
+    async def approve(
+        id: str, body: _Approve, idempotency_key: IdempotencyKey = None
+    ) -> ChangedSteps:
+        """Say yes or no to a step that waits for an approval.
 
-        The step records who decided, when and with which `note`. The same decision again has the `count` 0. Another
-        decision is refused: retry the step first, and it asks again.
+        With `approved: false` the step is discarded.
+
+        The step records who decided, when and with which `note`. The same decision again has the
+        `count` 0. Another decision is refused: retry the step first, and it asks again.
         """
         return await commands.approve(id, signed(body), same_id(body.request_id, idempotency_key))
 
@@ -153,8 +193,10 @@ def add_commands(app: FastAPI, gateway: Gateway) -> None:
     async def append(
         id: str, request: Request, draft: str | None = None, idempotency_key: IdempotencyKey = None
     ) -> ChangedSteps:
-        """Add steps to a graph, even if it has ended. The body is a page as for a draft, but without a context. More
-        steps are sent as the pages of a draft, whose id `draft` names: all are added at once, or none.
+        """Add steps to a graph, even if it has ended.
+
+        The body is a page as for a draft, but without a context. More steps are sent as the pages
+        of a draft, whose id `draft` names: all are added at once, or none.
         """
         data = await request.body()
         async with turn():
@@ -162,7 +204,9 @@ def add_commands(app: FastAPI, gateway: Gateway) -> None:
 
     @app.post("/v1/graphs/{id}/stop", status_code=202, responses=same)
     async def stop_graph(id: str, body: _Stop, response: Response) -> AcceptedGraph:
-        """Stop a graph and all its runs, managers and functions, gracefully or by force. A draft is removed.
+        """Stop a graph and all its runs, managers and functions, gracefully or by force.
+
+        A draft is removed.
 
         The answer comes after the stop is recorded. From then on, no step starts.
         """
@@ -177,30 +221,34 @@ def add_graphs(app: FastAPI, gateway: Gateway) -> None:
 
     @app.get("/v1/graphs", **documents(GraphPage))
     def list_graphs(filters: Annotated[GraphFilters, Query()], request: Request) -> Response:
-        """The graphs that fit all given filters, newest first. Drafts are listed only if `state` asks for them.
+        """The graphs that fit all given filters, newest first.
 
-        ``search`` selects graphs that contain this text in their id, name or tags; upper and lower case are the same.
-        ``sort`` is another order: id, name, state or took, with a ``-`` in front for the largest first. Both read the
-        newest 2,000 graphs that meet the other filters. A search goes on among older ones by name; ``note`` says what
-        it left out.
+        Drafts are listed only if `state` asks for them.
+
+        ``search`` selects graphs that contain this text in their id, name or tags; upper and lower
+        case are the same. ``sort`` is another order: id, name, state or took, with a ``-`` in front
+        for the largest first. Both read the newest 2,000 graphs that meet the other filters. A
+        search goes on among older ones by name; ``note`` says what it left out.
         """
         return conditional(request, views.page(filters).with_total(filters, views.counted))
 
     @app.get("/v1/graphs/{id}", **documents(Graph))
     async def get_graph(id: str, request: Request, wait: Wait = 0) -> Response:
-        """One graph: its state, the number of jobs in each state, the reason why it waits, and the cause of its end.
+        """One graph: its state, the number of jobs in each state, the reason why it waits, and the
+        cause of its end.
 
-        With ``wait``, the answer comes as soon as it differs from the one that ``If-None-Match`` names, or after
-        ``wait`` seconds with status 304. Without that header, the answer comes after the next change, or at once if the
-        graph has ended.
+        With ``wait``, the answer comes as soon as it differs from the one that ``If-None-Match``
+        names, or after ``wait`` seconds with status 304. Without that header, the answer comes
+        after the next change, or at once if the graph has ended.
         """
         read, ended = partial(views.one, id), lambda graph: graph.state not in OPEN
         return await next_answer(request, feed, graph_subject(id), wait, read, ended)
 
     @app.get("/v1/graphs/{id}/status", operation_id="getGraphStatus", **documents(GraphStatus))
     async def get_status(id: str, request: Request, wait: Wait = 0) -> Response:
-        """The progress of a graph and of its sub-graphs. With ``wait``, the answer comes when the graph has ended, or
-        after ``wait`` seconds."""
+        """The progress of a graph and of its sub-graphs.
+
+        With ``wait``, the answer comes when the graph has ended, or after ``wait`` seconds."""
         async with aclosing(moments(request, feed, graph_subject(id), wait)) as news:
             async for _ in news:
                 row = await run_in_threadpool(views.found, id)
@@ -220,19 +268,23 @@ def add_graphs(app: FastAPI, gateway: Gateway) -> None:
     )
     def get_picture(
         id: str,
-        expand: Annotated[list[str], Query(max_length=50)] = [],  # noqa: B006 - FastAPI copies it
+        expand: Annotated[list[str], Query(max_length=50)] = [],  # noqa: B006
         form: Annotated[PictureFormat, Query(alias="format")] = PictureFormat.JSON,
     ) -> Response:
-        """The graph as at most 20,000 nodes and 200,000 edges. A sub-graph of more than 50 steps becomes one box with
-        the number of its steps. A fan-out of more than 10 equal steps also becomes one box. `expand` shows the steps of
-        a box: give the path of the sub-graph, or of the first step of the fan-out, or `*` for all. `format` may be
+        """The graph as at most 20,000 nodes and 200,000 edges.
+
+        A sub-graph of more than 50 steps becomes one box with the number of its steps. A fan-out of
+        more than 10 equal steps also becomes one box. `expand` shows the steps of a box: give the
+        path of the sub-graph, or of the first step of the fan-out, or `*` for all. `format` may be
         `dot` (Graphviz) or `mermaid`."""
         graph = views.found(id)
         steps = list(_drawn(graphs, graph.graph_id))
         states = {step.path: str(step.state) for step in steps}
         chosen = "*" in expand or expand
         if form is PictureFormat.DOT:
-            return PlainTextResponse(to_dot(steps, graph.name, states, expand=chosen), headers=_HEADERS)
+            return PlainTextResponse(
+                to_dot(steps, graph.name, states, expand=chosen), headers=_HEADERS
+            )
         if form is PictureFormat.MERMAID:
             return PlainTextResponse(to_mermaid(steps, states, expand=chosen), headers=_HEADERS)
         drawn = TypeAdapter(Picture).dump_json(picture(steps, states, expand=chosen))
@@ -240,12 +292,16 @@ def add_graphs(app: FastAPI, gateway: Gateway) -> None:
 
     @app.get("/v1/graphs/{id}/logs", operation_id="getGraphLog", response_class=PlainTextResponse)
     def get_log(id: str) -> Response:
-        """The last output of the functions of a graph: at most 16 KiB for all its processes together."""
+        """The last output of the functions of a graph: at most 16 KiB for all its processes
+        together.
+        """
         return PlainTextResponse(graphs.output(views.found(id).graph_id), headers=_HEADERS)
 
 
 def _drawn(graphs: GraphStore, graph_id: int) -> Iterator[StepRow]:
-    """Yield all steps, with only those fields of their jobs that pictures show: a whole job may be large."""
+    """Yield all steps, with only those fields of their jobs that pictures show: a whole job may be
+    large.
+    """
     after = -1
     while rows := graphs.list_steps(graph_id, after):
         for row in rows:
@@ -261,8 +317,9 @@ def add_steps(app: FastAPI, gateway: Gateway) -> None:
 
     @app.get("/v1/graphs/{id}/steps", **documents(StepPage))
     def list_steps(id: str, filters: Annotated[StepFilters, Query()], request: Request) -> Response:
-        """The steps of a graph in the order in which they were added, with their job and their end. For steps that
-        `path` names, the answer also says for what they wait."""
+        """The steps of a graph in the order in which they were added, with their job and their end.
+
+        For steps that `path` names, the answer also says for what they wait."""
         graph = views.found(id)
         rows, last = views.steps(graph.graph_id, filters)
         rows = explained(graphs, graph.graph_id, rows) if filters.path else rows
@@ -291,23 +348,28 @@ def add_results(app: FastAPI, gateway: Gateway) -> None:
 
     @app.get("/v1/graphs/{id}/result", operation_id="getStepResult", response_class=Response)
     async def get_result(id: str, path: Annotated[Path, Query()]) -> StreamedResponse:
-        """The result of a step as JSON. The result of a crawl is the end of its run. A value of a type that JSON does
-        not have gets a tag: `{"$date": "2026-11-22"}`."""
+        """The result of a step as JSON.
+
+        The result of a crawl is the end of its run. A value of a type that JSON does not have gets
+        a tag: `{"$date": "2026-11-22"}`."""
 
         def value() -> Iterator[bytes]:
             graph = views.found(id)
             row = views.step(graph, path)
             if row.result_bytes is None:
-                raise Problem(404, "result_not_found", f"step {path[:200]!r} has no result; it is {row.state}")
+                raise Problem(
+                    404, "result_not_found", f"step {path[:200]!r} has no result; it is {row.state}"
+                )
             return unpacked(graphs.result(graph.graph_id, row.number))
 
         return _streamed(await run_in_threadpool(value))
 
     @app.get("/v1/graphs/{id}/results", response_class=Response)
     async def list_results(id: str, filters: Annotated[StepFilters, Query()]) -> StreamedResponse:
-        """The results of steps: `{"results": {path: value}, "next_page_token": …}`, in pages of some megabytes each, in
-        the order in which the steps were added. The value of a graph is `{}`, that of a step which completed without a
-        result `null`. Steps that have not completed are left out."""
+        """The results of steps: `{"results": {path: value}, "next_page_token": …}`, in pages of
+        some megabytes each, in the order in which the steps were added. The value of a graph is
+        `{}`, that of a step which completed without a result `null`. Steps that have not completed
+        are left out."""
 
         def recorded() -> tuple[int, list[StepFacts], int | None]:
             graph = views.found(id)
@@ -330,12 +392,14 @@ def add_results(app: FastAPI, gateway: Gateway) -> None:
 
     @app.get("/v1/graphs/{id}/context")
     def get_context(id: str, path: Annotated[str, Query(max_length=1000)] = "") -> ContextAnswer:
-        """The context of a graph, or of the sub-graph that ``path`` names: values that its cascades get in addition to
-        results."""
+        """The context of a graph, or of the sub-graph that ``path`` names: values that its cascades
+        get in addition to results."""
         graph = views.found(id)
         number = views.step(graph, path).number if path else None
         levels = [json.loads(one) for one in graphs.context(graph.graph_id, number)]
-        return ContextAnswer(context={name: value for level in levels for name, value in level.items()} or None)
+        return ContextAnswer(
+            context={name: value for level in levels for name, value in level.items()} or None
+        )
 
 
 def _streamed(chunks: Iterator[bytes]) -> StreamedResponse:

@@ -1,7 +1,8 @@
-"""Execution of steps of graphs: calls of functions, crawls and managers, from their start to their end.
+"""Execution of steps of graphs: calls of functions, crawls and managers, from their start to their
+end.
 
-Workers record ends at the same time, so they share the lock of the graph's row. A change of the whole graph
-(``graphs.py``) waits for them.
+Workers record ends at the same time, so they share the lock of the graph's row. A change of the
+whole graph (``graphs.py``) waits for them.
 """
 
 from __future__ import annotations
@@ -63,7 +64,18 @@ _RECORDED = ("status", "outcome", "pages", "items", "errors", "archive")
 _NAMED = (_g.graph_id, _g.graph_key, _g.graph_uid)
 #: Columns of a step that are read before its row changes.
 _STEP = (
-    *(_s.graph_id, _s.number, _s.kind, _s.shape, _s.state, _s.attempt, _s.tries, _s.snoozed, _s.batch, _s.run_id),
+    *(
+        _s.graph_id,
+        _s.number,
+        _s.kind,
+        _s.shape,
+        _s.state,
+        _s.attempt,
+        _s.tries,
+        _s.snoozed,
+        _s.batch,
+        _s.run_id,
+    ),
     *(_s.begun_attempt, _s.ending, _s.errors, _s.result_bytes),
 )
 
@@ -73,8 +85,9 @@ class GraphCalls(GraphPart):
 
     @contextmanager
     def _recording(self, fence: GraphFence) -> Iterator[tuple[Connection, Row, datetime]]:
-        """Open a transaction that records ends, also at the same time as others. Yields its connection, the graph's row
-        and the time. Raises ``Fenced``.
+        """Open a transaction that records ends, also at the same time as others.
+
+        Yields its connection, the graph's row and the time. Raises ``Fenced``.
         """
         with self._db.writing() as conn:
             row = read_row(conn, graph, fence.graph_id, _FENCE, lock="share")
@@ -84,10 +97,15 @@ class GraphCalls(GraphPart):
     # --- functions ---
 
     def batch(self, fence: GraphFence, batch: int) -> list[StepWork]:
-        """Return the steps of a call that may begin, by priority. A dependency in the call comes before its
-        dependents.
+        """Return the steps of a call that may begin, by priority.
+
+        A dependency in the call comes before its dependents.
         """
-        query = select(graph_step).where(_s.graph_id == fence.graph_id, _s.batch == batch).order_by(_s.number)
+        query = (
+            select(graph_step)
+            .where(_s.graph_id == fence.graph_id, _s.batch == batch)
+            .order_by(_s.number)
+        )
         with self._db.reading() as conn:
             check_owner(read_row(conn, graph, fence.graph_id, _FENCE), fence)
             rows = conn.execute(query.with_hint(*BY_BATCH)).mappings().all()
@@ -96,16 +114,19 @@ class GraphCalls(GraphPart):
         work = [work_of(row, attempt=row["attempt"] + 1, tries=row["tries"] + 1) for row in may]
         return _in_order(work)
 
-    def record(self, fence: GraphFence, done: Sequence[ExecutionEnd], begin: Sequence[StepWork] = ()) -> set[int]:
+    def record(
+        self, fence: GraphFence, done: Sequence[ExecutionEnd], begin: Sequence[StepWork] = ()
+    ) -> set[int]:
         """Record ends with their results, and begin the steps ``begin``, in one transaction.
 
-        Returns the numbers of the steps that began. A step that had already begun in this attempt is included, because
-        the answer of the first call may be lost. A step does not begin when it was cancelled, when its row does not
-        name this call (``Step.batch``), when a dependency is not completed, when a later attempt began, or when a stop
-        is recorded.
+        Returns the numbers of the steps that began. A step that had already begun in this attempt
+        is included, because the answer of the first call may be lost. A step does not begin when it
+        was cancelled, when its row does not name this call (``Step.batch``), when a dependency is
+        not completed, when a later attempt began, or when a stop is recorded.
 
-        An end of an attempt that does not execute any more changes only ``ending``. An end with the state ``AVAILABLE``
-        means that the function was not called: this attempt does not count as a try.
+        An end of an attempt that does not execute any more changes only ``ending``. An end with the
+        state ``AVAILABLE`` means that the function was not called: this attempt does not count as a
+        try.
         """
         numbers = {*(one.end.number for one in done), *(one.number for one in begin)}
         with self._recording(fence) as (conn, row, now):
@@ -121,7 +142,9 @@ class GraphCalls(GraphPart):
             return begun
 
     def cancelled(self, fence: GraphFence, numbers: Collection[int]) -> set[int]:
-        """Return the steps among these that must not continue. After a stop or a takeover of the graph these are all.
+        """Return the steps among these that must not continue.
+
+        After a stop or a takeover of the graph these are all.
 
         Raises ``RunNotFound``.
         """
@@ -130,16 +153,24 @@ class GraphCalls(GraphPart):
             owns = (row["attempt"], row["owner_run_id"]) == (fence.attempt, fence.owner_run_id)
             if row["stop_requested_at"] is not None or not owns:
                 return set(numbers)
-            query = select(_s.number).where(_s.graph_id == fence.graph_id, _s.state == StepState.CANCELLED)
+            query = select(_s.number).where(
+                _s.graph_id == fence.graph_id, _s.state == StepState.CANCELLED
+            )
             return {row["number"] for row in rows_in(conn, query, _s.number, numbers)}
 
     # --- crawls and managers ---
 
     def to_begin(self, fence: GraphFence, limit: int = 100) -> list[StepWork]:
-        """Return executing steps whose run or manager has not been started yet in the present attempt."""
+        """Return executing steps whose run or manager has not been started yet in the present
+        attempt.
+        """
         query = (
             select(graph_step)
-            .where(_s.graph_id == fence.graph_id, _s.kind.in_(BEGINNING), _s.state == StepState.EXECUTING)
+            .where(
+                _s.graph_id == fence.graph_id,
+                _s.kind.in_(BEGINNING),
+                _s.state == StepState.EXECUTING,
+            )
             .where(_s.begun_attempt < _s.attempt)
             .order_by(_s.number)
             .limit(limit)
@@ -149,12 +180,15 @@ class GraphCalls(GraphPart):
             rows = conn.execute(query.with_hint(*BY_STATE)).mappings().all()
         return [work_of(row, attempt=row["attempt"], tries=row["tries"]) for row in rows]
 
-    def run_begun(self, fence: GraphFence, number: int, run_id: int | None, error: str | None = None) -> bool:
+    def run_begun(
+        self, fence: GraphFence, number: int, run_id: int | None, error: str | None = None
+    ) -> bool:
         """Record that the run or manager of a step exists, or that it can never be started.
 
-        Give either ``run_id`` or ``error``. With ``error`` the step is discarded (``deploy_failed``). ``run_attempt``
-        stays as it is, so that only a later end counts. Returns ``False`` when the step was cancelled meanwhile; the
-        step then keeps the run and is ``ending``. A second call changes nothing.
+        Give either ``run_id`` or ``error``. With ``error`` the step is discarded
+        (``deploy_failed``). ``run_attempt`` stays as it is, so that only a later end counts.
+        Returns ``False`` when the step was cancelled meanwhile; the step then keeps the run and is
+        ``ending``. A second call changes nothing.
         """
         if (run_id is None) == (error is None):
             raise InvalidRequest("run_id: give either run_id, or the error that prevents the start")
@@ -162,25 +196,39 @@ class GraphCalls(GraphPart):
             steps = _Steps(conn, fence.graph_id, [number], now)
             step = steps.rows.get(number)
             if step is None or step["kind"] not in BEGINNING:
-                raise InvalidRequest(f"number: {number} is not allowed; graph {fence.graph_id} has no such crawl")
+                raise InvalidRequest(
+                    f"number: {number} is not allowed; graph {fence.graph_id} has no such crawl"
+                )
             executes: bool = step["state"] == StepState.EXECUTING
             if executes and error is not None:
                 end = StepEnd(number, step["attempt"], StepState.DISCARDED, "deploy_failed", error)
                 steps.end(ExecutionEnd(end, error=error))
-            elif run_id is not None and (step["begun_attempt"], step["run_id"]) != (step["attempt"], run_id):
-                # A step that was cancelled meanwhile keeps its run, because the run must be stopped. A step whose
-                # former run was removed has a new run. Every end of the new run counts, so run_attempt is reset.
+            elif run_id is not None and (step["begun_attempt"], step["run_id"]) != (
+                step["attempt"],
+                run_id,
+            ):
+                # A step that was cancelled meanwhile keeps its run, because the run must be
+                # stopped. A step whose former run was removed has a new run. Every end of the new
+                # run counts, so run_attempt is reset.
                 other = {"run_attempt": 0} if step["run_id"] not in (None, run_id) else {}
-                steps.set(number, run_id=run_id, begun_attempt=step["attempt"], ending=not executes, **other)
+                steps.set(
+                    number,
+                    run_id=run_id,
+                    begun_attempt=step["attempt"],
+                    ending=not executes,
+                    **other,
+                )
             steps.write()
             return executes
 
     def runs_ended(self, fence: GraphFence) -> list[StepEnd]:
-        """Return the ends of runs and managers of executing or ending steps, as the database has them now.
+        """Return the ends of runs and managers of executing or ending steps, as the database has
+        them now.
 
-        An end counts when its attempt is above ``run_attempt`` of the step. A step that was cancelled before its run
-        was started has ended as well. After the end of its run, a crawl waits at most ``DELIVERY_S`` seconds for the
-        delivery of the archive. It counts as executing during this time, unless it was cancelled.
+        An end counts when its attempt is above ``run_attempt`` of the step. A step that was
+        cancelled before its run was started has ended as well. After the end of its run, a crawl
+        waits at most ``DELIVERY_S`` seconds for the delivery of the archive. It counts as executing
+        during this time, unless it was cancelled.
         """
         with self._db.reading() as conn:
             its = read_row(conn, graph, fence.graph_id, (*_FENCE, _g.graph_key, _g.graph_uid))
@@ -195,24 +243,44 @@ class GraphCalls(GraphPart):
                 facts: list[ColumnElement[Any]] = [of[name] for name in _FACTS]
                 joined = graph_step.join(key.table, key == _s.run_id, isouter=True)
                 if STEP_RULES[kind].brings_items:
-                    joined = joined.join(export_record, (_x.run_id == key) & (_x.attempt == of.attempt), isouter=True)
-                    facts += [of.pages, of["items"], of.errors, of.ended_at, _x.status.label("export")]
+                    joined = joined.join(
+                        export_record, (_x.run_id == key) & (_x.attempt == of.attempt), isouter=True
+                    )
+                    facts += [
+                        of.pages,
+                        of["items"],
+                        of.errors,
+                        of.ended_at,
+                        _x.status.label("export"),
+                    ]
                     facts.append(_x.url.label("archive"))
                 query = (
-                    select(*_STEP, _s.run_attempt, _s.reason, *(fact.label(f"its_{fact.name}") for fact in facts))
+                    select(
+                        *_STEP,
+                        _s.run_attempt,
+                        _s.reason,
+                        *(fact.label(f"its_{fact.name}") for fact in facts),
+                    )
                     .select_from(joined)
                     .where(_s.graph_id == fence.graph_id, OPEN, _s.kind == kind)
                     .with_hint(*BY_STATE)
                 )
                 rows = conn.execute(query).mappings()
                 ends = ((row, _run_end(row, whose, now)) for row in rows)
-                found += [_with_archive(row, end, now) for row, end in ends if end and end.number not in lives]
+                found += [
+                    _with_archive(row, end, now)
+                    for row, end in ends
+                    if end and end.number not in lives
+                ]
         return sorted(found, key=lambda end: end.number)
 
     def live_graph_runs(
         self, graph_id: int, after_run_id: int = 0, limit: int = 100, *, ending: bool = False
     ) -> list[RunRow]:
-        """Return runs of the graph that have not ended, by id. ``ending``: only runs whose step was cancelled."""
+        """Return runs of the graph that have not ended, by id.
+
+        ``ending``: only runs whose step was cancelled.
+        """
         with self._db.reading() as conn:
             named = read_row(conn, graph, graph_id, _NAMED)
             run = RUNS[StepKind.CRAWL].key
@@ -226,8 +294,9 @@ class GraphCalls(GraphPart):
             return runs_by_id(conn, found)
 
     def live_graph_managers(self, graph_id: int, *, ending: bool = False) -> list[ManagerRow]:
-        """Return all managers of executing or ending steps that have not ended. ``ending``: only managers whose step
-        was cancelled.
+        """Return all managers of executing or ending steps that have not ended.
+
+        ``ending``: only managers whose step was cancelled.
         """
         m = manager.c
         live = select(manager).where(m.status.not_in(OVER_RUNS)).order_by(m.manager_id)
@@ -244,13 +313,15 @@ def _run_ids(graph_id: int, kind: StepKind, which: ColumnElement[bool]) -> Selec
     return select(_s.run_id).where(_s.graph_id == graph_id, _s.kind == kind, which)
 
 
-# --- steps --------------------------------------------------------------------------------------------------------
+# --- steps ----------------------------------------------------------------------------------------
 
 
 class _Steps:
     """Locked steps of one graph. Changes are collected, and then written in few statements."""
 
-    def __init__(self, conn: Connection, graph_id: int, numbers: Collection[int], now: datetime) -> None:
+    def __init__(
+        self, conn: Connection, graph_id: int, numbers: Collection[int], now: datetime
+    ) -> None:
         self._conn = conn
         self._graph_id = graph_id
         self._now = now
@@ -267,26 +338,43 @@ class _Steps:
         self._new[number].update(values)
 
     def write(self) -> None:
-        """Write the changes and the results. One statement writes equal changes of several steps."""
+        """Write the changes and the results.
+
+        One statement writes equal changes of several steps.
+        """
         alike = defaultdict[str, list[int]](list)
         for number, values in self._new.items():
             alike[repr(sorted(values.items()))].append(number)
         for numbers in alike.values():
-            same = update(graph_step).where(_s.graph_id == self._graph_id).values(**self._new[numbers[0]])
+            same = (
+                update(graph_step)
+                .where(_s.graph_id == self._graph_id)
+                .values(**self._new[numbers[0]])
+            )
             change_in(self._conn, same, _s.number, numbers)
-        delete_rows(self._conn, graph_result.c.number, "PRIMARY", self._stale, of={"graph_id": self._graph_id})
+        delete_rows(
+            self._conn,
+            graph_result.c.number,
+            "PRIMARY",
+            self._stale,
+            of={"graph_id": self._graph_id},
+        )
         if self._results:
             self._conn.execute(insert(graph_result), self._results)
 
     def end(self, done: ExecutionEnd) -> None:
-        """Record the end of an execution. If the step does not execute any more, only ``ending`` is reset.
+        """Record the end of an execution.
+
+        If the step does not execute any more, only ``ending`` is reset.
 
         Raises ``InvalidRequest`` for an end with an invalid state, or without its ``not_before``.
         """
         end = done.end
         step = self.rows.get(done.end.number)
         if end.state in (StepState.SUSPENDED, StepState.EXECUTING):
-            raise InvalidRequest(f"state: {end.state} is not allowed; give a state that ends an execution")
+            raise InvalidRequest(
+                f"state: {end.state} is not allowed; give a state that ends an execution"
+            )
         if end.state in (StepState.RETRYABLE, StepState.SCHEDULED) and end.not_before is None:
             raise InvalidRequest(f"not_before: give it with the state {end.state}")
         if step is None or step["attempt"] != end.attempt:
@@ -317,7 +405,9 @@ class _Steps:
             return None
         for part, data in enumerate(done.result):
             if len(data) > RESULT_PART:
-                raise InvalidRequest(f"result: part {part} has {len(data)} bytes; give at most {RESULT_PART} in one")
+                raise InvalidRequest(
+                    f"result: part {part} has {len(data)} bytes; give at most {RESULT_PART} in one"
+                )
             key = {"graph_id": self._graph_id, "number": step["number"], "part": part}
             self._results.append({**key, "data": data})
         return done.result_bytes
@@ -334,7 +424,10 @@ class _Steps:
         return [one for one in existing if self._lets(self.rows[one.number], known)]
 
     def discarded(self) -> bool:
-        """Return whether the database has a discarded step of the graph. Another call may have recorded it."""
+        """Return whether the database has a discarded step of the graph.
+
+        Another call may have recorded it.
+        """
         query = select(_s.number).where(_s.graph_id == self._graph_id, _s.kind.in_(WORKING))
         query = query.where(_s.state == StepState.DISCARDED).limit(1)
         return self._conn.execute(query.with_hint(*BY_STATE)).first() is not None
@@ -361,10 +454,25 @@ class _Steps:
         if step["state"] == StepState.EXECUTING:
             values["errors"] = self._errors(step, LOST)
             if not may_begin_again(step["tries"], _shape(step, "max_attempts", 1)):
-                lost = {"state": StepState.DISCARDED.value, "outcome": "lost", "reason": f"{LOST}, {LOST_MAX} times"}
-                self.set(work.number, **lost, errors=values["errors"], batch=None, alternative=None, ended_at=self._now)
+                lost = {
+                    "state": StepState.DISCARDED.value,
+                    "outcome": "lost",
+                    "reason": f"{LOST}, {LOST_MAX} times",
+                }
+                self.set(
+                    work.number,
+                    **lost,
+                    errors=values["errors"],
+                    batch=None,
+                    alternative=None,
+                    ended_at=self._now,
+                )
                 return False
-        values |= {"state": StepState.EXECUTING.value, "attempt": work.attempt, "tries": step["tries"] + 1}
+        values |= {
+            "state": StepState.EXECUTING.value,
+            "attempt": work.attempt,
+            "tries": step["tries"] + 1,
+        }
         self.set(work.number, **values, not_before=None, started_at=self._now, ended_at=None)
         return True
 
@@ -380,20 +488,33 @@ def _rules(step: Row) -> StepRules:
 def _in_order(work: Sequence[StepWork]) -> list[StepWork]:
     """Return the steps in their order, but each step after its dependencies."""
     known = {one.number: one for one in work}
-    order = TopologicalSorter({one.number: [dep for dep in one.deps if dep in known] for one in work})
+    order = TopologicalSorter(
+        {one.number: [dep for dep in one.deps if dep in known] for one in work}
+    )
     return [known[number] for number in order.static_order()]
 
 
 def _with_archive(row: Row, end: StepEnd, now: datetime) -> StepEnd:
-    """Return the end of a run; or that it still executes, while its archive, which dependents may need, is not
-    delivered.
+    """Return the end of a run; or that it still executes, while its archive, which dependents may
+    need, is not delivered.
     """
-    if not _rules(row).brings_items or row["ending"] or not end.state.final or row["its_ended_at"] is None:
+    if (
+        not _rules(row).brings_items
+        or row["ending"]
+        or not end.state.final
+        or row["its_ended_at"] is None
+    ):
         return end
-    if row["its_export"] in ("exported", "empty") or (now - row["its_ended_at"]).total_seconds() >= DELIVERY_S:
+    if (
+        row["its_export"] in ("exported", "empty")
+        or (now - row["its_ended_at"]).total_seconds() >= DELIVERY_S
+    ):
         return end
     run_id = row["run_id"]
-    why = f"run {run_id} is {row['its_status']}, and its archive is not delivered yet (crawlctl export {run_id})"
+    why = (
+        f"run {run_id} is {row['its_status']}, and its archive is not delivered yet (crawlctl "
+        f"export {run_id})"
+    )
     return StepEnd(end.number, end.attempt, StepState.EXECUTING, reason=why)
 
 
@@ -402,7 +523,8 @@ def _run_end(row: Row, whose: str, now: datetime) -> StepEnd | None:
     number = row["number"]
     attempt = row["attempt"]
     if row["begun_attempt"] < attempt:
-        # The run was not started. A cancelled step will not start it any more; an executing step will.
+        # The run was not started. A cancelled step will not start it any more; an executing step
+        # will.
         return StepEnd(number, attempt, StepState.CANCELLED) if row["ending"] else None
     if row["its_status"] is None or row["its_parent"] != whose:
         what = f"{_rules(row).run} {row['run_id']}"
@@ -411,15 +533,29 @@ def _run_end(row: Row, whose: str, now: datetime) -> StepEnd | None:
         reason = gone if row["its_status"] is None else foreign
         return StepEnd(number, attempt, StepState.DISCARDED, "lost", reason)
     if row["its_status"] not in OVER_RUNS or row["its_attempt"] <= row["run_attempt"]:
-        # The step waited for the archive, as its reason says. A person has resumed the run, so the reason is removed.
-        return StepEnd(number, attempt, StepState.EXECUTING) if row["reason"] and not row["ending"] else None
-    facts = {"outcome": row["its_outcome"], "reason": row["its_cause"], "run_attempt": row["its_attempt"]}
+        # The step waited for the archive, as its reason says. A person has resumed the run, so the
+        # reason is removed.
+        return (
+            StepEnd(number, attempt, StepState.EXECUTING)
+            if row["reason"] and not row["ending"]
+            else None
+        )
+    facts = {
+        "outcome": row["its_outcome"],
+        "reason": row["its_cause"],
+        "run_attempt": row["its_attempt"],
+    }
     if _rules(row).brings_items:
-        facts["record"] = {"run_id": row["run_id"], **{name: row[f"its_{name}"] for name in _RECORDED}}
+        facts["record"] = {
+            "run_id": row["run_id"],
+            **{name: row[f"its_{name}"] for name in _RECORDED},
+        }
     if row["its_status"] == RunStatus.COMPLETED:
         return StepEnd(number, attempt, StepState.COMPLETED, **facts)
     if row["its_stop_requested_at"] is not None and row["its_stop_limit"] is None:
         return StepEnd(number, attempt, StepState.CANCELLED, **facts)
     shape = row["shape"] or {}
-    state, not_before = after_failure(row["tries"], shape.get("max_attempts", 1), shape.get("backoff_s", 1.0), now)
+    state, not_before = after_failure(
+        row["tries"], shape.get("max_attempts", 1), shape.get("backoff_s", 1.0), now
+    )
     return StepEnd(number, attempt, state, not_before=not_before, **facts)

@@ -55,7 +55,8 @@ class PageMissing(InvalidRequest):
 class GraphStore(GraphCalls, GraphReads):
     """Graphs, their steps, and the inputs and results of steps.
 
-    A method with a fence raises ``Fenced`` and writes nothing when the graph has another attempt or owner.
+    A method with a fence raises ``Fenced`` and writes nothing when the graph has another attempt or
+    owner.
     """
 
     def __init__(self, *parts: Any) -> None:
@@ -65,12 +66,14 @@ class GraphStore(GraphCalls, GraphReads):
     # --- from draft to graph ---
 
     def reserve_graph(self, new: NewGraph, spec: GraphSpec | None = None) -> tuple[GraphRow, bool]:
-        """Insert the graph, or find the graph with this key. Returns the row, and whether it is new.
+        """Insert the graph, or find the graph with this key.
 
-        With ``spec`` the graph is started in the same transaction. Without, it is a draft, whose pages follow. A draft
-        with this key is replaced, unless it has the same fingerprint and its pages still follow. Raises
-        ``DuplicateRequest`` when the existing graph has another fingerprint, ``InvalidRequest`` for an invalid spec,
-        and ``TooManyOpen``.
+        Returns the row, and whether it is new.
+
+        With ``spec`` the graph is started in the same transaction. Without, it is a draft, whose
+        pages follow. A draft with this key is replaced, unless it has the same fingerprint and its
+        pages still follow. Raises ``DuplicateRequest`` when the existing graph has another
+        fingerprint, ``InvalidRequest`` for an invalid spec, and ``TooManyOpen``.
         """
 
         def reserve(conn: Connection) -> tuple[GraphRow, bool]:
@@ -81,14 +84,17 @@ class GraphStore(GraphCalls, GraphReads):
                     break
                 _drop(conn, found["graph_id"])
             if is_new := found is None:
-                conn.execute(insert(graph).values(**_new_row(new, self._clock()), graph_uid=self.new_uid()))
+                conn.execute(
+                    insert(graph).values(**_new_row(new, self._clock()), graph_uid=self.new_uid())
+                )
                 found = _found(conn, new.key)
             assert found is not None, "it was inserted in this transaction"
             if found["graph_key"] != new.key:  # MySQL ignores spaces at the end of a key
                 raise refusal("key", new.key, "remove the spaces at its end")
             if found["fingerprint"] != new.fingerprint:
                 raise DuplicateRequest(
-                    f"key {new.key!r} belongs to graph {found['graph_id']}, which was sent with other steps, "
+                    f"key {new.key!r} belongs to graph {found['graph_id']}, which was sent with "
+                    "other steps, "
                     "options or context; use another key"
                 )
             unit = GraphUnit(conn, found, self._clock())
@@ -103,11 +109,12 @@ class GraphStore(GraphCalls, GraphReads):
         return self._db.inserting(f"graph {new.key!r}", reserve)
 
     def add_graph_page(self, graph_id: int, page: int, data: bytes, *, again: bool = False) -> None:
-        """Store one page of a draft (``domain.graph.pages``). A second call with the same page changes nothing.
+        """Store one page of a draft (``domain.graph.pages``). A second call with the same page
+        changes nothing.
         ``again``: a call after the start of the graph changes nothing either.
 
-        Raises ``NotInThisState`` when the graph is no draft, ``InvalidRequest`` for an unexpected page number, and
-        ``DuplicateRequest`` when another page with this number is stored.
+        Raises ``NotInThisState`` when the graph is no draft, ``InvalidRequest`` for an unexpected
+        page number, and ``DuplicateRequest`` when another page with this number is stored.
         """
         decode_page(page, data)
         p = graph_page.c
@@ -115,23 +122,33 @@ class GraphStore(GraphCalls, GraphReads):
             if unit.state is not GraphState.DRAFT:
                 if again:
                     return
-                raise NotInThisState(f"Graph {graph_id} is {unit.state} already and accepts no more pages")
+                raise NotInThisState(
+                    f"Graph {graph_id} is {unit.state} already and accepts no more pages"
+                )
             if not 0 <= page < unit.row["pages"]:
                 most = unit.row["pages"] - 1
-                raise InvalidRequest(f"page: {page} is not allowed; this graph was announced with pages 0 to {most}")
+                raise InvalidRequest(
+                    f"page: {page} is not allowed; this graph was announced with pages 0 to {most}"
+                )
             query = select(p.data).where(p.graph_id == graph_id, p.page == page)
             before = unit.conn.execute(query).scalar_one_or_none()
             if before is None:
-                unit.conn.execute(insert(graph_page).values(graph_id=graph_id, page=page, data=data))
+                unit.conn.execute(
+                    insert(graph_page).values(graph_id=graph_id, page=page, data=data)
+                )
             elif before != data:
-                text = f"page {page} of graph {graph_id} has other steps already; send the same, or use another key"
+                text = (
+                    f"page {page} of graph {graph_id} has other steps already; send the same, "
+                    "or use another key"
+                )
                 raise DuplicateRequest(text)
 
     def make_graph(self, graph_id: int) -> GraphRow:
-        """Start a complete draft in one transaction: read its pages, check the spec, and insert the steps.
+        """Start a complete draft in one transaction: read its pages, check the spec, and insert the
+        steps.
 
-        A second call changes nothing. Raises ``PageMissing``, ``InvalidRequest`` when the spec is invalid, and
-        ``TooManyOpen``.
+        A second call changes nothing. Raises ``PageMissing``, ``InvalidRequest`` when the spec is
+        invalid, and ``TooManyOpen``.
         """
         with self._unit(graph_id) as unit:
             if unit.state is GraphState.DRAFT:
@@ -144,39 +161,53 @@ class GraphStore(GraphCalls, GraphReads):
         insert_steps(unit, Graph.of(spec).added)
         context = dict(spec.context) or None
         unit.conn.execute(update(graph).where(graph.c.graph_id == unit.id).values(context=context))
-        # It comes last: all writers of events wait for it, and it must not wait for a row while it is held.
+        # It comes last: all writers of events wait for it, and it must not wait for a row while it
+        # is held.
         self._check_most(unit.conn, graph, _IS_OPEN, unit.row["project"])
         unit.set(state=GraphState.EXECUTING.value)
 
     def draft_spec(self, graph_id: int) -> GraphSpec:
-        """Return the spec of a complete draft. Raises ``PageMissing``, and ``InvalidRequest`` for pages of another
-        spec."""
+        """Return the spec of a complete draft.
+
+        Raises ``PageMissing``, and ``InvalidRequest`` for pages of another spec."""
         with self._unit(graph_id) as unit:
             return _sent(unit)
 
     def drop_draft(self, graph_id: int) -> bool:
-        """Remove a draft with its pages, and return whether it was there. A graph that was started stays."""
+        """Remove a draft with its pages, and return whether it was there.
+
+        A graph that was started stays.
+        """
         with self._db.writing() as conn:
             return _drop(conn, graph_id)
 
     def drop_old_drafts(self) -> None:
         """Remove drafts that nobody has started for ``DRAFT_S`` seconds."""
-        old = (graph.c.state == GraphState.DRAFT, graph.c.created_at < self._clock() - timedelta(seconds=DRAFT_S))
-        for draft in self._rows(select(graph.c.graph_id).where(*old).order_by(graph.c.graph_id).limit(100)):
+        old = (
+            graph.c.state == GraphState.DRAFT,
+            graph.c.created_at < self._clock() - timedelta(seconds=DRAFT_S),
+        )
+        for draft in self._rows(
+            select(graph.c.graph_id).where(*old).order_by(graph.c.graph_id).limit(100)
+        ):
             self.drop_draft(draft["graph_id"])
 
     # --- while it runs ---
 
     def claim_graph(self, graph_id: int, owner: Owner) -> GraphRow:
-        """Make ``owner`` the owner of a graph that executes. A second call, or a call after the end, changes nothing.
+        """Make ``owner`` the owner of a graph that executes.
 
-        If the graph had another owner, its next attempt begins. Steps that calls of the former owner had not ended
-        begin again. Raises ``RunIsLive``, ``Fenced`` and ``RunNotFound`` as ``claim_manager`` does, and
-        ``NotInThisState`` for a draft.
+        A second call, or a call after the end, changes nothing.
+
+        If the graph had another owner, its next attempt begins. Steps that calls of the former
+        owner had not ended begin again. Raises ``RunIsLive``, ``Fenced`` and ``RunNotFound`` as
+        ``claim_manager`` does, and ``NotInThisState`` for a draft.
         """
         with self._unit(graph_id) as unit:
             if unit.state is GraphState.DRAFT:
-                raise NotInThisState(f"Graph {graph_id} is a draft; send all its pages and start it first")
+                raise NotInThisState(
+                    f"Graph {graph_id} is a draft; send all its pages and start it first"
+                )
             if not unit.over and unit.take(owner, over=False):
                 known = load_graph(unit.conn, unit.row, strict=False)
                 before = states_of(known)
@@ -185,12 +216,13 @@ class GraphStore(GraphCalls, GraphReads):
             return _shown(unit)
 
     def change(self, fence: GraphFence, how: Callable[[Graph], T]) -> T:
-        """Load the graph, call ``how`` to change it, and write the changes with the event ``graph.changed``.
+        """Load the graph, call ``how`` to change it, and write the changes with the event
+        ``graph.changed``.
 
-        This is one transaction, which an error of ``how`` rolls back. Returns the result of ``how``. A step with an
-        invalid row waits until the row is repaired (``Step.unreadable``). Raises ``RowUnreadable`` when the position of
-        such a step in the graph is unknown. Of a large graph only the rows are read that may have changed since
-        (``EngineCache``).
+        This is one transaction, which an error of ``how`` rolls back. Returns the result of
+        ``how``. A step with an invalid row waits until the row is repaired (``Step.unreadable``).
+        Raises ``RowUnreadable`` when the position of such a step in the graph is unknown. Of a
+        large graph only the rows are read that may have changed since (``EngineCache``).
         """
         with self._unit(fence.graph_id, fence) as unit:
             known, read_at = self._remembered.take(unit.conn, unit.row)
@@ -201,13 +233,18 @@ class GraphStore(GraphCalls, GraphReads):
     def command(self, graph_id: int, request_id: str, how: Callable[[Graph], int]) -> int:
         """Execute a command of a person as ``change`` does, once for each ``request_id``.
 
-        A second call returns the stored answer. If an ended graph has open steps after the command, it executes again,
-        without an owner and without its former stop. Raises ``RunNotFound``, and ``RowUnreadable`` for any invalid
-        step. Raises ``NotInThisState`` for a draft, a pruned graph and a graph that is stopping.
+        A second call returns the stored answer. If an ended graph has open steps after the command,
+        it executes again, without an owner and without its former stop. Raises ``RunNotFound``, and
+        ``RowUnreadable`` for any invalid step. Raises ``NotInThisState`` for a draft, a pruned
+        graph and a graph that is stopping.
         """
         with self._unit(graph_id) as unit:
             commands = unit.row["commands"]
-            if (before := next((command for command in commands if command[:1] == [request_id]), None)) is not None:
+            if (
+                before := next(
+                    (command for command in commands if command[:1] == [request_id]), None
+                )
+            ) is not None:
                 return int(before[1])
             _check_takes_commands(unit)
             if unit.over:
@@ -216,31 +253,47 @@ class GraphStore(GraphCalls, GraphReads):
             unit.row["commands"] = [*commands, [request_id, answer]][-COMMANDS_MAX:]
             return answer
 
-    def begin_graft(self, graph_id: int, number: int, attempt: int, spec: GraphSpec, digest: str) -> None:
+    def begin_graft(
+        self, graph_id: int, number: int, attempt: int, spec: GraphSpec, digest: str
+    ) -> None:
         """Add the steps of ``spec`` below the step that grafts them, once.
 
-        The context of ``spec`` is stored as ``context`` in the job of the step, as for a sub-graph. A second call with
-        the same steps changes nothing, even from a later attempt. Raises ``Fenced`` when this attempt does not execute,
-        ``DuplicateRequest`` when the step has grafted other steps, and ``InvalidRequest`` for invalid steps.
+        The context of ``spec`` is stored as ``context`` in the job of the step, as for a sub-graph.
+        A second call with the same steps changes nothing, even from a later attempt. Raises
+        ``Fenced`` when this attempt does not execute, ``DuplicateRequest`` when the step has
+        grafted other steps, and ``InvalidRequest`` for invalid steps.
         """
         s = graph_step.c
         mine = (s.graph_id == graph_id, s.number == number)
         with self._unit(graph_id) as unit:
-            columns = (s.graph_id, s.number, s.state, s.attempt, s.job, s.graft_attempt, s.graft_digest)
+            columns = (
+                s.graph_id,
+                s.number,
+                s.state,
+                s.attempt,
+                s.job,
+                s.graft_attempt,
+                s.graft_digest,
+            )
             row = unit.conn.execute(select(*columns).where(*mine)).mappings().one_or_none()
             if row is None or row["state"] != StepState.EXECUTING or row["attempt"] != attempt:
                 raise Fenced(
-                    f"Step {number} of graph {graph_id} does not execute as attempt {attempt}, so it cannot graft steps"
+                    f"Step {number} of graph {graph_id} does not execute as attempt {attempt}, so "
+                    "it cannot graft steps"
                 )
             if row["graft_digest"] is not None:
-                # An earlier attempt may have been lost after its graft. The grafted steps may have begun since.
+                # An earlier attempt may have been lost after its graft. The grafted steps may have
+                # begun since.
                 if row["graft_digest"] != digest:
                     raise DuplicateRequest(
-                        f"Step {number} of graph {graph_id} has grafted other steps (attempt {row['graft_attempt']}); "
+                        f"Step {number} of graph {graph_id} has grafted other steps (attempt "
+                        f"{row['graft_attempt']}); "
                         "a graft is made once: let the function return the same steps each time"
                     )
                 return
-            _change(unit, lambda known: known.add(spec.steps, number), load_graph(unit.conn, unit.row))
+            _change(
+                unit, lambda known: known.add(spec.steps, number), load_graph(unit.conn, unit.row)
+            )
             job = {**row["job"], "context": dict(spec.context)} if spec.context else row["job"]
             values = {"graft_attempt": attempt, "graft_digest": digest, "job": job}
             unit.conn.execute(update(graph_step).where(*mine).values(**values))
@@ -248,27 +301,37 @@ class GraphStore(GraphCalls, GraphReads):
     # --- stop and end ---
 
     def record_graph_stop(self, graph_id: int, intent: StopIntent) -> GraphRow:
-        """Record a stop, and cancel every step that has not ended (``Graph.cancel``), in one transaction.
+        """Record a stop, and cancel every step that has not ended (``Graph.cancel``), in one
+        transaction.
 
-        No further step begins. A second stop is merged with the first. After the end of the graph nothing changes.
-        Raises ``NotInThisState`` for a draft.
+        No further step begins. A second stop is merged with the first. After the end of the graph
+        nothing changes. Raises ``NotInThisState`` for a draft.
         """
         with self._unit(graph_id) as unit:
             if unit.state is GraphState.DRAFT:
-                raise NotInThisState(f"Graph {graph_id} is a draft and does not execute; there is nothing to stop")
+                raise NotInThisState(
+                    f"Graph {graph_id} is a draft and does not execute; there is nothing to stop"
+                )
             if not unit.over:
                 unit.ask_to_stop(intent)
                 try:
                     _change(unit, lambda _: None, load_graph(unit.conn, unit.row, strict=False))
                 except RowUnreadable as error:
                     # The stop must be recorded even so. The next change of the steps cancels them.
-                    log.error("graph %d is stopped, but its steps cannot be cancelled yet: %s", graph_id, error)
+                    log.error(
+                        "graph %d is stopped, but its steps cannot be cancelled yet: %s",
+                        graph_id,
+                        error,
+                    )
             return _shown(unit)
 
     def end_graph(self, fence: GraphFence, cause: str | None) -> GraphRow:
-        """Record the end of the graph with the event ``graph.ended``. The states of its steps decide the final state.
+        """Record the end of the graph with the event ``graph.ended``.
 
-        A second call changes nothing. Raises ``NotInThisState`` while a step or a run of the graph has not ended.
+        The states of its steps decide the final state.
+
+        A second call changes nothing. Raises ``NotInThisState`` while a step or a run of the graph
+        has not ended.
         """
         with self._unit(fence.graph_id, fence) as unit:
             if unit.over:
@@ -277,7 +340,9 @@ class GraphStore(GraphCalls, GraphReads):
             if known.state is GraphState.EXECUTING:
                 raise NotInThisState(f"Graph {unit.id} has steps that have not ended")
             if live := live_runs(unit.conn, unit.parent, "graph/%", limit=1):
-                raise NotInThisState(f"Graph {unit.id} has runs that have not ended, such as {live[0]}")
+                raise NotInThisState(
+                    f"Graph {unit.id} has runs that have not ended, such as {live[0]}"
+                )
             before = states_of(known)
             write_steps(unit, known, before)
             unit.counts = known.counts()
@@ -294,7 +359,11 @@ class GraphStore(GraphCalls, GraphReads):
 def _shown(unit: GraphUnit) -> GraphRow:
     """Return the row that readers will see after the commit."""
     row = whole_graph(unit.row)
-    return row if unit.over or unit.state is GraphState.DRAFT else replace(row, counts=dict(unit.counted()))
+    return (
+        row
+        if unit.over or unit.state is GraphState.DRAFT
+        else replace(row, counts=dict(unit.counted()))
+    )
 
 
 def _change(unit: GraphUnit, how: Callable[[Graph], T], known: Graph) -> T:
@@ -308,15 +377,22 @@ def _change(unit: GraphUnit, how: Callable[[Graph], T], known: Graph) -> T:
         unit.changed = True
         unit.row["updated_at"] = unit.now  # other processes see that they have read too little
     unit.counts = known.counts()
-    # Calls may have recorded ends since the last change, so the counts may differ without a change by ``how``.
-    unit.set(next_batch=known.next_batch, waiting_for=known.waits(called=True), counts=_plain(unit.counts))
+    # Calls may have recorded ends since the last change, so the counts may differ without a change
+    # by ``how``.
+    unit.set(
+        next_batch=known.next_batch,
+        waiting_for=known.waits(called=True),
+        counts=_plain(unit.counts),
+    )
     if unit.row["started_at"] is None and any(step.attempt for step in known.steps):
         unit.set(started_at=unit.began() or unit.now)
     if unit.over and known.state is GraphState.EXECUTING:
         again = dict.fromkeys(("cause", "ended_at", "owner_workflow_id", "owner_run_id"))
-        unit.set(state=GraphState.EXECUTING.value, attempt=unit.row["attempt"] + 1, **again, **NO_STOP)
-        # The workflow of the former attempt may still be open and claim the graph again. Therefore the attempt is
-        # raised: it alone refuses late writes of calls from before.
+        unit.set(
+            state=GraphState.EXECUTING.value, attempt=unit.row["attempt"] + 1, **again, **NO_STOP
+        )
+        # The workflow of the former attempt may still be open and claim the graph again. Therefore
+        # the attempt is raised: it alone refuses late writes of calls from before.
     return answer
 
 
@@ -337,7 +413,10 @@ def _found(conn: Connection, key: str) -> dict[Any, Any] | None:
 def _drop(conn: Connection, graph_id: int) -> bool:
     """Delete the graph and its pages if it is a draft. Return whether it was one."""
     draft = (graph.c.graph_id == graph_id, graph.c.state == GraphState.DRAFT)
-    if conn.execute(select(graph.c.graph_id).where(*draft).with_for_update()).scalar_one_or_none() is None:
+    if (
+        conn.execute(select(graph.c.graph_id).where(*draft).with_for_update()).scalar_one_or_none()
+        is None
+    ):
         return False
     for table in (graph_page, graph_log, graph):
         conn.execute(delete(table).where(table.c.graph_id == graph_id))
@@ -367,19 +446,23 @@ def _new_row(new: NewGraph, now: datetime) -> dict[str, Any]:
 
 
 def _sent(unit: GraphUnit) -> GraphSpec:
-    """Return the spec that was sent in pages. Raises ``PageMissing``, and ``InvalidRequest`` for pages of another
-    spec.
+    """Return the spec that was sent in pages.
+
+    Raises ``PageMissing``, and ``InvalidRequest`` for pages of another spec.
     """
     p = graph_page.c
     query = select(p.page, p.data).where(p.graph_id == unit.id).order_by(p.page)
     pages = dict(unit.conn.execute(query).all())
     lacks = next((page for page in range(unit.row["pages"]) if page not in pages), None)
     if lacks is not None:
-        raise PageMissing(f"page {lacks} of graph {unit.id} is missing; send it, then start the graph")
+        raise PageMissing(
+            f"page {lacks} of graph {unit.id} is missing; send it, then start the graph"
+        )
     spec = decode_pages(pages.values(), load_options(unit.row))
     if fingerprint(spec) != unit.row["fingerprint"]:
         raise InvalidRequest(
-            f"fingerprint: the pages of graph {unit.id} do not match the announced fingerprint; send all pages of one "
+            f"fingerprint: the pages of graph {unit.id} do not match the announced fingerprint; "
+            "send all pages of one "
             "graph under its own key"
         )
     return spec
@@ -387,8 +470,12 @@ def _sent(unit: GraphUnit) -> GraphSpec:
 
 def _check_takes_commands(unit: GraphUnit) -> None:
     if unit.state is GraphState.DRAFT:
-        raise NotInThisState(f"Graph {unit.id} is a draft: some of its pages may be missing; start it first")
+        raise NotInThisState(
+            f"Graph {unit.id} is a draft: some of its pages may be missing; start it first"
+        )
     if unit.row["pruned_at"] is not None:
-        raise NotInThisState(f"The steps of graph {unit.id} were removed long after its end; send the graph again")
+        raise NotInThisState(
+            f"The steps of graph {unit.id} were removed long after its end; send the graph again"
+        )
     if not unit.over and unit.stop is not None:
         raise NotInThisState(f"Graph {unit.id} is stopping; wait for its end")

@@ -32,7 +32,9 @@ _BY_PARENT = (graph_step, "FORCE INDEX (ix_graph_step_graph_id_parent)", "mysql"
 _g = graph.c
 _s = graph_step.c
 #: The columns of a step that readers see.
-_LISTED = [column for column in _s if column.name not in ("path_hash", "graft_attempt", "graft_digest")]
+_LISTED = [
+    column for column in _s if column.name not in ("path_hash", "graft_attempt", "graft_digest")
+]
 
 
 class GraphReads(GraphPart):
@@ -43,13 +45,15 @@ class GraphReads(GraphPart):
 
     def find_graph(self, key: str) -> GraphRow | None:
         row = self._one(_g.graph_key == key)
-        return row if row is not None and row.key == key else None  # MySQL ignores spaces at the end of a key
+        # MySQL ignores spaces at the end of a key.
+        return row if row is not None and row.key == key else None
 
     def untold_graphs(self, until: datetime, silent_until: datetime) -> list[GraphRow]:
         """Return executing graphs whose workflow may not know of them.
 
-        First come graphs that have no owner or a recorded stop, and were last changed at ``until`` or before. Then come
-        graphs that were last changed at ``silent_until`` or before, because their workflow may be gone.
+        First come graphs that have no owner or a recorded stop, and were last changed at ``until``
+        or before. Then come graphs that were last changed at ``silent_until`` or before, because
+        their workflow may be gone.
         """
         untold = _g.owner_run_id.is_(None) | _g.stop_requested_at.is_not(None)
         query = select(*LISTED).where(_g.state == GraphState.EXECUTING, _g.updated_at <= until)
@@ -59,7 +63,9 @@ class GraphReads(GraphPart):
 
     def count_graphs(self) -> int:
         """Return the number of graphs that execute."""
-        query = select(func.count()).where(_g.state == GraphState.EXECUTING, *seen(graph, leads=True))
+        query = select(func.count()).where(
+            _g.state == GraphState.EXECUTING, *seen(graph, leads=True)
+        )
         with self._db.reading() as conn:
             return int(conn.execute(query).scalar_one())
 
@@ -72,8 +78,16 @@ class GraphReads(GraphPart):
         states: Collection[StepState] = (),
         paths: Collection[str] = (),
     ) -> list[StepRow]:
-        """Return steps with a number above ``after``, by number. ``states`` and ``paths`` limit them."""
-        query = select(*_LISTED).where(_s.graph_id == graph_id, _s.number > after).order_by(_s.number).limit(limit)
+        """Return steps with a number above ``after``, by number.
+
+        ``states`` and ``paths`` limit them.
+        """
+        query = (
+            select(*_LISTED)
+            .where(_s.graph_id == graph_id, _s.number > after)
+            .order_by(_s.number)
+            .limit(limit)
+        )
         if states:
             query = query.where(_s.state.in_(sorted(states)))
         with self._db.reading() as conn:
@@ -94,7 +108,16 @@ class GraphReads(GraphPart):
     def outline(self, graph_id: int) -> list[StepOutline]:
         """Return the outlines of all steps, by number."""
         holds = case((_s.kind.in_(sorted(CONTAINING)), _s.job))
-        columns = (_s.number, _s.path, _s.kind, _s.state, _s.ending, holds, _s.started_at, _s.ended_at)
+        columns = (
+            _s.number,
+            _s.path,
+            _s.kind,
+            _s.state,
+            _s.ending,
+            holds,
+            _s.started_at,
+            _s.ended_at,
+        )
         query = select(*columns).where(_s.graph_id == graph_id).order_by(_s.number)
         with self._db.reading() as conn:
             rows = conn.execute(query.with_hint(*PRIMARY)).all()
@@ -104,8 +127,9 @@ class GraphReads(GraphPart):
         ]
 
     def load(self, graph_id: int) -> Graph:
-        """Return the engine with all steps as they are now, for reading. ``GraphStore.change`` gives the same engine to
-        its function. Raises ``RunNotFound``.
+        """Return the engine with all steps as they are now, for reading.
+
+        ``GraphStore.change`` gives the same engine to its function. Raises ``RunNotFound``.
         """
         with self._db.reading() as conn:
             return load_graph(conn, read_row(conn, graph, graph_id, GRAPH), strict=False)
@@ -117,39 +141,71 @@ class GraphReads(GraphPart):
         return (data for _, data in self.results(graph_id, [number]))
 
     def results(self, graph_id: int, numbers: Sequence[int]) -> Iterator[tuple[int, bytes]]:
-        """Return the parts of the recorded results of these steps, each with the number of its step.
+        """Return the parts of the recorded results of these steps, each with the number of its
+        step.
 
         The steps come in the order of ``numbers``. The results are read in pages.
         """
-        query = select(_s.number, _s.result_bytes).where(_s.graph_id == graph_id, _s.result_bytes.is_not(None))
+        query = select(_s.number, _s.result_bytes).where(
+            _s.graph_id == graph_id, _s.result_bytes.is_not(None)
+        )
         query = query.with_hint(*PRIMARY)
         with self._db.reading() as conn:
-            sizes = {row["number"]: int(row["result_bytes"]) for row in rows_in(conn, query, _s.number, numbers)}
+            sizes = {
+                row["number"]: int(row["result_bytes"])
+                for row in rows_in(conn, query, _s.number, numbers)
+            }
         for page in _pages([number for number in dict.fromkeys(numbers) if number in sizes], sizes):
             yield from self._parts(graph_id, page, sizes)
 
-    def _parts(self, graph_id: int, page: Sequence[int], sizes: Mapping[int, int]) -> Iterator[tuple[int, bytes]]:
-        """Return the parts of a page of results. One query reads them all, but several read one large result."""
+    def _parts(
+        self, graph_id: int, page: Sequence[int], sizes: Mapping[int, int]
+    ) -> Iterator[tuple[int, bytes]]:
+        """Return the parts of a page of results.
+
+        One query reads them all, but several read one large result.
+        """
         r = graph_result.c
         after = -1
         query = select(r.number, r.part, r.data).where(r.graph_id == graph_id, r.number.in_(page))
         alone = len(page) == 1 and sizes[page[0]] > PAGE_BYTES
         while True:
-            more = query.where(r.part > after).order_by(r.part).limit(4) if alone else query.order_by(r.number, r.part)
+            more = (
+                query.where(r.part > after).order_by(r.part).limit(4)
+                if alone
+                else query.order_by(r.number, r.part)
+            )
             with self._db.reading() as conn:
-                rows = conn.execute(more.with_hint(graph_result, "FORCE INDEX (PRIMARY)", "mysql")).all()
+                rows = conn.execute(
+                    more.with_hint(graph_result, "FORCE INDEX (PRIMARY)", "mysql")
+                ).all()
             order = {number: position for position, number in enumerate(page)}
-            yield from ((number, data) for number, _, data in sorted(rows, key=lambda row: (order[row[0]], row[1])))
+            yield from (
+                (number, data)
+                for number, _, data in sorted(rows, key=lambda row: (order[row[0]], row[1]))
+            )
             if not alone or len(rows) < 4:
                 return
             after = rows[-1][1]
 
-    def given(self, graph_id: int, numbers: Sequence[int], depth: int = DEPTH_MAX) -> list[StepFacts]:
-        """Return these steps and the steps that they contain, by number. They are the input of a dependent step.
+    def given(
+        self, graph_id: int, numbers: Sequence[int], depth: int = DEPTH_MAX
+    ) -> list[StepFacts]:
+        """Return these steps and the steps that they contain, by number.
+
+        They are the input of a dependent step.
 
         ``depth``: the most levels of contained steps.
         """
-        columns = (_s.number, _s.path, _s.kind, _s.state, _s.shape, _s.graft_digest, _s.result_bytes)
+        columns = (
+            _s.number,
+            _s.path,
+            _s.kind,
+            _s.state,
+            _s.shape,
+            _s.graft_digest,
+            _s.result_bytes,
+        )
         query = select(*columns).where(_s.graph_id == graph_id)
         found = dict[int, Row]()
         with self._db.reading() as conn:
@@ -158,7 +214,9 @@ class GraphReads(GraphPart):
                 found |= {row["number"]: row for row in read}
                 if level == depth:
                     break
-                holding = [r["number"] for r in read if r["kind"] in CONTAINING or _shape(r).get("graft")]
+                holding = [
+                    r["number"] for r in read if r["kind"] in CONTAINING or _shape(r).get("graft")
+                ]
                 read = rows_in(conn, query.with_hint(*_BY_PARENT), _s.parent, holding)
                 if not read:
                     break
@@ -173,7 +231,11 @@ class GraphReads(GraphPart):
                 if number is None:
                     break
                 query = select(_s.graph_id, _s.number, _s.parent, _s.job)
-                step = conn.execute(query.where(_s.graph_id == graph_id, _s.number == number)).mappings().one_or_none()
+                step = (
+                    conn.execute(query.where(_s.graph_id == graph_id, _s.number == number))
+                    .mappings()
+                    .one_or_none()
+                )
                 if step is None:
                     break
                 found.append(step["job"].get("context"))
@@ -191,7 +253,10 @@ def _deps(row: Row) -> Sequence[int]:
 
 
 def _pages(numbers: Sequence[int], sizes: Mapping[int, int]) -> Iterator[list[int]]:
-    """Return the numbers in pages of at most ``PAGE_BYTES`` and ``PAGE_STEPS``. A larger result has its own page."""
+    """Return the numbers in pages of at most ``PAGE_BYTES`` and ``PAGE_STEPS``.
+
+    A larger result has its own page.
+    """
     page = list[int]()
     size = 0
     for number in numbers:

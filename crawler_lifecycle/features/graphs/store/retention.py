@@ -1,4 +1,6 @@
-"""Retention of graphs: the removal of their steps and pages, and the deletion of a run that a graph began."""
+"""Retention of graphs: the removal of their steps and pages, and the deletion of a run that a graph
+began.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ _GRAPH = Owner(
     mark="pruned_at",
 )
 #: A graph that was never started; its pages are removed.
-_DRAFT = Owner(graph, state="state", words=GraphState, over=[GraphState.DRAFT.value], ended="updated_at")
+_DRAFT = Owner(
+    graph, state="state", words=GraphState, over=[GraphState.DRAFT.value], ended="updated_at"
+)
 
 
 def check_deletion(unit: Unit) -> None:
@@ -34,11 +38,16 @@ def check_deletion(unit: Unit) -> None:
     executing = own.where(_g.state == GraphState.EXECUTING.value)
     if key and unit.conn.execute(executing).scalar_one_or_none() is not None:
         why = f"graph {key} still executes and may need the data of run {unit.run_id}"
-        raise NotInThisState(f"{why}; wait for its end, or stop the graph (crawlctl graph stop {key})")
+        raise NotInThisState(
+            f"{why}; wait for its end, or stop the graph (crawlctl graph stop {key})"
+        )
 
 
 def delete_texts(unit: Unit) -> None:
-    """Remove the results of the run from its graph. If the step is retried, the graph starts a new run."""
+    """Remove the results of the run from its graph.
+
+    If the step is retried, the graph starts a new run.
+    """
     if (key := graph_key_of(unit.run["parent"] or "")) is None:
         return
     conn = unit.conn
@@ -48,7 +57,9 @@ def delete_texts(unit: Unit) -> None:
     for graph_id, number in conn.execute(mine).all():
         delete_rows(conn, graph_result.c.number, "PRIMARY", [number], of={"graph_id": graph_id})
         step = update(graph_step).where(s.graph_id == graph_id, s.number == number)
-        step = step.values(outcome=known_outcome(s.outcome), reason=f"run {unit.run_id} was deleted", errors=None)
+        step = step.values(
+            outcome=known_outcome(s.outcome), reason=f"run {unit.run_id} was deleted", errors=None
+        )
         conn.execute(step.values(result_bytes=None, run_id=None, run_attempt=0))
 
 

@@ -32,12 +32,14 @@ STATES = {state.value: state for state in StepState}
 _KINDS = {kind.value: kind for kind in StepKind}
 
 
-# --- graphs ---------------------------------------------------------------------------------------------------------
+# --- graphs ---------------------------------------------------------------------------------------
 
 
 def load_options(row: Row) -> GraphOptions:
     """Return the options in a graph's row. Raises ``RowUnreadable``."""
-    return validated(_OPTIONS.validate_python, graph, row, "options", "options", "set the requested options")
+    return validated(
+        _OPTIONS.validate_python, graph, row, "options", "options", "set the requested options"
+    )
 
 
 def whole_graph(row: Row) -> GraphRow:
@@ -60,21 +62,37 @@ def graph_row(row: Row) -> GraphRow:
         key=row["graph_key"],
         options=options,
         state=GraphState(row["state"]),
-        counts={state: row["counts"][state] for state in StepState if state in (row["counts"] or {})},
+        counts={
+            state: row["counts"][state] for state in StepState if state in (row["counts"] or {})
+        },
         stop=stop_of(row),
         unreadable=wrong,
     )
 
 
-# --- steps ----------------------------------------------------------------------------------------------------------
+# --- steps ----------------------------------------------------------------------------------------
 
-#: The defaults of the fields that ``shape`` keeps: these fields do not change while the step executes.
+#: The defaults of the fields that ``shape`` keeps: these fields do not change while the step
+#: executes.
 _SHAPE: Mapping[str, Any] = {
     **{field.name: field.default for field in fields(Step) if field.default is not MISSING},
-    **{field.name: field.default for field in fields(StepSpec) if field.name in ("timeout_s", "backoff_s")},
+    **{
+        field.name: field.default
+        for field in fields(StepSpec)
+        if field.name in ("timeout_s", "backoff_s")
+    },
 }
 _OF_STEP = (
-    *("deps", "missing", "ignore_cancelled", "ignore_discarded", "graft", "long", "priority", "queue"),
+    *(
+        "deps",
+        "missing",
+        "ignore_cancelled",
+        "ignore_discarded",
+        "graft",
+        "long",
+        "priority",
+        "queue",
+    ),
     *("resources", "max_parallel", "max_attempts", "limit_s"),
 )
 #: The columns of ``graph_step`` that the engine changes. ``Step`` has fields with the same names.
@@ -85,7 +103,14 @@ MOVING = (
 
 _c = graph_step.c
 #: The columns of the rows that ``engine_steps`` reads, in its order.
-ENGINE = [_c.number, _c.path, _c.kind, _c.parent, type_coerce(_c.shape, Text), *(_c[name] for name in MOVING)]
+ENGINE = [
+    _c.number,
+    _c.path,
+    _c.kind,
+    _c.parent,
+    type_coerce(_c.shape, Text),
+    *(_c[name] for name in MOVING),
+]
 
 
 def shape_of(
@@ -104,7 +129,10 @@ def shape_of(
 
 
 def new_row(step: Step, spec: StepSpec) -> dict[str, Any]:
-    """Return a new row of ``graph_step`` without the column ``graph_id``. All such rows have the same columns."""
+    """Return a new row of ``graph_step`` without the column ``graph_id``.
+
+    All such rows have the same columns.
+    """
     moving = {name: getattr(step, name) for name in MOVING}
     return {
         "number": step.number,
@@ -122,12 +150,14 @@ def new_row(step: Step, spec: StepSpec) -> dict[str, Any]:
     }
 
 
-def engine_steps(graph_id: int, rows: Sequence[Sequence[Any]], *, strict: bool = True) -> list[Step]:
+def engine_steps(
+    graph_id: int, rows: Sequence[Sequence[Any]], *, strict: bool = True
+) -> list[Step]:
     """Return the steps of a graph from all its rows, which have the columns ``ENGINE``.
 
-    Raises ``RowUnreadable`` for an invalid row. Unless ``strict``, an invalid step whose position in the graph is known
-    waits instead (``Step.unreadable``). Thousands of rows are read several times a second, so valid rows are read only
-    once.
+    Raises ``RowUnreadable`` for an invalid row. Unless ``strict``, an invalid step whose position
+    in the graph is known waits instead (``Step.unreadable``). Thousands of rows are read several
+    times a second, so valid rows are read only once.
     """
     steps = list[Step]()
     size = len(rows)
@@ -143,7 +173,9 @@ def engine_steps(graph_id: int, rows: Sequence[Sequence[Any]], *, strict: bool =
 
 
 def some_steps(rows: Sequence[Sequence[Any]], size: int) -> list[Step] | None:
-    """Return the steps of some rows of a graph with so many steps; ``None`` when one of these rows is invalid."""
+    """Return the steps of some rows of a graph with so many steps; ``None`` when one of these rows
+    is invalid.
+    """
     steps = list[Step]()
     try:
         _read(rows, steps, [row[0] for row in rows], size)
@@ -152,13 +184,19 @@ def some_steps(rows: Sequence[Sequence[Any]], size: int) -> list[Step] | None:
     return steps
 
 
-def _read(rows: Sequence[Sequence[Any]], steps: list[Step], numbers: Sequence[int], size: int) -> None:
-    """Append the steps of the rows that ``steps`` does not have yet. Raises an error at the first invalid row.
+def _read(
+    rows: Sequence[Sequence[Any]], steps: list[Step], numbers: Sequence[int], size: int
+) -> None:
+    """Append the steps of the rows that ``steps`` does not have yet.
+
+    Raises an error at the first invalid row.
 
     ``numbers``: the numbers of the rows; ``size``: the number of steps of the graph.
     """
     loads = json.loads
-    for number, path, kind, parent, shape, state, attempt, tries, not_before, batch, *rest in rows[len(steps) :]:
+    for number, path, kind, parent, shape, state, attempt, tries, not_before, batch, *rest in rows[
+        len(steps) :
+    ]:
         step = Step(number, path, _KINDS[kind], parent)
         if shape is not None:
             _shape(step, loads(shape), size)
@@ -167,20 +205,35 @@ def _read(rows: Sequence[Sequence[Any]], steps: list[Step], numbers: Sequence[in
         step.tries = tries
         step.not_before = not_before
         step.batch = batch
-        step.alternative, step.run_id, step.run_attempt, step.ending, step.outcome, step.reason = rest
-        good = attempt >= 0 <= tries and (batch or 0) >= 0 <= (step.run_id or 0) and -1 <= (parent or 0) < size
-        if not good or number != numbers[len(steps)] or not (not_before is None or not_before.__class__ is datetime):
+        step.alternative, step.run_id, step.run_attempt, step.ending, step.outcome, step.reason = (
+            rest
+        )
+        good = (
+            attempt >= 0 <= tries
+            and (batch or 0) >= 0 <= (step.run_id or 0)
+            and -1 <= (parent or 0) < size
+        )
+        if (
+            not good
+            or number != numbers[len(steps)]
+            or not (not_before is None or not_before.__class__ is datetime)
+        ):
             raise ValueError
         steps.append(step)
 
 
 def _waiting_step(rows: Sequence[Sequence[Any]], position: int, wrong: str) -> Step | None:
-    """Return a step for an invalid row, so that its dependents wait. ``None``: its position in the graph is unknown."""
+    """Return a step for an invalid row, so that its dependents wait.
+
+    ``None``: its position in the graph is unknown.
+    """
     number, path, _, parent, shape, *moving = rows[position]
     inside = parent is None or (type(parent) is int and 0 <= parent < len(rows))
     if number != position or not isinstance(path, str) or not inside:
         return None
-    step = Step(number, path, StepKind.FUNCTION, parent, state=StepState.EXECUTING, unreadable=wrong)
+    step = Step(
+        number, path, StepKind.FUNCTION, parent, state=StepState.EXECUTING, unreadable=wrong
+    )
     with suppress(KeyError, ValueError, TypeError, RecursionError):
         _shape(step, json.loads(shape or "{}"), len(rows))
     before = dict(zip(MOVING, moving, strict=True))
@@ -192,8 +245,9 @@ def _waiting_step(rows: Sequence[Sequence[Any]], position: int, wrong: str) -> S
 
 
 def _shape(step: Step, shape: Mapping[str, Any], size: int) -> None:
-    """Set the fields of the step from its shape. Raises ``ValueError``, ``KeyError`` or ``TypeError`` for an invalid
-    shape.
+    """Set the fields of the step from its shape.
+
+    Raises ``ValueError``, ``KeyError`` or ``TypeError`` for an invalid shape.
     """
     for name, value in shape.items():
         if name == "deps":
@@ -223,7 +277,11 @@ def _unreadable_step(graph_id: int, rows: Sequence[Sequence[Any]], position: int
     names = ("number", "path", "kind", "parent", "shape", *MOVING)
     row = {"graph_id": graph_id, **dict(zip(names, rows[position], strict=True))}
     if row["number"] != position:
-        fault = Fault("number", row["number"], f"step {position} is missing: insert its row, or cancel the graph's run")
+        fault = Fault(
+            "number",
+            row["number"],
+            f"step {position} is missing: insert its row, or cancel the graph's run",
+        )
         return unreadable(graph_step, row, fault)
     if row["kind"] not in _KINDS:
         cure = "a newer version knows it: let its workers continue the graph"
@@ -238,13 +296,19 @@ def _unreadable_step(graph_id: int, rows: Sequence[Sequence[Any]], position: int
 
 def step_row(row: Row, deps: Sequence[str]) -> StepRow:
     """Return the step of a row. ``deps`` are the paths of its dependencies."""
-    more = {"max_attempts": (row["shape"] or {}).get("max_attempts", 1), "errors": row["errors"] or ()}
+    more = {
+        "max_attempts": (row["shape"] or {}).get("max_attempts", 1),
+        "errors": row["errors"] or (),
+    }
     return made(StepRow, row, state=StepState(row["state"]), deps=deps, **more)
 
 
 def work_of(row: Row, *, attempt: int, tries: int) -> StepWork:
     """Return the step of a row with the fields that this execution needs."""
     shape = row["shape"] or {}
-    shaped = {name: shape.get(name, _SHAPE[name]) for name in ("max_attempts", "backoff_s", "timeout_s", "graft")}
+    shaped = {
+        name: shape.get(name, _SHAPE[name])
+        for name in ("max_attempts", "backoff_s", "timeout_s", "graft")
+    }
     more = {"kind": StepKind(row["kind"]), "deps": tuple(shape.get("deps", ()))}
     return made(StepWork, row, **shaped, **more, attempt=attempt, tries=tries)

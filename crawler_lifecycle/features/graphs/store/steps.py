@@ -1,4 +1,7 @@
-"""Changes of many steps at once. The number of statements hardly depends on the number of steps (see ``bulk.py``)."""
+"""Changes of many steps at once.
+
+The number of statements hardly depends on the number of steps (see ``bulk.py``).
+"""
 
 from __future__ import annotations
 
@@ -47,13 +50,17 @@ def write_steps(unit: GraphUnit, graph: Graph, before: Before) -> None:
     """Write the changes of the graph's steps, and insert the new steps."""
     changed = [graph.steps[number] for number in sorted(graph.changed) if number < len(before)]
     known = [step for step in changed if step.unreadable is None]
-    released = [step.number for step in changed if step.unreadable is not None and step.batch is None]
+    released = [
+        step.number for step in changed if step.unreadable is not None and step.batch is None
+    ]
     release = update(graph_step).where(graph_step.c.graph_id == unit.id).values(batch=None)
     change_in(unit.conn, release, graph_step.c.number, released)
     failed = {
         step.number: step
         for step in known
-        if before[step.number][0] is StepState.EXECUTING and step.state in _FAILED and step.kind not in CONTAINING
+        if before[step.number][0] is StepState.EXECUTING
+        and step.state in _FAILED
+        and step.kind not in CONTAINING
     }
     more = {
         "shape": _shapes(unit, [step for step in known if step.missing != before[step.number][1]]),
@@ -68,7 +75,9 @@ def write_steps(unit: GraphUnit, graph: Graph, before: Before) -> None:
     insert_steps(unit, graph.added)
 
 
-def _changed(unit: GraphUnit, step: Step, before: StepState, more: Mapping[str, Mapping[int, Any]]) -> dict[str, Any]:
+def _changed(
+    unit: GraphUnit, step: Step, before: StepState, more: Mapping[str, Mapping[int, Any]]
+) -> dict[str, Any]:
     began = step.state is StepState.EXECUTING and before is not StepState.EXECUTING
     return {
         "number": step.number,
@@ -82,16 +91,27 @@ def _changed(unit: GraphUnit, step: Step, before: StepState, more: Mapping[str, 
 
 @functools.cache
 def _apply(dialect: str) -> TextClause:
-    """Return the UPDATE that copies columns from the worktable. Its text has no input of users, only fixed names."""
+    """Return the UPDATE that copies columns from the worktable.
+
+    Its text has no input of users, only fixed names.
+    """
     values = {name: f"w.{name}" for name in MOVING}
-    values |= {name: f"COALESCE(w.{name}, s.{name})" for name in ("shape", "errors", "started_at", "result_bytes")}
-    values["ended_at"] = f"CASE WHEN w.state IN ({_FINAL}) THEN COALESCE(s.ended_at, w.ended_at) END"
+    values |= {
+        name: f"COALESCE(w.{name}, s.{name})"
+        for name in ("shape", "errors", "started_at", "result_bytes")
+    }
+    values["ended_at"] = (
+        f"CASE WHEN w.state IN ({_FINAL}) THEN COALESCE(s.ended_at, w.ended_at) END"
+    )
     where = "w.graph_id = :graph_id AND s.graph_id = w.graph_id AND s.number = w.number"
     if dialect == "sqlite":
         assigned = ", ".join(f"{name} = {value}" for name, value in values.items())
         return text(f"UPDATE graph_step AS s SET {assigned} FROM graph_change AS w WHERE {where}")  # noqa: S608
     assigned = ", ".join(f"s.{name} = {value}" for name, value in values.items())
-    tables = "graph_change AS w FORCE INDEX (PRIMARY) STRAIGHT_JOIN graph_step AS s FORCE INDEX (PRIMARY)"
+    tables = (
+        "graph_change AS w FORCE INDEX (PRIMARY) STRAIGHT_JOIN graph_step AS s FORCE INDEX "
+        "(PRIMARY)"
+    )
     return text(f"UPDATE {tables} SET {assigned} WHERE {where}")  # noqa: S608
 
 
@@ -104,8 +124,13 @@ def with_error(errors: Sequence[Any] | None, attempt: int, at: str, error: str |
 def _keep_records(unit: GraphUnit, records: Mapping[int, Mapping[str, Any]]) -> dict[int, int]:
     """Replace the recorded results of these steps. Returns the size of each result in bytes."""
     values = {number: encode(dict(record)) for number, record in records.items()}
-    rows = [{"number": number, "part": 0, "data": b"".join(packed([value]))} for number, value in values.items()]
-    delete_rows(unit.conn, graph_result.c.number, "PRIMARY", sorted(values), of={"graph_id": unit.id})
+    rows = [
+        {"number": number, "part": 0, "data": b"".join(packed([value]))}
+        for number, value in values.items()
+    ]
+    delete_rows(
+        unit.conn, graph_result.c.number, "PRIMARY", sorted(values), of={"graph_id": unit.id}
+    )
     if rows:
         insert_mappings(unit.conn, graph_result, rows, graph_id=unit.id)
     return {number: len(value) for number, value in values.items()}
@@ -120,7 +145,9 @@ def _errors(unit: GraphUnit, failed: Mapping[int, Step]) -> dict[int, list[Any]]
     for row in rows_in(unit.conn, query, s.number, failed):
         step = failed[row["number"]]
         lost = step.state in (StepState.SUSPENDED, StepState.AVAILABLE)
-        found[step.number] = with_error(row["errors"], step.attempt, at, LOST if lost else step.reason)
+        found[step.number] = with_error(
+            row["errors"], step.attempt, at, LOST if lost else step.reason
+        )
     return found
 
 

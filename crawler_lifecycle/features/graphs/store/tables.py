@@ -51,7 +51,8 @@ graph = new_table(
     Column("waiting_for", Long),
     Column("requested_by", Words(255)),
     Column("parent", String(255)),
-    # Events up to pruned_through may have been removed. Steps and results were removed at pruned_at.
+    # Events up to pruned_through may have been removed. Steps and results were removed at
+    # pruned_at.
     Column("pruned_through", BigInteger),
     Column("pruned_at", UtcTime),
     *life_columns(),
@@ -78,7 +79,8 @@ graph_step = new_table(
     required("kind", String(20)),
     # The number of the step that contains it: a sub-graph or a grafting step.
     Column("parent", Integer),
-    # All other fields that do not change while the step executes: its dependencies, its options. Defaults are left out.
+    # All other fields that do not change while the step executes: its dependencies, its options.
+    # Defaults are left out.
     Column("shape", Json),
     required("job", Json),
     required("state", String(20)),
@@ -90,8 +92,8 @@ graph_step = new_table(
     Column("batch", BigInteger),
     # The alternative of resources that the step uses now.
     Column("alternative", Integer),
-    # run_id: the run or the manager that the step started. run_attempt: the last attempt of that run whose end was
-    # handled. begun_attempt: the attempt of the step that started the run.
+    # run_id: the run or the manager that the step started. run_attempt: the last attempt of that
+    # run whose end was handled. begun_attempt: the attempt of the step that started the run.
     Column("run_id", BigInteger),
     required("run_attempt", Integer),
     required("begun_attempt", Integer),
@@ -114,11 +116,21 @@ graph_step = new_table(
 
 graph_change = new_table(
     "graph_change",
-    # A worktable: its rows exist only inside one transaction (see steps.py). Columns with the name of a column of
-    # graph_step have its type.
+    # A worktable: its rows exist only inside one transaction (see steps.py). Columns with the name
+    # of a column of graph_step have its type.
     owner_key("graph.graph_id"),
     given_key("number", Integer),
-    *same_columns(graph_step, "shape", "state", "attempt", "tries", "not_before", "batch", "alternative", "run_id"),
+    *same_columns(
+        graph_step,
+        "shape",
+        "state",
+        "attempt",
+        "tries",
+        "not_before",
+        "batch",
+        "alternative",
+        "run_id",
+    ),
     *same_columns(graph_step, "run_attempt", "ending", "outcome", "reason", "errors"),
     *same_columns(graph_step, "started_at", "ended_at", "result_bytes"),
 )

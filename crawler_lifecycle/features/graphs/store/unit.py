@@ -1,4 +1,7 @@
-"""The unit of work of graphs: a write transaction on one locked graph. Also queries that several modules need."""
+"""The unit of work of graphs: a write transaction on one locked graph.
+
+Also queries that several modules need.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,16 @@ from ..domain.engine import Graph
 from ..domain.kinds import CONTAINING, STEP_RULES
 from ..domain.spec import GraphState, StepState
 from ..ports import GraphRow
-from .rows import ENGINE, GRAPH, LISTED, engine_steps, graph_row, load_options, some_steps, whole_graph
+from .rows import (
+    ENGINE,
+    GRAPH,
+    LISTED,
+    engine_steps,
+    graph_row,
+    load_options,
+    some_steps,
+    whole_graph,
+)
 from .tables import graph, graph_log, graph_step
 
 #: Kinds of steps that execute something themselves.
@@ -36,8 +48,8 @@ PRIMARY = (graph_step, "FORCE INDEX (PRIMARY)", "mysql")
 #: Steps that were cancelled and may still run; and those that execute, or may still run.
 CANCELLED = and_(graph_step.c.state == StepState.CANCELLED, graph_step.c.ending)
 OPEN = or_(graph_step.c.state == StepState.EXECUTING, CANCELLED)
-#: Engines of graphs with at least so many steps are remembered, so many of them, until whole graphs are read again
-#: after so many seconds.
+#: Engines of graphs with at least so many steps are remembered, so many of them, until whole graphs
+#: are read again after so many seconds.
 LARGE = 500
 REMEMBERED = 4
 AGE_S = 10.0
@@ -53,11 +65,16 @@ SORTS = {
 
 
 def count_steps(conn: Connection, graph_ids: Collection[int]) -> Mapping[int, dict[StepState, int]]:
-    """Return the number of steps in each state, for each of these graphs. Steps of the kind ``graph`` do not count."""
+    """Return the number of steps in each state, for each of these graphs.
+
+    Steps of the kind ``graph`` do not count.
+    """
     s = graph_step.c
     found = defaultdict[int, dict[StepState, int]](dict)
     for chunk in chunks(sorted(graph_ids)):
-        query = select(s.graph_id, s.state, func.count()).where(s.graph_id.in_(chunk), s.kind.in_(WORKING))
+        query = select(s.graph_id, s.state, func.count()).where(
+            s.graph_id.in_(chunk), s.kind.in_(WORKING)
+        )
         query = query.group_by(s.graph_id, s.state).with_hint(*BY_STATE)
         for graph_id, state, n in conn.execute(query).all():
             found[graph_id][StepState(state)] = n
@@ -65,8 +82,9 @@ def count_steps(conn: Connection, graph_ids: Collection[int]) -> Mapping[int, di
 
 
 def load_graph(conn: Connection, row: Row, *, strict: bool = True) -> Graph:
-    """Return the engine of a graph with all its steps (``engine_steps``). A pruned graph has no steps. Raises
-    ``RowUnreadable``.
+    """Return the engine of a graph with all its steps (``engine_steps``).
+
+    A pruned graph has no steps. Raises ``RowUnreadable``.
     """
     graph_id = row["graph_id"]
     if row["pruned_at"] is not None:
@@ -74,23 +92,30 @@ def load_graph(conn: Connection, row: Row, *, strict: bool = True) -> Graph:
     query = select(*ENGINE).where(graph_step.c.graph_id == graph_id).order_by(graph_step.c.number)
     rows = conn.execute(query.with_hint(*PRIMARY)).all()
     return Graph(
-        load_options(row), engine_steps(graph_id, rows, strict=strict), row["next_batch"], key=row["graph_key"]
+        load_options(row),
+        engine_steps(graph_id, rows, strict=strict),
+        row["next_batch"],
+        key=row["graph_key"],
     )
 
 
 class EngineCache:
-    """Engines of large graphs, as the last change in this process has left them. The next change of a graph reads only
-    the rows that calls have written since.
+    """Engines of large graphs, as the last change in this process has left them.
 
-    Every other change of steps changes the graph's row as well. A manual edit of a step may not: it is seen when the
-    engine is ``AGE_S`` old, and whole graphs are read again.
+    The next change of a graph reads only the rows that calls have written since.
+
+    Every other change of steps changes the graph's row as well. A manual edit of a step may not: it
+    is seen when the engine is ``AGE_S`` old, and whole graphs are read again.
     """
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[Row, Graph, float]] = {}
 
     def keep(self, row: Row, known: Graph, read_at: float) -> None:
-        """Keep an engine after its change was committed. ``row``: the graph's row, as it was written."""
+        """Keep an engine after its change was committed.
+
+        ``row``: the graph's row, as it was written.
+        """
         large = len(known.steps) >= LARGE and known.state is GraphState.EXECUTING
         if large and all(step.unreadable is None for step in known.steps):
             self._known.pop(row["graph_id"], None)
@@ -99,7 +124,9 @@ class EngineCache:
                 self._known.pop(graph_id, None)
 
     def take(self, conn: Connection, row: Row) -> tuple[Graph, float]:
-        """Return the engine of a graph, which the caller alone has then, and when all its rows were read."""
+        """Return the engine of a graph, which the caller alone has then, and when all its rows were
+        read.
+        """
         before, known, read_at = self._known.pop(row["graph_id"], (None, None, 0.0))
         now = time.monotonic()
         if known is not None and before == row and now - read_at < AGE_S:
@@ -110,7 +137,9 @@ class EngineCache:
 
 
 def _touched(conn: Connection, graph_id: int, known: Graph) -> list[Any]:
-    """Return the rows of the steps that calls, and runs that were begun, may have changed since ``known``."""
+    """Return the rows of the steps that calls, and runs that were begun, may have changed since
+    ``known``.
+    """
     s = graph_step.c
     query = select(*ENGINE).where(graph_step.c.graph_id == graph_id)
     open_ = query.where(s.kind.in_(WORKING), OPEN).with_hint(*BY_STATE)
@@ -176,12 +205,19 @@ class GraphPart(OwnedPart[GraphUnit, GraphRow]):
     columns = LISTED
     state = _g.state
     unless = (_g.state != GraphState.DRAFT,)
-    listed = ListColumns(_g.graph_id, _g.name, ("graph_key", "name"), {"tags": list}, SORTS, left=("ids", "tags"))
+    listed = ListColumns(
+        _g.graph_id, _g.name, ("graph_key", "name"), {"tags": list}, SORTS, left=("ids", "tags")
+    )
 
-    def _read(self, conn: Connection, query: Select[Any], *, strict: bool = False) -> list[GraphRow]:
+    def _read(
+        self, conn: Connection, query: Select[Any], *, strict: bool = False
+    ) -> list[GraphRow]:
         """Return the graphs, with new counts of steps for those that execute."""
         read = whole_graph if strict else graph_row
         rows = [read(row) for row in conn.execute(query).mappings()]
         live = [row.graph_id for row in rows if row.state is GraphState.EXECUTING]
         counts = count_steps(conn, live) if live else {}
-        return [replace(row, counts=counts.get(row.graph_id, {})) if row.graph_id in live else row for row in rows]
+        return [
+            replace(row, counts=counts.get(row.graph_id, {})) if row.graph_id in live else row
+            for row in rows
+        ]

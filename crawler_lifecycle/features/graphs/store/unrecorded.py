@@ -1,8 +1,8 @@
 """Search for runs and managers that a cancelled step started but whose start was not recorded.
 
-The worker that started such a run died before it could record the start in the row of the step. The run is found by
-the request id that the step gives it (a manager: by its name and flow id). If the step had resumed its former run, the
-row names that run.
+The worker that started such a run died before it could record the start in the row of the step. The
+run is found by the request id that the step gives it (a manager: by its name and flow id). If the
+step had resumed its former run, the row names that run.
 """
 
 from __future__ import annotations
@@ -31,13 +31,20 @@ _NAMES = 100
 
 
 def unrecorded(conn: Connection, kind: StepKind, graph: Row) -> dict[int, int]:
-    """Return the live runs or managers that cancelled steps of this kind started, by the number of the step.
+    """Return the live runs or managers that cancelled steps of this kind started, by the number of
+    the step.
 
-    ``graph`` is a row with ``graph_id``, ``graph_key`` and ``graph_uid``. Only starts that were not recorded count.
+    ``graph`` is a row with ``graph_id``, ``graph_key`` and ``graph_uid``. Only starts that were not
+    recorded count.
     """
     query = (
         select(_s.graph_id, _s.number, _s.path, _s.attempt, _s.run_id, _s.run_attempt, _s.job)
-        .where(_s.graph_id == graph["graph_id"], _s.kind == kind, CANCELLED, _s.begun_attempt < _s.attempt)
+        .where(
+            _s.graph_id == graph["graph_id"],
+            _s.kind == kind,
+            CANCELLED,
+            _s.begun_attempt < _s.attempt,
+        )
         .with_hint(*BY_STATE)
     )
     steps = conn.execute(query).mappings().all()
@@ -55,7 +62,10 @@ def unrecorded(conn: Connection, kind: StepKind, graph: Row) -> dict[int, int]:
 
 def _runs(conn: Connection, graph: Row, steps: Sequence[Row]) -> Iterator[tuple[int, int]]:
     r = run_history.c
-    asked = {step_request_id(graph["graph_key"], row["path"], row["attempt"]): row["number"] for row in steps}
+    asked = {
+        step_request_id(graph["graph_key"], row["path"], row["attempt"]): row["number"]
+        for row in steps
+    }
     live = select(r.request_id, r.run_id).where(r.status.in_(LIVE_RUNS))
     for row in rows_in(conn, live, r.request_id, asked):
         yield asked[row["request_id"]], row["run_id"]
@@ -75,7 +85,9 @@ def _managers(conn: Connection, graph: Row, steps: Sequence[Row]) -> Iterator[tu
         named = or_(*(and_(m.name == name, m.flow_id == flow_id) for name, flow_id in chunk))
         live = select(m.name, m.flow_id, m.manager_id).where(named, m.status.in_(LIVE_RUNS))
         live = live.where(m.parent == graph_workflow_id(graph["graph_key"]))
-        yield from ((asked[name, flow_id], manager_id) for name, flow_id, manager_id in conn.execute(live))
+        yield from (
+            (asked[name, flow_id], manager_id) for name, flow_id, manager_id in conn.execute(live)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +97,9 @@ class StartedRuns:
     key: Column[int]
     """The key column of their table."""
     unrecorded: Callable[[Connection, Row, Sequence[Row]], Iterator[tuple[int, int]]]
-    """Finds those of a graph's steps that were started for the first time, by the number of the step."""
+    """Finds those of a graph's steps that were started for the first time, by the number of the
+    step.
+    """
 
 
 #: For each kind of steps that ``counts_as_run``.

@@ -1,15 +1,17 @@
 """``GraphWorkflow``: executes a graph.
 
 1. Claim the graph's row.
-2. In turns: advance the graph in the database (``advance_graph``), and start the picked steps. Functions are called in
-   workers of the role ``plans``. Crawls and managers are begun in parallel.
-3. Wait for the answer of a call, for the end of a run, for a command, or for the time that a step waits for. A signal
-   only wakes the workflow, which then reads the rows. So a lost, repeated or foreign signal does no harm.
+2. In turns: advance the graph in the database (``advance_graph``), and start the picked steps.
+   Functions are called in workers of the role ``plans``. Crawls and managers are begun in parallel.
+3. Wait for the answer of a call, for the end of a run, for a command, or for the time that a step
+   waits for. A signal only wakes the workflow, which then reads the rows. So a lost, repeated or
+   foreign signal does no harm.
 4. End, when every step has ended. A recorded stop cancels every step, so it leads to the end.
 
-A call that is an activity ends with the execution that started it. So a call that may take long, and every call that
-starts while the history is full, has its own workflow. The execution continues as new after the short calls have
-answered. It then cannot see how a workflow closed that an earlier execution started. So it asks Temporal now and then.
+A call that is an activity ends with the execution that started it. So a call that may take long,
+and every call that starts while the history is full, has its own workflow. The execution continues
+as new after the short calls have answered. It then cannot see how a workflow closed that an earlier
+execution started. So it asks Temporal now and then.
 """
 
 from __future__ import annotations
@@ -75,9 +77,9 @@ from ..domain.commands import (
 from ..domain.spec import GraphState
 from .graph_state import GAP_S, LEVEL_S, GraphWork
 
-#: The number of events after which the workflow continues as new. First the short calls must answer, which takes at
-#: most a minute and a half; new calls have their own workflows meanwhile. A worker without the workflow in its cache
-#: replays all events, at 0.1 to 0.2 ms each.
+#: The number of events after which the workflow continues as new. First the short calls must
+#: answer, which takes at most a minute and a half; new calls have their own workflows meanwhile. A
+#: worker without the workflow in its cache replays all events, at 0.1 to 0.2 ms each.
 HISTORY_MAX = 1_000
 
 #: The most unanswered calls, and the most while the history is full.
@@ -95,7 +97,10 @@ _STATE = TypeAdapter(GraphWork)
 
 
 class FunctionCalls:
-    """The calls of functions of one graph. The numbers of answered calls are added to the inbox of ``GraphWork``."""
+    """The calls of functions of one graph.
+
+    The numbers of answered calls are added to the inbox of ``GraphWork``.
+    """
 
     def __init__(self, work: GraphWork, beside: Beside) -> None:
         self._s = work
@@ -151,7 +156,8 @@ class FunctionCalls:
     async def _wait_apart(self, order: BatchOrder, pool: str | None) -> None:
         """Start the workflow of a call and wait until it closes.
 
-        The workflow also signals its end, because a later execution of the graph cannot wait for it.
+        The workflow also signals its end, because a later execution of the graph cannot wait for
+        it.
         """
         number = order.batch
         try:
@@ -171,25 +177,36 @@ class FunctionCalls:
 
     def _answered(self, numbers: list[int]) -> None:
         inbox = self._s.inbox
-        inbox.answered = [*inbox.answered, *(number for number in numbers if number not in inbox.answered)]
+        inbox.answered = [
+            *inbox.answered,
+            *(number for number in numbers if number not in inbox.answered),
+        ]
 
     async def check_apart(self, wake: Condition) -> None:
-        """Find calls whose workflow was closed without a signal, for example because a person terminated it.
+        """Find calls whose workflow was closed without a signal, for example because a person
+        terminated it.
 
-        It asks Temporal in the first turn of a continued workflow and then every ``LEVEL_S`` seconds. Raises
-        ``StepInterrupted``.
+        It asks Temporal in the first turn of a continued workflow and then every ``LEVEL_S``
+        seconds. Raises ``StepInterrupted``.
         """
         s = self._s
         now = workflow.now()
-        if not s.apart or (s.checked_at is not None and now - s.checked_at < timedelta(seconds=LEVEL_S)):
+        if not s.apart or (
+            s.checked_at is not None and now - s.checked_at < timedelta(seconds=LEVEL_S)
+        ):
             s.checked_at = s.checked_at or now
             return
-        closed = await call(GraphActivities.closed_graph_batches, ClosedBatches(s.key, s.apart), wake=wake)
+        closed = await call(
+            GraphActivities.closed_graph_batches, ClosedBatches(s.key, s.apart), wake=wake
+        )
         s.checked_at = now
         self._answered([number for number in closed if number not in self._starting])
 
     def kill(self) -> None:
-        """Cancel every call. Running functions are killed. Calls that no worker has taken end at once."""
+        """Cancel every call.
+
+        Running functions are killed. Calls that no worker has taken end at once.
+        """
         self._s.killed = True
         for handle in self._short.values():
             handle.cancel()
@@ -201,13 +218,21 @@ class FunctionCalls:
 def _priority(order: BatchOrder) -> Priority:
     """Return the turn of a call among the calls of all graphs.
 
-    Where the server is fair, of equal priorities the graph is next that had the fewest: docs/deployment.md.
+    Where the server is fair, of equal priorities the graph is next that had the fewest:
+    docs/deployment.md.
     """
-    return Priority(priority_key=order.turn, fairness_key=names.fairness_key(f"graph-{order.fence.graph_id}"))
+    return Priority(
+        priority_key=order.turn, fairness_key=names.fairness_key(f"graph-{order.fence.graph_id}")
+    )
 
 
-def call_batch(order: BatchOrder, pool: str | None, seconds: float | None = None) -> ActivityHandle[Any]:
-    """Start the activity that calls functions in a pool of workers. It is cancelled when the worker confirms it."""
+def call_batch(
+    order: BatchOrder, pool: str | None, seconds: float | None = None
+) -> ActivityHandle[Any]:
+    """Start the activity that calls functions in a pool of workers.
+
+    It is cancelled when the worker confirms it.
+    """
     options = config(GraphBatchActivities.run_graph_batch.__name__)
     options["task_queue"] = names.functions_queue(pool)
     options["priority"] = _priority(order)
@@ -219,17 +244,27 @@ def call_batch(order: BatchOrder, pool: str | None, seconds: float | None = None
 
 @workflow.defn(name=names.GRAPH_BATCH_WORKFLOW)
 class GraphBatchWorkflow(WithoutSignals):
-    """The workflow of one call. It signals the end to the graph's workflow. Its cancellation kills the functions."""
+    """The workflow of one call.
+
+    It signals the end to the graph's workflow. Its cancellation kills the functions.
+    """
 
     @workflow.run
-    async def run(self, order: Any = None, graph: Any = None, pool: Any = None, *surplus: Any) -> None:
-        """Make the call. ``graph``: the id of the graph's workflow. ``pool``: the pool of workers, or nothing.
+    async def run(
+        self, order: Any = None, graph: Any = None, pool: Any = None, *surplus: Any
+    ) -> None:
+        """Make the call.
+
+        ``graph``: the id of the graph's workflow. ``pool``: the pool of workers, or nothing.
 
         The workflow fails only for an invalid input.
         """
         order = workflow_input(BatchOrder, order)
         if surplus or not isinstance(graph, str) or not isinstance(pool, str | None):
-            raise invalid("input: give an order, the id of the graph's workflow, and a pool of workers or nothing")
+            raise invalid(
+                "input: give an order, the id of the graph's workflow, and a pool of workers or "
+                "nothing"
+            )
         handle = call_batch(order, pool, LONG_S)
         while not handle.done():
             try:
@@ -241,7 +276,9 @@ class GraphBatchWorkflow(WithoutSignals):
         except ActivityError as error:
             workflow.logger.warning("batch %d: %s", order.batch, reason(error))
         try:
-            await workflow.get_external_workflow_handle(graph).signal(names.SIGNAL_BATCH_ENDED, order.batch)
+            await workflow.get_external_workflow_handle(graph).signal(
+                names.SIGNAL_BATCH_ENDED, order.batch
+            )
         except ApplicationError as error:
             workflow.logger.warning("%s could not be notified: %s", graph, error.message)
 
@@ -259,26 +296,34 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
     async def run(self, order: Any = None, carried: Any = None, *surplus: Any) -> GraphResult:
         """Execute the graph to its end.
 
-        The workflow fails only for an invalid order, or for a graph that it may not own. Starters send only ``order``,
-        a ``GraphOrder``.
+        The workflow fails only for an invalid order, or for a graph that it may not own. Starters
+        send only ``order``, a ``GraphOrder``.
         """
         order = workflow_input(GraphOrder, order)
-        beside = (self._alarm.keep(never), self._keep_beginning(), self._keep_stopping(), self._keep_commanding())
+        beside = (
+            self._alarm.keep(never),
+            self._keep_beginning(),
+            self._keep_stopping(),
+            self._keep_commanding(),
+        )
         result = await self._keep(self._live(self._steps(order)), *beside)
         if result is None:
             self._s.checked_at = None
             workflow.continue_as_new(args=[order, self._s])
         return result
 
-    # --- from outside ----------------------------------------------------------------------------------------------
+    # --- from outside -----------------------------------------------------------------------------
 
-    @workflow.update(name=names.UPDATE_CANCEL_STEPS, description="Cancel steps (CancelSteps; nothing: all)")
+    @workflow.update(
+        name=names.UPDATE_CANCEL_STEPS, description="Cancel steps (CancelSteps; nothing: all)"
+    )
     async def cancel_steps(self, order: Any = None) -> int:
         """Cancel steps and their dependents. Return how many of the steps had not ended."""
         return await self._change(self._read(CancelSteps, order))
 
     @workflow.update(
-        name=names.UPDATE_RETRY_STEPS, description="Begin steps again (RetrySteps; nothing: all failed steps)"
+        name=names.UPDATE_RETRY_STEPS,
+        description="Begin steps again (RetrySteps; nothing: all failed steps)",
     )
     async def retry_steps(self, order: Any = None) -> int:
         """Begin steps again. Return their number."""
@@ -308,11 +353,16 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
     def _check(self, kind: type[StepCommand], order: Any) -> None:
         self._read(kind, order)
         if self._s.ended or self._stop_wanted():
-            raise refused(f"graph {self._s.graph_id} is ending; wait for its end, then send the command to the gateway")
+            raise refused(
+                f"graph {self._s.graph_id} is ending; wait for its end, then send the command to "
+                "the gateway"
+            )
 
     async def _change(self, order: StepCommand) -> int:
         def carry_out(request_id: str) -> Awaitable[int]:
-            return call(GraphActivities.command_graph, CommandGraph(self._s.graph_id, request_id, order))
+            return call(
+                GraphActivities.command_graph, CommandGraph(self._s.graph_id, request_id, order)
+            )
 
         return await self._command(order.request_id, carry_out)
 
@@ -339,7 +389,7 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
         """Return the state of the graph that its workflow knows."""
         return self._s.snapshot(self._calls.count)
 
-    # --- the loop --------------------------------------------------------------------------------------------------
+    # --- the loop ---------------------------------------------------------------------------------
 
     def _left(self) -> None:
         # These calls end with this execution. The steps that they had begun are begun again.
@@ -365,9 +415,13 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
             publish(s)
 
     async def _step(self, order: GraphOrder) -> bool:
-        """Do what comes next. Return whether this execution is over: at the end of the graph, or to continue as new."""
+        """Do what comes next.
+
+        Return whether this execution is over: at the end of the graph, or to continue as new.
+        """
         s = self._s
-        if not s.attempt or (s.ended and s.inbox.woken):  # a command may have come together with the end
+        # A command may have come together with the end.
+        if not s.attempt or (s.ended and s.inbox.woken):
             await self._open(order)
         elif s.ended and not s.parent_told:
             await tell(s.parent, names.SIGNAL_GRAPH_ENDED, s.result(), s.inbox)
@@ -389,7 +443,10 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
         return history_full(HISTORY_MAX)
 
     def _may_leave(self) -> bool:
-        """Return whether to continue as new now. It requires that no call would end with this execution."""
+        """Return whether to continue as new now.
+
+        It requires that no call would end with this execution.
+        """
         return may_leave(HISTORY_MAX) and not self._calls.ends_with_us()
 
     async def _open(self, order: GraphOrder) -> None:
@@ -412,12 +469,14 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
         room = self._calls.capacity(self._full())
         order = AdvanceGraph(s.fence, list(s.inbox.answered), s.seen, room, s.ended_steps)
         control = self._stop_wanted()
-        advanced = await call(GraphActivities.advance_graph, order, control=control, wake=self._stop_changed)
+        advanced = await call(
+            GraphActivities.advance_graph, order, control=control, wake=self._stop_changed
+        )
         s.took(advanced, order.answered, workflow.now())
         for batch in advanced.batches:
             self._calls.begin(batch, apart=self._full())
 
-    # --- crawls and managers ---------------------------------------------------------------------------------------
+    # --- crawls and managers ----------------------------------------------------------------------
 
     async def _keep_beginning(self) -> None:
         """Begin crawls and managers, in parallel with everything else."""
@@ -426,7 +485,9 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
             await pause(None, lambda: s.wanted > s.begun and not s.ended)
             wanted = s.wanted
             try:
-                begun = await call(GraphActivities.begin_graph_runs, s.fence, wake=self._stop_wanted)
+                begun = await call(
+                    GraphActivities.begin_graph_runs, s.fence, wake=self._stop_wanted
+                )
             except StepInterrupted:
                 s.begun = wanted
             except (ActivityError, ApplicationError) as error:
@@ -445,7 +506,10 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
             passes = await self._stop_pass(passes)
 
     async def _stop_pass(self, passes: int) -> int:
-        """Stop the runs once, and wait for their ends. Return the number of passes in a row without a change."""
+        """Stop the runs once, and wait for their ends.
+
+        Return the number of passes in a row without a change.
+        """
         s = self._s
         known = self._s.ending
         intent = self._s.inbox.stop
@@ -454,7 +518,9 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
         except (ActivityError, ApplicationError) as error:
             s.stopping = f"runs could not be stopped: {reason(error)}"[:REASON_MAX]
         else:
-            s.stopping = f"{left.live} runs that are asked to end" + (f"; {left.trouble}" if left.trouble else "")
+            s.stopping = f"{left.live} runs that are asked to end" + (
+                f"; {left.trouble}" if left.trouble else ""
+            )
             if left.more:
                 return passes
 
@@ -466,15 +532,18 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
         s.inbox.woken = True
         return 0 if changed() else passes + 1
 
-    # --- stop and end ----------------------------------------------------------------------------------------------
+    # --- stop and end -----------------------------------------------------------------------------
 
     async def _record_stop(self) -> None:
         """Record the stop, which cancels every step. A forced stop also kills functions."""
         s = self._s
         intent = s.inbox.stop
         assert intent is not None
-        recorded = await self._recorded(GraphActivities.record_graph_stop, RecordParentStop(s.graph_id, intent))
-        if recorded.unreadable is not None:  # the row cannot be written yet, but executing steps have to end
+        recorded = await self._recorded(
+            GraphActivities.record_graph_stop, RecordParentStop(s.graph_id, intent)
+        )
+        # The row cannot be written yet, but executing steps have to end.
+        if recorded.unreadable is not None:
             s.unrecorded = True
             self._calls.kill()
             await pause(PASS_S, never, "a row that can be written")

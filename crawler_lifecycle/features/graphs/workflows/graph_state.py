@@ -11,7 +11,11 @@ from temporalio.converter import PayloadConverter
 
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.bounds import ID_MAX
-from crawler_lifecycle.features.managers.workflows.manager_state import NAME, ManagerInbox, OwnedState
+from crawler_lifecycle.features.managers.workflows.manager_state import (
+    NAME,
+    ManagerInbox,
+    OwnedState,
+)
 from crawler_lifecycle.workflows.requests import read_update
 from crawler_lifecycle.workflows.state import FLOW, PARENT, STATUS, Attributes
 
@@ -20,15 +24,17 @@ from ..domain.commands import SIGNALLED, GraphResult, GraphSnapshot, StepCommand
 from ..domain.spec import GraphState, StepState
 from ..ports import GraphFence
 
-#: The longest time between two advances of a graph, in seconds. An advance (``advance_graph``) reads the rows, handles
-#: ends and picks steps.
+#: The longest time between two advances of a graph, in seconds. An advance (``advance_graph``)
+#: reads the rows, handles ends and picks steps.
 LEVEL_S = 300.0
-#: The shortest time between the beginnings of two advances while more ends come soon: ``GAP_S`` seconds, and
-#: ``GAP_FACTOR`` times the duration of the last one. So a large graph is not read all the time. If no more ends come
-#: soon, there is no such time: a timer of a Temporal server fires up to a second late, however short it is.
+#: The shortest time between the beginnings of two advances while more ends come soon: ``GAP_S``
+#: seconds, and ``GAP_FACTOR`` times the duration of the last one. So a large graph is not read all
+#: the time. If no more ends come soon, there is no such time: a timer of a Temporal server fires up
+#: to a second late, however short it is.
 GAP_S = 0.2
 GAP_FACTOR = 3.0
-#: The most answered calls that are remembered until the next advance. Later answers only wake the workflow.
+#: The most answered calls that are remembered until the next advance. Later answers only wake the
+#: workflow.
 ANSWERED_MAX = 1_000
 #: The most commands that wait after they came as signals.
 COMMANDS_MAX = 100
@@ -46,7 +52,12 @@ class GraphInbox(ManagerInbox):
     """Commands that came as signals and are not carried out yet."""
 
     def signal(
-        self, name: str, args: Sequence[RawValue], converter: PayloadConverter, now: datetime, new_id: str
+        self,
+        name: str,
+        args: Sequence[RawValue],
+        converter: PayloadConverter,
+        now: datetime,
+        new_id: str,
     ) -> None:
         """Accept one signal with any payload."""
         if name in SIGNALLED:
@@ -65,7 +76,9 @@ class GraphInbox(ManagerInbox):
         else:
             self.woken = True
 
-    def _take_command(self, name: str, args: Sequence[RawValue], converter: PayloadConverter, now: datetime) -> None:
+    def _take_command(
+        self, name: str, args: Sequence[RawValue], converter: PayloadConverter, now: datetime
+    ) -> None:
         """Accept a command. Nobody is answered, so a note says why one is dropped."""
         if len(self.commands) >= COMMANDS_MAX:
             self.note(f"signal {name!r} dropped: {COMMANDS_MAX} commands wait already")
@@ -98,7 +111,9 @@ class GraphWork(OwnedState):
     checked_at: datetime | None = None
     """The time at which the workflows in ``apart`` were last checked."""
     wanted: int = 0
-    """The number of requests to begin runs. ``begun`` is the number of the last request that was carried out."""
+    """The number of requests to begin runs. ``begun`` is the number of the last request that was
+    carried out.
+    """
     begun: int = 0
     ending: int = 0
     """The number of crawls and managers that were cancelled and may still run."""
@@ -165,7 +180,8 @@ class GraphWork(OwnedState):
         """Return whether functions have to be killed because they did not end after a stop."""
         if self.stop_at is None or self.killed:
             return False
-        return now - self.stop_at >= timedelta(seconds=STOP_S - 0.002)  # the server's timers have whole milliseconds
+        # The server's timers have whole milliseconds.
+        return now - self.stop_at >= timedelta(seconds=STOP_S - 0.002)
 
     def gap_left(self, now: datetime) -> float:
         if self.advanced_at is None:
@@ -182,12 +198,26 @@ class GraphWork(OwnedState):
 
     def snapshot(self, calls: int) -> GraphSnapshot:
         """Return the answer of the query ``status``."""
-        known = (self.graph_id, self.key, self.name, self.attempt, self.state, self.counts, calls, self.inbox.stop)
+        known = (
+            self.graph_id,
+            self.key,
+            self.name,
+            self.attempt,
+            self.state,
+            self.counts,
+            calls,
+            self.inbox.stop,
+        )
         return GraphSnapshot(*known, self.cause, self.waiting, self.inbox.told())
 
     def search_attributes(self) -> Attributes:
         """Return the search attributes of the graph."""
-        return [(NAME, self.name or self.key), (FLOW, self.key), (STATUS, str(self.state)), (PARENT, self.parent)]
+        return [
+            (NAME, self.name or self.key),
+            (FLOW, self.key),
+            (STATUS, str(self.state)),
+            (PARENT, self.parent),
+        ]
 
     def details(self) -> str:
         """Return a description of the graph in Markdown, for the Temporal UI."""

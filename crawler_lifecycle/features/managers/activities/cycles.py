@@ -1,7 +1,9 @@
-"""One cycle of a crawl manager: its class decides in a separate process, and the decision is recorded.
+"""One cycle of a crawl manager: its class decides in a separate process, and the decision is
+recorded.
 
-Either the whole cycle is recorded, or only the effects of the hooks that had ended. If a decision was not recorded, its
-process is discarded. The next process builds the object again from the record.
+Either the whole cycle is recorded, or only the effects of the hooks that had ended. If a decision
+was not recorded, its process is discarded. The next process builds the object again from the
+record.
 """
 
 from __future__ import annotations
@@ -50,14 +52,18 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CycleOrder:
-    """Input of ``run_manager_cycle``: the manager, with the attempt and the execution of its workflow."""
+    """Input of ``run_manager_cycle``: the manager, with the attempt and the execution of its
+    workflow.
+    """
 
     manager_id: int
     attempt: int
     owner_run_id: str
     """The run id of the workflow execution that claimed the manager."""
     closing: bool = False
-    """True if the manager was stopped and none of its runs is live. Then only ``on_close`` is called."""
+    """True if the manager was stopped and none of its runs is live. Then only ``on_close`` is
+    called.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +73,8 @@ class CycleAnswer:
     queue: str | None
     """The task queue of the worker that has the user's object. The next cycle is requested there.
 
-    If no worker polls it for 10 s, any worker of ``crawler-lifecycle-plans`` builds the object again. ``None``: the
-    object is gone, and any worker builds it at once.
+    If no worker polls it for 10 s, any worker of ``crawler-lifecycle-plans`` builds the object
+    again. ``None``: the object is gone, and any worker builds it at once.
     """
     picked: int = 0
     """Number of jobs whose run must be begun now, including jobs of earlier cycles."""
@@ -79,13 +85,19 @@ class CycleAnswer:
     waiting: str | None = None
     """One sentence that says why no more jobs were picked."""
     again_s: float | None = None
-    """The longest wait for the next cycle, in seconds. 0: start it at once. ``None``: wait until something happens."""
+    """The longest wait for the next cycle, in seconds. 0: start it at once. ``None``: wait until
+    something happens.
+    """
     over: bool = False
-    """True if no further cycle is wanted: the picked jobs begin, and the manager ends. Live jobs then continue."""
+    """True if no further cycle is wanted: the picked jobs begin, and the manager ends. Live jobs
+    then continue.
+    """
     close_reason: str | None = None
     """With ``over``: the close reason that the class set; ``None`` when it set none."""
     failed: bool = False
-    """With ``over``: true if the close reason is one of the class's failed outcomes. Then the manager is FAILED."""
+    """With ``over``: true if the close reason is one of the class's failed outcomes. Then the
+    manager is FAILED.
+    """
     unclosed: str | None = None
     """With ``over``: the reason why ``on_close`` was not called, or its error."""
     hook_errors: int = 0
@@ -93,20 +105,32 @@ class CycleAnswer:
     on_hook_error: str = "fail"
     """The class's setting for an end with failed hooks (``CHOICES``)."""
     error: str | None = None
-    """The error of the class, its position, and the cure. With ``over``: the manager fails because of it."""
+    """The error of the class, its position, and the cure. With ``over``: the manager fails because
+    of it.
+    """
     stopped: bool = False
     """True if a stop is recorded, so that no more jobs are picked."""
 
 
 #: The attributes that the object gets from the manager's row.
-_OF_THE_ROW = ("manager_id", "name", "flow_id", "attempt", "next_seq", "tags", "flow_tags", "state", "stats",
-               "close_reason")  # fmt: skip
+_OF_THE_ROW = (
+    "manager_id",
+    "name",
+    "flow_id",
+    "attempt",
+    "next_seq",
+    "tags",
+    "flow_tags",
+    "state",
+    "stats",
+    "close_reason",
+)
 #: The note about hooks that are not called again.
 GIVEN_UP = f"given up after {TRIES} tries"
 #: Seconds until the next try, by the number of earlier tries. After that, always the last value.
 AGAIN_S = (1.0, 5.0, 60.0)
-#: Seconds for reading pages of a source in one cycle. A page that has begun is read to its end. Ended runs wait
-#: meanwhile, because a process makes one call at a time.
+#: Seconds for reading pages of a source in one cycle. A page that has begun is read to its end.
+#: Ended runs wait meanwhile, because a process makes one call at a time.
 READ_S = 1.0
 #: The most identities, jobs or rows that a class may request at once.
 ASKED_MAX = 1000
@@ -130,7 +154,10 @@ class ClassReport:
     """The time when this worker first saw that report, by its monotonic clock."""
 
     def served(self, sent_at: datetime | None) -> bool:
-        """Return whether a worker still reports that it has the class. Its clock may differ much from ours."""
+        """Return whether a worker still reports that it has the class.
+
+        Its clock may differ much from ours.
+        """
         if sent_at != self.sent_at:
             self.sent_at = sent_at
             self.heard = time.monotonic()
@@ -159,27 +186,37 @@ class ManagerActivities:
     def run_manager_cycle(self, order: CycleOrder) -> CycleAnswer:
         """Let the class of a manager decide once, and record its decision.
 
-        Pages of its source are read first, while there is capacity. A class that fails is tried again, and the
-        manager's row shows the error. After three tries the manager ends, when its live runs have ended. A class that
-        cannot be loaded here is tried on other workers that report it.
+        Pages of its source are read first, while there is capacity. A class that fails is tried
+        again, and the manager's row shows the error. After three tries the manager ends, when its
+        live runs have ended. A class that cannot be loaded here is tried on other workers that
+        report it.
 
-        Second execution: decides again from the record. Handled ends and picked jobs stay as they are.
+        Second execution: decides again from the record. Handled ends and picked jobs stay as they
+        are.
         """
         row = there(self.managers.get_manager(order.manager_id), f"manager {order.manager_id}")
         with limited(row.project):  # users' code sees nothing of another project
             return self._cycle(order, row)
 
     def _cycle(self, order: CycleOrder, row: ManagerRow) -> CycleAnswer:
-        cycle = _Cycle(self, row, ManagerFence(row.manager_id, order.attempt, order.owner_run_id, row.generation))
+        cycle = _Cycle(
+            self,
+            row,
+            ManagerFence(row.manager_id, order.attempt, order.owner_run_id, row.generation),
+        )
         if order.closing or row.over:
             return cycle.end()
         try:
-            with self.hosts.use(row.plan, row.manager_id, order.attempt, row.generation, cycle.alive) as host:
+            with self.hosts.use(
+                row.plan, row.manager_id, order.attempt, row.generation, cycle.alive
+            ) as host:
                 return cycle.run(host)
         except PlanFailed as failed:
             return cycle.failed(failed)
         finally:
-            keep_output(self.managers.keep_output, row.manager_id, self.hosts.printed(row.manager_id))
+            keep_output(
+                self.managers.keep_output, row.manager_id, self.hosts.printed(row.manager_id)
+            )
 
 
 class _Cycle(FileQuestions):
@@ -197,7 +234,9 @@ class _Cycle(FileQuestions):
         self._slow_at = time.monotonic() + SLOW_S
         """The time after which the web page shows, once, what the class is working on."""
         self._ended: dict[int, int] = {}
-        """The jobs whose end this cycle handles, with the number of earlier failures of their hooks."""
+        """The jobs whose end this cycle handles, with the number of earlier failures of their
+        hooks.
+        """
         self._unfinished = False
         """True if the time was over before enough of the source was read."""
         self._gave_up = False
@@ -208,8 +247,8 @@ class _Cycle(FileQuestions):
         self._host = host
         self._begin(host)
         self._read(host)
-        # The ends are read after the source, because that may take long. So runs that end meanwhile need not wait for
-        # the next cycle.
+        # The ends are read after the source, because that may take long. So runs that end meanwhile
+        # need not wait for the next cycle.
         facts = self._managers.facts(self._fence, CYCLE_ENDS)
         self._ended = {end.live.item_id: end.tries for end in facts.ended}
         self._gave_up = any(end.given_up for end in facts.ended)
@@ -246,8 +285,13 @@ class _Cycle(FileQuestions):
             stopped=committed.stopped,
         )
 
-    def _committed(self, host: PlanHost, facts: Facts) -> tuple[Decision, str | None, ManagerCommit]:
-        """Let the class decide, and record its decision. If ``on_close`` was called, its error is recorded, too."""
+    def _committed(
+        self, host: PlanHost, facts: Facts
+    ) -> tuple[Decision, str | None, ManagerCommit]:
+        """Let the class decide, and record its decision.
+
+        If ``on_close`` was called, its error is recorded, too.
+        """
         decision = host.cycle(facts, self._answer)
         unclosed = None
         if decision.over:
@@ -259,13 +303,20 @@ class _Cycle(FileQuestions):
         return decision, unclosed, self._managers.commit_decision(self._fence, kept)
 
     def _keep(self, done: Decision | None) -> None:
-        """Record the effects of hooks that had ended before the cycle failed, so that they are not called again."""
+        """Record the effects of hooks that had ended before the cycle failed, so that they are not
+        called again.
+        """
         if done is not None:
             with suppress(LifecycleError):  # effects that cannot be recorded are repeated
-                self._managers.commit_decision(self._fence, replace(done, over=False, hook_errors=0))
+                self._managers.commit_decision(
+                    self._fence, replace(done, over=False, hook_errors=0)
+                )
 
     def alive(self) -> None:
-        """Send a heartbeat. If the class is slow, show what it is working on, so that it does not seem to hang."""
+        """Send a heartbeat.
+
+        If the class is slow, show what it is working on, so that it does not seem to hang.
+        """
         alive()
         at = None if self._host is None else self._host.at
         if at is not None and time.monotonic() >= self._slow_at:
@@ -277,15 +328,20 @@ class _Cycle(FileQuestions):
     def end(self) -> CycleAnswer:
         """Call ``on_close`` after a stop, if an object ever existed. Return the answer for the end.
 
-        If the end is already recorded, ``on_close`` was called before, and only the answer was lost.
+        If the end is already recorded, ``on_close`` was called before, and only the answer was
+        lost.
         """
         row = self._row
-        answer = CycleAnswer(self._hosts.queue, over=True, close_reason=row.close_reason, hook_errors=row.hook_errors)
+        answer = CycleAnswer(
+            self._hosts.queue, over=True, close_reason=row.close_reason, hook_errors=row.hook_errors
+        )
         if row.over and GIVEN_UP not in (row.error or ""):
             answer = replace(answer, error=row.error)
         if row.generation:
             try:
-                with self._hosts.use(row.plan, row.manager_id, self._fence.attempt, row.generation, alive) as host:
+                with self._hosts.use(
+                    row.plan, row.manager_id, self._fence.attempt, row.generation, alive
+                ) as host:
                     self._begin(host)
                     if row.over:
                         failed = row.close_reason in host.failed_outcomes
@@ -294,19 +350,28 @@ class _Cycle(FileQuestions):
                         nothing = Decision(stats=dict(row.stats), close_reason=row.close_reason)
                         last, unclosed = self._close(host, nothing, "cancelled")
                         # Nothing is added or picked after a stop.
-                        kept = replace(nothing, state=last.state, stats=last.stats, flow_tags=last.flow_tags)
+                        kept = replace(
+                            nothing, state=last.state, stats=last.stats, flow_tags=last.flow_tags
+                        )
                         self._managers.commit_decision(self._fence, kept)
                         answer = replace(answer, unclosed=unclosed)
             except PlanFailed as failure:  # a class that cannot be used must not prevent the end
-                if failure.missing and self._managers.note_try(self._fence) < TRIES and self._served():
+                if (
+                    failure.missing
+                    and self._managers.note_try(self._fence) < TRIES
+                    and self._served()
+                ):
                     raise  # the next try may reach a worker that has the class
                 if not row.over:
-                    answer = replace(answer, unclosed=f"on_close was not called: {failure}"[:WAITING_MAX])
+                    answer = replace(
+                        answer, unclosed=f"on_close was not called: {failure}"[:WAITING_MAX]
+                    )
         self._forget()
         return answer
 
     def failed(self, failed: PlanFailed) -> CycleAnswer:
-        """Return the answer after the class failed in its cycle: try again later, or end the manager.
+        """Return the answer after the class failed in its cycle: try again later, or end the
+        manager.
 
         The process has ended. Only the effects of the ended hooks of this cycle are recorded.
         """
@@ -317,8 +382,9 @@ class _Cycle(FileQuestions):
         facts = self._managers.facts(self._fence, CYCLE_ENDS)
         elsewhere = failed.missing and self._served()
         late = self.reading.late
-        if late or (self._hosts.queue is None and failed.struck):  # such a failure does not count as a try
-            text = f"{text}; {'files of its jobs are not there yet' if late else 'its worker shuts down'}"
+        # Such a failure does not count as a try.
+        if late or (self._hosts.queue is None and failed.struck):
+            text += "; files of its jobs are not there yet" if late else "; its worker shuts down"
         elif failed.item_id in self._ended:  # a try of these hooks, not of the whole class
             text = f"{text} ({_tried(self._managers.note_try(self._fence, failed.item_id))})"
         else:
@@ -327,22 +393,33 @@ class _Cycle(FileQuestions):
         if tries >= TRIES and not elsewhere and not self._anything_lives(facts):
             if failed.missing:
                 text = f"{text}; no worker has this class: bring it back, and start this flow again"
-            now = self._managers.get_manager(row.manager_id) or row  # includes the recorded effects of this cycle
-            over = Decision(over=True, error=text, close_reason=now.close_reason, stats=dict(now.stats))
+            # Includes the recorded effects of this cycle.
+            now = self._managers.get_manager(row.manager_id) or row
+            over = Decision(
+                over=True, error=text, close_reason=now.close_reason, stats=dict(now.stats)
+            )
             self._managers.commit_decision(self._fence, over)
             self._forget()
             return CycleAnswer(None, over=True, close_reason=now.close_reason, error=text)
         again_s = AGAIN_S[-1] if late else AGAIN_S[min(max(tries, 1), len(AGAIN_S)) - 1]
-        what = "cannot be loaded on this worker and is tried on others" if elsewhere else "failed and is tried again"
+        what = (
+            "cannot be loaded on this worker and is tried on others"
+            if elsewhere
+            else "failed and is tried again"
+        )
         waiting = f"its class {what} in {again_s:g} s: {text}"[:WAITING_MAX]
         self._managers.note_error(self._fence, text, waiting)
         live = facts.live + len(facts.ended)
         return CycleAnswer(None, live=live, waiting=waiting, again_s=again_s, error=text)
 
     def _served(self) -> bool:
-        """Return whether any worker has the class, according to the workers' reports in the database."""
+        """Return whether any worker has the class, according to the workers' reports in the
+        database.
+        """
         plan = self._owner.plans.get_plan(self._row.plan)
-        return self._report.served(plan.seen_at if plan is not None and plan.error is None else None)
+        return self._report.served(
+            plan.seen_at if plan is not None and plan.error is None else None
+        )
 
     # --- the object
 
@@ -353,9 +430,16 @@ class _Cycle(FileQuestions):
         row = self._row
         changed = row.fingerprint is not None and row.fingerprint != host.fingerprint
         if changed and host.on_code_change == "fail":
-            cure = "start it under another flow id, restore the former code, or set on_code_change to replay"
-            raise PlanFailed(f"{row.plan}: its code has changed, and on_code_change is fail; {cure}", for_good=True)
-        # A new process reads the source again, unless this code has read it to its end in this attempt.
+            cure = (
+                "start it under another flow id, restore the former code, or set on_code_change "
+                "to replay"
+            )
+            raise PlanFailed(
+                f"{row.plan}: its code has changed, and on_code_change is fail; {cure}",
+                for_good=True,
+            )
+        # A new process reads the source again, unless this code has read it to its end in this
+        # attempt.
         again = changed or row.status is RunStatus.INITIALIZING or not row.exhausted
         read_from = (row.position if host.on_code_change == "continue" else 0) if again else None
         new = self._managers.new_generation(self._fence, host.fingerprint, read_from)
@@ -369,8 +453,13 @@ class _Cycle(FileQuestions):
         self._row = new
         host.begin(start, new.generation, self._answer)
 
-    def _close(self, host: PlanHost, decision: Decision, reason: str | None) -> tuple[Decision, str | None]:
-        """Call ``on_close``. Return its decision and its error. If it fails, the given decision stays."""
+    def _close(
+        self, host: PlanHost, decision: Decision, reason: str | None
+    ) -> tuple[Decision, str | None]:
+        """Call ``on_close``.
+
+        Return its decision and its error. If it fails, the given decision stays.
+        """
         host.settled = False
         try:
             return host.finish(reason, self._answer), None
@@ -385,7 +474,9 @@ class _Cycle(FileQuestions):
     # --- the source
 
     def _read(self, host: PlanHost) -> None:
-        """Read pages of the source while there is capacity, for a short time, because ended runs wait meanwhile."""
+        """Read pages of the source while there is capacity, for a short time, because ended runs
+        wait meanwhile.
+        """
         row = self._row
         counts = self._row.counts.by_state
         over = row.exhausted or row.source_error is not None or row.paused
@@ -411,12 +502,17 @@ class _Cycle(FileQuestions):
     def _checked(self, host: PlanHost, page: Page) -> Page:
         """Return the page after a check of its items.
 
-        An item that cannot become a run gets an error. With ``on_item_error`` ``stop``, the page ends before that item.
+        An item that cannot become a run gets an error. With ``on_item_error`` ``stop``, the page
+        ends before that item.
         """
         items: list[SourceItem] = []
         for item in page.items:
             error = item.error
-            if item.job is not None and not item.known and (problem := self._problem(item.job)) is not None:
+            if (
+                item.job is not None
+                and not item.known
+                and (problem := self._problem(item.job)) is not None
+            ):
                 error = f"position {item.position}: {problem}"
             if error is None:
                 items.append(item)
@@ -427,13 +523,18 @@ class _Cycle(FileQuestions):
         return replace(page, items=items)
 
     def _problem(self, job: Job) -> str | None:
-        """Return why this job cannot become a run. ``None``: it can, or this worker has no catalogue for the check."""
+        """Return why this job cannot become a run.
+
+        ``None``: it can, or this worker has no catalogue for the check.
+        """
         catalogue = self._owner.catalogue
         crawlers = catalogue.all()
         if not crawlers:
             return None
         try:
-            crawler = self._owner.cloud.crawler(job.spider, job.project_id, crawlers, catalogue.problem)
+            crawler = self._owner.cloud.crawler(
+                job.spider, job.project_id, crawlers, catalogue.problem
+            )
             check_tasks(crawler, job.spider_args, job.job_settings, None)
             self._owner.cloud.resources(job.units)
             self._managers.known_pools.check(job.pool or crawler.pool, self._row.project)
@@ -444,15 +545,21 @@ class _Cycle(FileQuestions):
     # --- hooks that fail
 
     def _noted(self, decision: Decision, again_s: float | None) -> tuple[str | None, float | None]:
-        """Record the error. Return the error for the workflow, and the seconds to the next cycle."""
+        """Record the error.
+
+        Return the error for the workflow, and the seconds to the next cycle.
+        """
         known = self._row.error or ""
         error = known if self._gave_up and GIVEN_UP in known else decision.error
         for failure in decision.failed:
             tries = self._ended.get(failure.item_id, 0) + 1
             error = f"{failure.error} ({'tried again' if failure.later else _tried(tries)})"
-            wanted_s = AGAIN_S[-1] if failure.later else AGAIN_S[tries - 1] if tries < TRIES else 0.0
+            wanted_s = (
+                AGAIN_S[-1] if failure.later else AGAIN_S[tries - 1] if tries < TRIES else 0.0
+            )
             again_s = wanted_s if again_s is None else min(again_s, wanted_s)
-        # The note about given-up hooks stays visible. All other errors are removed after a cycle without errors.
+        # The note about given-up hooks stays visible. All other errors are removed after a cycle
+        # without errors.
         if not decision.over and (error or "") != known and (error or GIVEN_UP not in known):
             self._managers.note_error(self._fence, error, decision.waiting)
         return error, again_s
@@ -465,18 +572,24 @@ class _Cycle(FileQuestions):
         if not facts.live:
             return False
         manager_id = self._row.manager_id
-        return bool(self._managers.live_runs(manager_id, limit=1) or self._managers.starting_jobs(self._fence, 1))
+        return bool(
+            self._managers.live_runs(manager_id, limit=1)
+            or self._managers.starting_jobs(self._fence, 1)
+        )
 
     # --- questions of the class
 
     def _answer(self, name: str, arguments: Mapping[str, Any]) -> Any:
-        """Answer a question that the class asks while it works. Raises ``InvalidRequest`` if the question is not
-        allowed.
+        """Answer a question that the class asks while it works.
+
+        Raises ``InvalidRequest`` if the question is not allowed.
         """
         return answered(self, name, arguments)
 
     def ask_waiting_jobs(self, state: str, after_id: int, limit: int) -> object:
-        return self._managers.waiting_jobs(self._row.manager_id, JobState(state), _behind(after_id), _bounded(limit))
+        return self._managers.waiting_jobs(
+            self._row.manager_id, JobState(state), _behind(after_id), _bounded(limit)
+        )
 
     def ask_live_jobs(self, after_id: int, limit: int) -> object:
         found: list[Live] = []
@@ -492,7 +605,9 @@ class _Cycle(FileQuestions):
     def ask_known_identities(self, identities: list[str]) -> object:
         if not isinstance(identities, list) or len(identities) > ASKED_MAX:
             raise ValueError(f"give a list of at most {ASKED_MAX}")
-        return self._managers.known_identities(self._row.manager_id, [str(identity)[:64] for identity in identities])
+        return self._managers.known_identities(
+            self._row.manager_id, [str(identity)[:64] for identity in identities]
+        )
 
     def ask_job(self, key: str) -> object:
         return self._managers.job_metadata(self._row.manager_id, str(key)[:200])
@@ -501,14 +616,23 @@ class _Cycle(FileQuestions):
         whose = f"manager {self._row.name} of flow {self._row.flow_id}"[:255]
         return self._owner.start_graph(whose, [str(page).encode() for page in pages], **asked)
 
-    def ask_owned_jobs(self, states: list[str], limit: int, all_flows: bool = False, **more: Any) -> object:
+    def ask_owned_jobs(
+        self, states: list[str], limit: int, all_flows: bool = False, **more: Any
+    ) -> object:
         if not isinstance(states, list) or type(all_flows) is not bool:
             raise ValueError("give states as a list, and all_flows as true or false")
-        wrong = next((name for name, text in more.items() if text is not None and not isinstance(text, str)), None)
+        wrong = next(
+            (name for name, text in more.items() if text is not None and not isinstance(text, str)),
+            None,
+        )
         if wrong is not None:
             raise ValueError(f"{wrong}: {more[wrong]!r:.40} is not allowed; give a text")
         jobs, after = self._managers.owned_jobs(
-            self._row.manager_id, [str(state) for state in states], limit=_bounded(limit), all_flows=all_flows, **more
+            self._row.manager_id,
+            [str(state) for state in states],
+            limit=_bounded(limit),
+            all_flows=all_flows,
+            **more,
         )
         return {"jobs": jobs, "after": after}
 
@@ -521,5 +645,7 @@ def _behind(item_id: object) -> int:
 
 def _bounded(limit: object) -> int:
     if type(limit) is not int or not 1 <= limit <= ASKED_MAX:
-        raise ValueError(f"limit: {limit!r:.40} is not allowed; give a number from 1 to {ASKED_MAX}")
+        raise ValueError(
+            f"limit: {limit!r:.40} is not allowed; give a number from 1 to {ASKED_MAX}"
+        )
     return limit

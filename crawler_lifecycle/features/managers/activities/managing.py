@@ -112,26 +112,31 @@ class ManagingActivities:
     def open_manager(self, order: Claim) -> ManagerOpened:
         """Claim a reserved manager. Claim an ended manager as its next attempt.
 
-        Its runs report to the workflow id that is made from its name and flow id, so no other workflow may own it.
-        Second execution: the same owner gets the same answer.
+        Its runs report to the workflow id that is made from its name and flow id, so no other
+        workflow may own it. Second execution: the same owner gets the same answer.
         """
         row = self._row(order.number)
         if order.owner.workflow_id != row.workflow_id:
             raise refusal(
-                "workflow id", order.owner.workflow_id, f"manager {row.manager_id} runs as {row.workflow_id!r}"
+                "workflow id",
+                order.owner.workflow_id,
+                f"manager {row.manager_id} runs as {row.workflow_id!r}",
             )
         row = self.managers.claim_manager(order.number, order.owner)
-        return ManagerOpened(row.name, row.flow_id, row.attempt, row.status, row.parent, row.stop, row.leave)
+        return ManagerOpened(
+            row.name, row.flow_id, row.attempt, row.status, row.parent, row.stop, row.leave
+        )
 
-    # --- begin -----------------------------------------------------------------------------------------------------
+    # --- begin ------------------------------------------------------------------------------------
 
     @activity_named("begin_manager_runs")
     def begin_manager_runs(self, fence: ManagerFence) -> BegunRuns:
-        """Begin the run of every picked job, as the gateway begins runs: first the row, then the workflow.
+        """Begin the run of every picked job, as the gateway begins runs: first the row, then the
+        workflow.
 
-        A job that no crawler accepts ends at once. A job that a quota refuses waits: the activity fails, and is
-        repeated. After a stop no run is begun.
-        Second execution: finds the existing runs by their request ids, and begins the others.
+        A job that no crawler accepts ends at once. A job that a quota refuses waits: the activity
+        fails, and is repeated. After a stop no run is begun. Second execution: finds the existing
+        runs by their request ids, and begins the others.
         """
         row = self._row(fence.manager_id)
         crawlers = functools.cache(self.children.crawlers)
@@ -143,19 +148,31 @@ class ManagingActivities:
 
         def stopped() -> StopIntent | None:
             now = self._row(row.manager_id)
-            ended = StopIntent(self.clock(), requested_by=now.requested_by, reason="its manager has ended")
+            ended = StopIntent(
+                self.clock(), requested_by=now.requested_by, reason="its manager has ended"
+            )
             return now.stop or (ended if now.status.terminal else None)
 
         def request(job: Live, **more: Any) -> RunRequest:
-            crawler = self.cloud.crawler(job.job.spider, job.job.project_id, crawlers(), self.children.problem)
-            more |= {"parent": parent, "flow_id": row.flow_id, "due_at": due_of(row.flow_id, row.parent)}
+            crawler = self.cloud.crawler(
+                job.job.spider, job.job.project_id, crawlers(), self.children.problem
+            )
+            more |= {
+                "parent": parent,
+                "flow_id": row.flow_id,
+                "due_at": due_of(row.flow_id, row.parent),
+            }
             asked = run_request_of(job.job, crawler, self.cloud, **more)
             check_tasks(crawler, asked.args, asked.settings, None)
             return completed(asked, crawler)
 
         def begin(job: Live) -> int | None:
             request_id = run_request_id(row.manager_id, job.seq, job.retry)
-            own = {"request_id": request_id, "requested_by": row.requested_by, "project": row.project}
+            own = {
+                "request_id": request_id,
+                "requested_by": row.requested_by,
+                "project": row.project,
+            }
             asked = functools.partial(request, job, **own)
             run = self.children.begin(whose, parent, request_id, asked, stopped)
             return None if run is None else run.run_id
@@ -173,7 +190,10 @@ class ManagingActivities:
 
     @activity_named("note_manager")
     def note_manager(self, order: NoteManager) -> None:
-        """Record what the manager waits for, so that people see it. Second execution: records the same."""
+        """Record what the manager waits for, so that people see it.
+
+        Second execution: records the same.
+        """
         self.managers.note_error(order.fence, order.error, order.waiting)
 
     @activity_named("add_manager_jobs")
@@ -185,13 +205,20 @@ class ManagingActivities:
         """
         row = self._row(order.manager_id)
         base = base_of(row.plan, row.options)
-        other = next((job.spider for job in order.jobs if row.plan == BUILT_IN and job.spider != base.spider), None)
+        other = next(
+            (
+                job.spider
+                for job in order.jobs
+                if row.plan == BUILT_IN and job.spider != base.spider
+            ),
+            None,
+        )
         if other is not None:
             raise refusal("spider", other, f"this manager runs only crawler {base.spider!r}")
         jobs = [laid_over(base, job) for job in order.jobs]
         return self.managers.add_jobs(order.manager_id, jobs, order.key, seal=order.seal)
 
-    # --- stop ------------------------------------------------------------------------------------------------------
+    # --- stop -------------------------------------------------------------------------------------
 
     @activity_named("record_manager_stop")
     def record_manager_stop(self, order: RecordParentStop) -> StopRecorded:
@@ -209,25 +236,29 @@ class ManagingActivities:
 
     @activity_named("stop_manager_runs")
     def stop_manager_runs(self, order: StopRuns) -> RunsLeft:
-        """Stop each live run of the manager whose workflow has not acted on a stop yet, several at a time.
+        """Stop each live run of the manager whose workflow has not acted on a stop yet, several at
+        a time.
 
-        A run without a workflow gets one that carries out the stop.
-        Second execution: notifies again the runs that have not acted on the stop. A run recognizes the stop by its id.
+        A run without a workflow gets one that carries out the stop. Second execution: notifies
+        again the runs that have not acted on the stop. A run recognizes the stop by its id.
         """
         intent = order.intent or StopIntent(self.clock(), requested_by=f"manager {order.number}")
         with beating():
             page = functools.partial(self.managers.live_runs, order.number)
             return self.children.stop_all(f"manager/{order.number}", page, intent)
 
-    # --- end -------------------------------------------------------------------------------------------------------
+    # --- end --------------------------------------------------------------------------------------
 
     @activity_named("end_manager")
     def end_manager(self, order: EndManager) -> ManagerEnded:
-        """Record the end of the manager, once for each attempt, and start the delivery of its event.
+        """Record the end of the manager, once for each attempt, and start the delivery of its
+        event.
 
         Second execution: returns the recorded end. The same event may be delivered twice.
         """
-        row = self.managers.end_manager(order.fence, order.status, order.outcome, order.cause, leave=order.leave)
+        row = self.managers.end_manager(
+            order.fence, order.status, order.outcome, order.cause, leave=order.leave
+        )
         key = ended_key("manager", row.manager_id, row.manager_uid, row.attempt)
         self.children.directory.deliver_event(key)
         return ManagerEnded(row.status, row.outcome or "", row.cause or "")
@@ -242,7 +273,13 @@ class ManagingActivities:
             check_gone(self.stop_manager_runs(StopRuns(number, opened.stop)).live)
         outcome = OUTCOME if opened.stop is None else "cancelled"
         self.end_manager(
-            EndManager(ManagerFence(number, opened.attempt, own), RunStatus.FAILED, outcome, why, leave=leave)
+            EndManager(
+                ManagerFence(number, opened.attempt, own),
+                RunStatus.FAILED,
+                outcome,
+                why,
+                leave=leave,
+            )
         )
         return opened.parent
 
@@ -251,10 +288,15 @@ class ManagingActivities:
 
 
 def stop_manager(
-    managers: ManagerStore, directory: WorkflowDirectory, row: ManagerRow, whose: str, intent: StopIntent
+    managers: ManagerStore,
+    directory: WorkflowDirectory,
+    row: ManagerRow,
+    whose: str,
+    intent: StopIntent,
 ) -> None:
-    """Record the stop of a manager, unless an equal or stronger one is recorded. Then notify its workflow, or start
-    one.
+    """Record the stop of a manager, unless an equal or stronger one is recorded.
+
+    Then notify its workflow, or start one.
     """
     if row.stop is None or (intent.force and not row.stop.force):
         row = managers.record_manager_stop(row.manager_id, intent)

@@ -85,7 +85,9 @@ class Source:
 
 
 def pages(items: Iterable[Item]) -> Iterator[tuple[list[Item], bool]]:
-    """Yield pages of items that are small enough for the gateway, and for each page whether it is the last one."""
+    """Yield pages of items that are small enough for the gateway, and for each page whether it is
+    the last one.
+    """
     page: list[Item] = []
     size = 0
     for item in items:
@@ -101,7 +103,10 @@ def pages(items: Iterable[Item]) -> Iterator[tuple[list[Item], bool]]:
 
 
 def format_of(path: Path, given: Format | None) -> Format:
-    """Return the given format. Without one, return CSV for a file ``*.csv`` or ``*.tsv``, else JSON Lines."""
+    """Return the given format.
+
+    Without one, return CSV for a file ``*.csv`` or ``*.tsv``, else JSON Lines.
+    """
     return given or ("csv" if path.suffix.lower() in (".csv", ".tsv") else "jsonl")
 
 
@@ -147,8 +152,8 @@ def _no_twins(pairs: list[tuple[str, Any]]) -> Args:
 def _csv(file: BinaryIO, name: str) -> Iterator[tuple[int, Args | str]]:
     """Yield the number of each line of a CSV file, with its item or the text of its error.
 
-    The header tells the delimiter, as in feeds of crawls. Blanks before a value are left out, unless it is in quotes.
-    An empty value is left out of the item.
+    The header tells the delimiter, as in feeds of crawls. Blanks before a value are left out,
+    unless it is in quotes. An empty value is left out of the item.
     """
     head = file.readline(LINE_MAX + 1)
     lines = chain([head], iter(lambda: file.readline(LINE_MAX + 1), b""))
@@ -178,7 +183,10 @@ def _csv(file: BinaryIO, name: str) -> Iterator[tuple[int, Args | str]]:
             yield first, f"it has {len(row)} values, but the header has {len(header)} names"
             return
         else:
-            yield first, {name: value for name, value in zip(header, row, strict=True) if value != ""}
+            yield (
+                first,
+                {name: value for name, value in zip(header, row, strict=True) if value != ""},
+            )
 
 
 def _texts(lines: Iterable[bytes]) -> Iterator[str]:

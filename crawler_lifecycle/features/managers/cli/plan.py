@@ -1,4 +1,6 @@
-"""``crawlctl manager plan``: shows the jobs that a class would schedule, and why other items wait or are left out."""
+"""``crawlctl manager plan``: shows the jobs that a class would schedule, and why other items wait
+or are left out.
+"""
 
 from __future__ import annotations
 
@@ -45,10 +47,12 @@ def plan(
     *argv: str,
     limit: int = 50,
 ) -> None:
-    """Show the jobs that a class would schedule, in order, and why an item waits or is left out. Nothing is started.
+    """Show the jobs that a class would schedule, in order, and why an item waits or is left out.
 
-    The gateway's catalogue says which jobs no crawler would accept. A separate process imports the module from this
-    folder. Every job is treated as successful at once.
+    Nothing is started.
+
+    The gateway's catalogue says which jobs no crawler would accept. A separate process imports the
+    module from this folder. Every job is treated as successful at once.
 
     Parameters
     ----------
@@ -119,12 +123,18 @@ def _refused(rows: list[dict[str, Any]]) -> list[str]:
 def _simulated(name: str, argv: tuple[str, ...], limit: int) -> tuple[list[dict[str, Any]], Any]:
     """Run the class in a separate process. Return its jobs, and how it ended."""
     options = [str(limit), name, *argv]
-    answer, code = answer_of("crawler_lifecycle.features.user_code.preview", options, current().timeout_s or TIMEOUT_S)
+    answer, code = answer_of(
+        "crawler_lifecycle.features.user_code.preview", options, current().timeout_s or TIMEOUT_S
+    )
     try:
         found = json.loads(answer)
         return found["jobs"], found["end"]
     except ValueError:
-        why = f"its process was ended by signal {-code}" if code < 0 else f"its process ended with exit code {code}"
+        why = (
+            f"its process was ended by signal {-code}"
+            if code < 0
+            else f"its process ended with exit code {code}"
+        )
         raise CommandFailed(
             Exit.ERROR,
             f"{name} did not finish",

@@ -1,4 +1,7 @@
-"""``crawlctl manager start`` and ``add``. Items are sent in pages, and each page has its own idempotency key."""
+"""``crawlctl manager start`` and ``add``.
+
+Items are sent in pages, and each page has its own idempotency key.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +37,12 @@ if TYPE_CHECKING:
 ATTEMPT_S = 120.0
 REQUEST_ID_MAX = 100
 
-Each = Annotated[Path | None, Parameter(help="JSON Lines or CSV file, each line is a job; - is standard input")]
-FormatOption = Annotated[Format | None, Parameter(name="--format", help="format of the items; default: by file name")]
+Each = Annotated[
+    Path | None, Parameter(help="JSON Lines or CSV file, each line is a job; - is standard input")
+]
+FormatOption = Annotated[
+    Format | None, Parameter(name="--format", help="format of the items; default: by file name")
+]
 
 
 def start(
@@ -115,8 +122,20 @@ def start(
     }
     options = filled(given)
     _check_call(plan, crawler, each, options)
-    request: dict[str, Any] = {"plan": plan, "argv": list(argv), "crawler": crawler, "options": options, "name": name}
-    request |= {"flow_id": flow, "tags": tag, "parent": parent, "project": project, "requested_by": by or user()}
+    request: dict[str, Any] = {
+        "plan": plan,
+        "argv": list(argv),
+        "crawler": crawler,
+        "options": options,
+        "name": name,
+    }
+    request |= {
+        "flow_id": flow,
+        "tags": tag,
+        "parent": parent,
+        "project": project,
+        "requested_by": by or user(),
+    }
     request = filled(request)
     if dry_run:
         emit(request, names=[key], table=lambda: print(as_json(request)))
@@ -127,21 +146,34 @@ def start(
         started, sent = _started(gateway, request, key, each, form, seal=not keep_open)
         manager_id = int(started["manager_id"])
         say_note(started, f"manager {manager_id}")
-        # With a flow, the answer may show the end of the previous attempt, which must not count as the end.
+        # With a flow, the answer may show the end of the previous attempt, which must not count as
+        # the end.
         before = started if flow else None
         if watch or wait:
             return MANAGER.follow(gateway, manager_id, watch=watch, after=before)
-    facts: list[tuple[str, Cell]] = [(field, started.get(field)) for field in ("manager_id", "workflow_id")]
+    facts: list[tuple[str, Cell]] = [
+        (field, started.get(field)) for field in ("manager_id", "workflow_id")
+    ]
     facts += [("status", manager_state(started))]
     facts += [("items", f"{sent.jobs:,}, {sent.new:,} of them new")] if sent else []
     emit(started, names=[manager_id], table=lambda: show_facts(facts))
-    more = "" if not crawler or (each and not keep_open) else f"crawlctl manager add {manager_id} --each FILE --seal · "
+    more = (
+        ""
+        if not crawler or (each and not keep_open)
+        else f"crawlctl manager add {manager_id} --each FILE --seal · "
+    )
     say(f"next: {more}crawlctl manager watch {manager_id} · crawlctl manager stop {manager_id}")
     return Exit.DONE
 
 
 def _started(
-    gateway: Gateway, request: dict[str, Any], key: str, each: Path | None, form: Format | None, *, seal: bool
+    gateway: Gateway,
+    request: dict[str, Any],
+    key: str,
+    each: Path | None,
+    form: Format | None,
+    *,
+    seal: bool,
 ) -> tuple[dict[str, Any], Sender | None]:
     """Start the manager, and send its items. The items of a file are all checked first."""
     if each is None:
@@ -162,7 +194,10 @@ def _started(
         manager_id = started["manager_id"]
         state = f"manager {manager_id} has {sender.jobs} items and waits for more"
         failure.why = "; ".join(filter(None, (failure.why, state)))
-        rest = f"crawlctl manager add {manager_id} --each REST --seal, or crawlctl manager stop {manager_id}"
+        rest = (
+            f"crawlctl manager add {manager_id} --each REST --seal, or crawlctl manager stop "
+            f"{manager_id}"
+        )
         failure.next_step = " · ".join(filter(None, (failure.next_step, rest)))
         raise
     return started, sender
@@ -175,7 +210,9 @@ def await_attempt(gateway: Gateway, started: Document) -> None:
     """
     manager_id = int(started["manager_id"])
     path = MANAGER.path(manager_id)
-    for row in Polling(timeout_s=current().timeout_s or ATTEMPT_S).answers(lambda: gateway.get(path)):
+    for row in Polling(timeout_s=current().timeout_s or ATTEMPT_S).answers(
+        lambda: gateway.get(path)
+    ):
         if is_news(row, started):
             return
     again = f"crawlctl doctor, then the same command, or crawlctl manager describe {manager_id}"
@@ -187,15 +224,19 @@ def await_attempt(gateway: Gateway, started: Document) -> None:
     )
 
 
-def _check_call(plan: str | None, crawler: str | None, each: Path | None, options: dict[str, Any]) -> None:
+def _check_call(
+    plan: str | None, crawler: str | None, each: Path | None, options: dict[str, Any]
+) -> None:
     if (plan is None) == (crawler is None):
         raise WrongUsage(
             "give either a class or --crawler",
-            "crawlctl manager start module:Class [-- options], or crawlctl manager start --crawler NAME --each FILE",
+            "crawlctl manager start module:Class [-- options], or crawlctl manager start --crawler "
+            "NAME --each FILE",
         )
     if plan is not None and (options or each is not None):
         raise WrongUsage(
-            "--each, -a, -s, --max-running, --max-per-key, --retries, --retry-delay and --pool need --crawler",
+            "--each, -a, -s, --max-running, --max-per-key, --retries, --retry-delay and --pool "
+            "need --crawler",
             f"crawlctl manager start {plan} -- --max-running-jobs 20",
             why="a class has its own options",
         )
@@ -207,17 +248,24 @@ def _per_key(word: str | None) -> dict[str, int]:
     name, _, number = word.partition("=")
     if not name or not number.isascii() or not number.isdecimal() or not int(number):
         raise WrongUsage(
-            f"--max-per-key {word!r} is not allowed", "give an argument of the crawler and a number, such as domain=2"
+            f"--max-per-key {word!r} is not allowed",
+            "give an argument of the crawler and a number, such as domain=2",
         )
     return {name: int(number)}
 
 
 def full_name(gateway: Gateway, plan: str) -> str:
-    """Return the full name of a registered class. The last part of the name is enough if only one class has it.
+    """Return the full name of a registered class.
+
+    The last part of the name is enough if only one class has it.
 
     An unknown name is returned unchanged, and the gateway refuses it.
     """
-    known = {str(one.get("plan")) for one in gateway.get("/v1/plans").get("plans", []) if one.get("kind") == "manager"}
+    known = {
+        str(one.get("plan"))
+        for one in gateway.get("/v1/plans").get("plans", [])
+        if one.get("kind") == "manager"
+    }
     fitting = sorted(name for name in known if name.endswith((f".{plan}", f":{plan}")))
     if plan in known or not fitting:
         return plan
@@ -226,7 +274,7 @@ def full_name(gateway: Gateway, plan: str) -> str:
     return fitting[0]
 
 
-# --- adding -----------------------------------------------------------------------------------------------------------
+# --- adding ---------------------------------------------------------------------------------------
 
 
 def add(
@@ -291,14 +339,20 @@ class Sender:
     _note: str | None = None
 
     def all(self, items: Iterable[Item], seal: bool) -> None:
-        """Send all items. With ``seal``, the last page tells the manager that no more items come."""
+        """Send all items.
+
+        With ``seal``, the last page tells the manager that no more items come.
+        """
         for page, last in pages(items):
             self.page(page, seal and last)
 
     def page(self, page: list[Item], seal: bool) -> None:
         """Send one page. While the gateway is unreachable, try again for up to a minute."""
         self._pages += 1
-        body: dict[str, object] = {"jobs": [{"spider_args": item.args, **self.more} for item in page], "seal": seal}
+        body: dict[str, object] = {
+            "jobs": [{"spider_args": item.args, **self.more} for item in page],
+            "seal": seal,
+        }
         key = f"{self.request_id}/{self._pages}"
         try:
             # A retry has the same key, which adds nothing twice.
@@ -318,21 +372,28 @@ class Sender:
             say(f"manager {self.manager_id}: {clean(self._note)}")
 
     def _explained(self, failure: CommandFailed, page: list[Item]) -> CommandFailed:
-        """Return the error with the line that it is about, and with the next step for the other lines."""
+        """Return the error with the line that it is about, and with the next step for the other
+        lines.
+        """
         index = re.match(r"jobs\[(\d+)\]\.?", failure.what)
         what = failure.what
         if index and int(index[1]) < len(page):
             what = f"line {page[int(index[1])].line}: {what[index.end() :]}"
         added = f"{self.jobs} items were added before"
         again = f"repeat the command with --request-id {self.request_id}: it adds no item twice"
-        return CommandFailed(failure.code, what, "; ".join(filter(None, (failure.why, added))), again)
+        return CommandFailed(
+            failure.code, what, "; ".join(filter(None, (failure.why, added))), again
+        )
 
 
 def checked_id(request_id: str | None) -> str:
     """Return the given id, or a new one. Raises ``CommandFailed`` if the id is not allowed."""
-    if request_id is not None and (not request_id.isascii() or not 0 < len(request_id) <= REQUEST_ID_MAX):
+    if request_id is not None and (
+        not request_id.isascii() or not 0 < len(request_id) <= REQUEST_ID_MAX
+    ):
         raise WrongUsage(
-            f"--request-id {request_id!r} is not allowed", f"give 1 to {REQUEST_ID_MAX} characters of ASCII"
+            f"--request-id {request_id!r} is not allowed",
+            f"give 1 to {REQUEST_ID_MAX} characters of ASCII",
         )
     return request_id or str(uuid.uuid4())
 
@@ -347,7 +408,10 @@ def catalogue(gateway: Gateway) -> list[CrawlerDefinition]:
 
 
 def checker(gateway: Gateway, crawler: object, base: Args | None = None) -> Callable[[Args], None]:
-    """Return a check of items against the crawler's arguments in the catalogue. Without a crawler it accepts all."""
+    """Return a check of items against the crawler's arguments in the catalogue.
+
+    Without a crawler it accepts all.
+    """
     if not isinstance(crawler, str):
         return lambda args: None
     definition = next((one for one in catalogue(gateway) if one.name == crawler), None)

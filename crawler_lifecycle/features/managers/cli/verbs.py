@@ -9,7 +9,19 @@ from cyclopts import Parameter
 from crawler_lifecycle.cli.output import clean, emit, show_facts, show_rows
 from crawler_lifecycle.cli.problems import Exit
 from crawler_lifecycle.cli.session import current, say
-from crawler_lifecycle.cli.subjects import By, End, Force, Kind, Limit, Project, Proof, Reason, Search, Sort, Yes
+from crawler_lifecycle.cli.subjects import (
+    By,
+    End,
+    Force,
+    Kind,
+    Limit,
+    Project,
+    Proof,
+    Reason,
+    Search,
+    Sort,
+    Yes,
+)
 from crawler_lifecycle.dev_json import user
 from crawler_lifecycle.subjects import JOBS, TERMINAL, WAITING, Document, jobs, manager_state
 from crawler_lifecycle.subjects import MANAGER as SUBJECT
@@ -19,9 +31,15 @@ def _line(row: Document) -> str:
     """Return one line about a manager, for ``watch`` and ``wait``."""
     counts = jobs(row)
     waits = sum(counts.get(name, 0) for name in WAITING)
-    words = [f"manager {row.get('manager_id')} {manager_state(row)}", f"{row.get('live') or 0} live", f"{waits} wait"]
+    words = [
+        f"manager {row.get('manager_id')} {manager_state(row)}",
+        f"{row.get('live') or 0} live",
+        f"{waits} wait",
+    ]
     words += [f"{counts[name]} {name}" for name in ("good", "bad", "skipped") if counts.get(name)]
-    said = row.get("error") or (row.get("cause") if row.get("status") in TERMINAL else row.get("waiting"))
+    said = row.get("error") or (
+        row.get("cause") if row.get("status") in TERMINAL else row.get("waiting")
+    )
     outcome = f" {row['outcome']}" if row.get("outcome") else ""
     return clean(f"{words[0]}{outcome}, {', '.join(words[1:])}" + (f": {said}" if said else ""))
 
@@ -76,7 +94,11 @@ def describe(
     with current().gateway() as gateway:
         found = gateway.get(MANAGER.path(manager))
         state = None if jobs == "all" else jobs
-        rows = [] if jobs is None else gateway.rows(MANAGER.path(manager, "/jobs"), state=state, limit=limit)
+        rows = (
+            []
+            if jobs is None
+            else gateway.rows(MANAGER.path(manager, "/jobs"), state=state, limit=limit)
+        )
 
     def table() -> None:
         show_facts(SUBJECT.known(found))
@@ -100,7 +122,9 @@ def logs(manager: ManagerId, /) -> None:
 
 def _next_steps(row: Document) -> list[str]:
     one = row.get("manager_id")
-    looks = [state for name, state in (("skipped", "skipped"), ("bad", "ended")) if jobs(row).get(name)]
+    looks = [
+        state for name, state in (("skipped", "skipped"), ("bad", "ended")) if jobs(row).get(name)
+    ]
     why = [f"crawlctl manager describe {one} --jobs {state}" for state in looks]
     begun = any(jobs(row).get(state) for state in ("started", "ended"))
     runs = [f"crawlctl list --parent {row.get('workflow_id')}"] if begun else []
@@ -109,7 +133,7 @@ def _next_steps(row: Document) -> list[str]:
     return [*why, f"crawlctl manager watch {one}", *runs, f"crawlctl manager stop {one}"]
 
 
-# --- control ----------------------------------------------------------------------------------------------------------
+# --- control --------------------------------------------------------------------------------------
 
 
 def stop(
@@ -129,7 +153,12 @@ def stop(
     leave
         do not stop its runs
     """
-    body = {"force": force or None, "leave": leave or None, "reason": reason, "requested_by": by or user()}
+    body = {
+        "force": force or None,
+        "leave": leave or None,
+        "reason": reason,
+        "requested_by": by or user(),
+    }
     return MANAGER.each((manager, *managers), "stop", body, wait=wait)
 
 
@@ -148,7 +177,10 @@ def force_stop(
 
 
 def pause(manager: ManagerId, /, *managers: ManagerIds) -> int:
-    """Pause managers: they start no more runs until they are resumed. Their present runs continue."""
+    """Pause managers: they start no more runs until they are resumed.
+
+    Their present runs continue.
+    """
     return MANAGER.each((manager, *managers), "pause")
 
 
@@ -186,7 +218,9 @@ def cap(manager: ManagerId, most: int, /) -> int:
     return MANAGER.each((manager,), "cap", {"cap": most})
 
 
-def wait(manager: ManagerId, /, *, goal: Annotated[Goal, Parameter(name="--for")] = "completed") -> int:
+def wait(
+    manager: ManagerId, /, *, goal: Annotated[Goal, Parameter(name="--for")] = "completed"
+) -> int:
     """Wait for the end of a manager, at most for --timeout (exit code 7).
 
     With --for completed the exit code says how it ended: 0 completed, 5 failed, 6 stopped.
@@ -201,6 +235,9 @@ def wait(manager: ManagerId, /, *, goal: Annotated[Goal, Parameter(name="--for")
 
 
 def watch(manager: ManagerId, /) -> int:
-    """Watch a manager until its end. The exit code says how it ended: 0 completed, 5 failed, 6 stopped."""
+    """Watch a manager until its end.
+
+    The exit code says how it ended: 0 completed, 5 failed, 6 stopped.
+    """
     with current().gateway() as gateway:
         return MANAGER.watch_one(gateway, manager)

@@ -1,1 +1,3 @@
-"""The rules of crawl managers: jobs, their order, slots and numbers, and the terms of Scrapy Cloud."""
+"""The rules of crawl managers: jobs, their order, slots and numbers, and the terms of Scrapy
+Cloud.
+"""

@@ -1,7 +1,8 @@
-"""Jobs of a crawl manager: they are made from yields, overrides and the manager's options (S-31, S-50) and retried.
+"""Jobs of a crawl manager: they are made from yields, overrides and the manager's options (S-31,
+S-50) and retried.
 
-A class gives a mapping of Python values; a ``Job`` contains only texts. The functions raise ``InvalidRequest`` naming
-the field, the value and the cure.
+A class gives a mapping of Python values; a ``Job`` contains only texts. The functions raise
+``InvalidRequest`` naming the field, the value and the cure.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from .scrapy_cloud import UNITS
 
 #: Keys of a yield or an override that are not arguments of the spider.
 PARAMS = ("units", "tags", "job_settings", "project_id", "spider_args", "priority", "pool")
-#: The most tags that a manager adds to a job itself: flow, parent, number, and the source of a retry.
+#: The most tags that a manager adds to a job itself: flow, parent, number, and the source of a
+#: retry.
 _OUR_TAGS = 4
 SPIDER_MAX = 200
 #: The most bytes of JSON of one job's arguments and settings.
@@ -53,31 +55,43 @@ class JobDefaults:
 def params_of_yield(given: object) -> dict[str, Any]:
     """Return a yield of ``set_parameters_gen`` as an override (S-50).
 
-    Arguments in ``spider_args`` override arguments at the top level. The result is a deep copy (S-D7).
+    Arguments in ``spider_args`` override arguments at the top level. The result is a deep copy
+    (S-D7).
     """
     if not isinstance(given, Mapping):
         raise refusal("yield", given, 'yield a dictionary of spider arguments, such as {"page": 1}')
     params: dict[str, Any] = deepcopy(dict(given))
-    spider_args = {name: params.pop(name) for name in list(params) if name not in PARAMS and name != "spider"}
-    return {**params, "spider_args": {**spider_args, **_mapping("spider_args", params.get("spider_args"))}}
+    spider_args = {
+        name: params.pop(name) for name in list(params) if name not in PARAMS and name != "spider"
+    }
+    return {
+        **params,
+        "spider_args": {**spider_args, **_mapping("spider_args", params.get("spider_args"))},
+    }
 
 
 def override_of(given: object) -> dict[str, Any]:
     """Return a copy of an override that a class gave; ``None`` becomes an empty override."""
     if given is not None and not isinstance(given, Mapping):
-        raise refusal("job_args_override", given, "give a dictionary with spider_args, tags, units …, or None")
+        raise refusal(
+            "job_args_override", given, "give a dictionary with spider_args, tags, units …, or None"
+        )
     return dict(given or {})
 
 
 def merged(override: Mapping[str, Any], spider: str | None, defaults: JobDefaults) -> Job:
     """Return the effective job of an override (S-31).
 
-    Arguments come from the manager's options, from the other keys of the override, and from its ``spider_args``; later
-    sources override earlier ones. Settings of the override replace settings of the options. Units of the options count
-    only if the override has none.
+    Arguments come from the manager's options, from the other keys of the override, and from its
+    ``spider_args``; later sources override earlier ones. Settings of the override replace settings
+    of the options. Units of the options count only if the override has none.
     """
     beside = {name: override[name] for name in override if name not in PARAMS and name != "spider"}
-    spider_args = {**defaults.spider_args, **beside, **_mapping("spider_args", override.get("spider_args"))}
+    spider_args = {
+        **defaults.spider_args,
+        **beside,
+        **_mapping("spider_args", override.get("spider_args")),
+    }
     settings = {**defaults.job_settings, **_mapping("job_settings", override.get("job_settings"))}
     given = {name: value for name, value in override.items() if value is not None}
     units = given.get("units", defaults.units)
@@ -98,14 +112,17 @@ def merged(override: Mapping[str, Any], spider: str | None, defaults: JobDefault
         pool=pool,
     )
     if (size := len(json.dumps([job.spider_args, job.job_settings]))) > JOB_BYTES:
-        raise InvalidRequest(f"spider_args: {size} bytes of JSON with the settings are too much; give {JOB_BYTES}")
+        raise InvalidRequest(
+            f"spider_args: {size} bytes of JSON with the settings are too much; give {JOB_BYTES}"
+        )
     return job
 
 
 def base_of(plan: str, options: Mapping[str, Any]) -> Job:
     """Return the common fields of jobs that users add, from the options of their manager.
 
-    Only the built-in manager has its spider among the options. With other classes, each job names its spider.
+    Only the built-in manager has its spider among the options. With other classes, each job names
+    its spider.
     """
     argv = options.get("argv")
     argv = [str(word) for word in argv] if isinstance(argv, list) else []
@@ -140,14 +157,23 @@ def laid_over(base: Job, job: Job) -> Job:
 
 
 def params_of(job: Job) -> dict[str, Any]:
-    """Return a copy of a job as hooks and predicates receive it, with the keys of ``FullJobParams``."""
+    """Return a copy of a job as hooks and predicates receive it, with the keys of
+    ``FullJobParams``.
+    """
     return {name: value for name, value in asdict(job).items() if value is not None}
 
 
-def retry_params(params: Mapping[str, Any], retry: int, key: str, override: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters of a job's next try (S-58, S-59). ``override``: the result of ``get_retry_override``."""
+def retry_params(
+    params: Mapping[str, Any], retry: int, key: str, override: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the parameters of a job's next try (S-58, S-59).
+
+    ``override``: the result of ``get_retry_override``.
+    """
     if not isinstance(override, Mapping):
-        raise refusal("get_retry_override", override, "return a dictionary of the changed parameters, or {}")
+        raise refusal(
+            "get_retry_override", override, "return a dictionary of the changed parameters, or {}"
+        )
     change = deepcopy(dict(override))
     made = deepcopy(dict(params))
     tags = [tag for tag in made.get("tags") or [] if not str(tag).startswith(RETRIED_FROM)]
@@ -155,14 +181,18 @@ def retry_params(params: Mapping[str, Any], retry: int, key: str, override: Mapp
     tags += [tag for tag in change.pop("tags", None) or [] if tag not in tags]
     spider_args = {**(made.get("spider_args") or {}), "retry_num": str(retry)}
     spider_args |= _mapping("spider_args", change.pop("spider_args", None))
-    settings = {**(made.get("job_settings") or {}), **_mapping("job_settings", change.pop("job_settings", None))}
+    settings = {
+        **(made.get("job_settings") or {}),
+        **_mapping("job_settings", change.pop("job_settings", None)),
+    }
     return {**made, **change, "tags": tags, "spider_args": spider_args, "job_settings": settings}
 
 
 def retry_delay(first_s: float, factor: float, most_s: float, retry: int) -> float:
     """Return the seconds to wait before a retry.
 
-    The first delay is multiplied by the factor for each further retry. The result is at most ``most_s`` and a year.
+    The first delay is multiplied by the factor for each further retry. The result is at most
+    ``most_s`` and a year.
     """
     try:
         return min(first_s * factor ** (retry - 1), most_s, _DELAY_MAX_S)
@@ -171,15 +201,21 @@ def retry_delay(first_s: float, factor: float, most_s: float, retry: int) -> flo
 
 
 def jobseq_of(tags: Iterable[str]) -> tuple[int, int] | None:
-    """Return the number and the retry from the ``JOBSEQ`` tag of a job (S-57); ``None``: it has no such tag."""
+    """Return the number and the retry from the ``JOBSEQ`` tag of a job (S-57); ``None``: it has no
+    such tag.
+    """
     for tag in tags:
         if found := _JOBSEQ.fullmatch(tag):
             return int(found[1]), int(found[2] or 0)
     return None
 
 
-def child_tags(own: Iterable[str], given: Iterable[str], flow_id: str | None, name: str | None) -> list[str]:
-    """Return the tags of a job: its own tags and those of the manager, sorted and each once (S-07)."""
+def child_tags(
+    own: Iterable[str], given: Iterable[str], flow_id: str | None, name: str | None
+) -> list[str]:
+    """Return the tags of a job: its own tags and those of the manager, sorted and each once
+    (S-07).
+    """
     tags = {*own, *given}
     if flow_id:
         tags.add(f"FLOW_ID={flow_id}")
@@ -196,7 +232,9 @@ def check_tag(field_name: str, tag: object) -> str:
 
 def _spider(spider: object) -> str:
     if spider is None or spider == "":
-        raise InvalidRequest("spider: missing; set the class attribute spider, or give each job a key 'spider'")
+        raise InvalidRequest(
+            "spider: missing; set the class attribute spider, or give each job a key 'spider'"
+        )
     check_text("spider", spider, SPIDER_MAX, needed=True)
     return str(spider)
 
@@ -217,7 +255,9 @@ def _texts(field_name: str, values: Mapping[Any, Any]) -> dict[str, str]:
             raise refusal(f"{field_name} key", name, "names are texts")
         _check_text(f"{field_name} key", name)
         if value is not None:
-            texts[name] = _check_text(f"{field_name}.{name[:80]}", job_text(f"{field_name}.{name[:80]}", value))
+            texts[name] = _check_text(
+                f"{field_name}.{name[:80]}", job_text(f"{field_name}.{name[:80]}", value)
+            )
     return texts
 
 
@@ -236,7 +276,11 @@ def _tags(tags: object, given: Sequence[str]) -> list[str]:
         raise refusal("tags", tags, 'give a list of texts, such as ["A=1"]')
     ordered = sorted(tags, key=str) if isinstance(tags, set | frozenset) else tags
     checked = [check_tag(f"tags[{n}]", tag) for n, tag in enumerate(ordered)]
-    own = [tag for tag in dict.fromkeys(checked) if not tag.startswith(_SET_BY_MANAGER) and tag not in given]
+    own = [
+        tag
+        for tag in dict.fromkeys(checked)
+        if not tag.startswith(_SET_BY_MANAGER) and tag not in given
+    ]
     if len(own) > (most := TAGS_MAX - _OUR_TAGS - len(given)):
         raise InvalidRequest(f"tags: {len(own)} tags are too many; give at most {most}")
     return own
@@ -245,21 +289,32 @@ def _tags(tags: object, given: Sequence[str]) -> list[str]:
 def _project(project_id: object) -> str | None:
     if project_id is None:
         return None
-    if isinstance(project_id, bool) or not isinstance(project_id, int | str) or not 0 < len(str(project_id)) <= 100:
+    if (
+        isinstance(project_id, bool)
+        or not isinstance(project_id, int | str)
+        or not 0 < len(str(project_id)) <= 100
+    ):
         raise refusal("project_id", project_id, "give the number or the alias of a project")
     return str(project_id)
 
 
 def options_of(argv: Sequence[str]) -> dict[str, str]:
-    """Return the options of a command line with their values, which follow after a space or an equals sign."""
+    """Return the options of a command line with their values, which follow after a space or an
+    equals sign.
+    """
     separate = {name: value for name, value in pairwise(argv) if name.startswith("--")}
     return separate | {
-        name: value for name, _, value in (word.partition("=") for word in argv if word.startswith("--")) if value
+        name: value
+        for name, _, value in (word.partition("=") for word in argv if word.startswith("--"))
+        if value
     }
 
 
 def _object(text: str | None) -> dict[str, str]:
-    """Return the values of a JSON object on a command line as texts. Invalid JSON gives none: the class refuses it."""
+    """Return the values of a JSON object on a command line as texts.
+
+    Invalid JSON gives none: the class refuses it.
+    """
     try:
         found = json.loads(text or "{}")
         return {name: job_text(name, value) for name, value in found.items() if value is not None}

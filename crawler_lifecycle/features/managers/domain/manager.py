@@ -1,8 +1,9 @@
-"""A crawl manager: its jobs, the input and the decision of one cycle, and rules that need no database and no clock.
+"""A crawl manager: its jobs, the input and the decision of one cycle, and rules that need no
+database and no clock.
 
-``Facts`` and ``Decision`` are sent as JSON between a worker and the process with the user's class. So they contain only
-texts, numbers, lists and dictionaries. The user's code may do anything in that process, so a received ``Decision`` is
-always checked (``plans/calls.py``).
+``Facts`` and ``Decision`` are sent as JSON between a worker and the process with the user's class.
+So they contain only texts, numbers, lists and dictionaries. The user's code may do anything in that
+process, so a received ``Decision`` is always checked (``plans/calls.py``).
 """
 
 from __future__ import annotations
@@ -20,9 +21,12 @@ from crawler_lifecycle.domain.errors import InvalidRequest, Overtaken
 from crawler_lifecycle.domain.names import MANAGER_WORKFLOW
 from crawler_lifecycle.domain.run import RunStatus, StopIntent
 
-_REQUEST = re.compile(r"manager/([1-9][0-9]{0,17})/([1-9][0-9]{0,17})(?:\.r([1-9][0-9]{0,8}))?", re.ASCII)
+_REQUEST = re.compile(
+    r"manager/([1-9][0-9]{0,17})/([1-9][0-9]{0,17})(?:\.r([1-9][0-9]{0,8}))?", re.ASCII
+)
 
-#: Outcomes that Scrapy Cloud counts as failures. There, every other outcome is a success (spec 3, S-21).
+#: Outcomes that Scrapy Cloud counts as failures. There, every other outcome is a success (spec 3,
+#: S-21).
 FAILED_OUTCOMES = (
     "failed",
     "killed by oom",
@@ -37,7 +41,8 @@ FINISHED = "finished"
 
 NAME_MAX = 63
 FLOW_ID_MAX = 120
-#: The built-in plan: it runs one crawler once for each job that a user adds. Every plans worker has it.
+#: The built-in plan: it runs one crawler once for each job that a user adds. Every plans worker has
+#: it.
 BUILT_IN = "crawler_lifecycle.managers.built_in:RunEach"
 #: The most jobs, and the most bytes of JSON, of one page of a source.
 PAGE_ITEMS = 500
@@ -46,11 +51,13 @@ PAGE_BYTES = 256 * 1024
 CAP_MAX = 100_000
 #: The most ends that one cycle handles.
 CYCLE_ENDS = 100
-#: Seconds of a cycle in which methods of the class may begin. Further work waits for the next cycle.
+#: Seconds of a cycle in which methods of the class may begin. Further work waits for the next
+#: cycle.
 CYCLE_S = 30.0
 #: The most jobs that one cycle picks.
 CYCLE_PICKS = 500
-#: The most jobs of a source that may be delayed at once. With this many, the source is read no further.
+#: The most jobs of a source that may be delayed at once. With this many, the source is read no
+#: further.
 DELAYED_MAX = 1000
 #: The most waiting jobs of each kind that one cycle checks.
 SCAN_MAX = 2000
@@ -69,7 +76,8 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "on_code_change": ("replay", "continue", "fail"),
     "on_hook_error": ("fail", "complete"),
 }
-#: How often the hooks of an end, a cycle, or the creation of the object are tried before they are given up.
+#: How often the hooks of an end, a cycle, or the creation of the object are tried before they are
+#: given up.
 TRIES = 3
 
 
@@ -80,7 +88,10 @@ class ManagerOrder:
     __pydantic_config__: ClassVar = STRICT
     WORKFLOW: ClassVar = MANAGER_WORKFLOW
     WAKES: ClassVar = True
-    ASKED: ClassVar = ("order", 'start the workflow with the manager of a stored row, for example {"manager_id": 7}')
+    ASKED: ClassVar = (
+        "order",
+        'start the workflow with the manager of a stored row, for example {"manager_id": 7}',
+    )
 
     manager_id: int
 
@@ -96,8 +107,8 @@ class JobState(StrEnum):
     DELAYED = "delayed"
     """Read from the source and checked; it could not start yet."""
     QUEUED = "queued"
-    """Added by ``add_job``, by a retry or by a user, and not started. It stays in this state even if it may not start
-    yet."""
+    """Added by ``add_job``, by a retry or by a user, and not started. It stays in this state even
+    if it may not start yet."""
     STARTING = "starting"
     """Picked: the job has a number and uses a slot, and its run is about to begin."""
     STARTED = "started"
@@ -110,7 +121,8 @@ class JobState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The effective parameters of a job: the manager's options, overridden by the job's own parameters.
+    """The effective parameters of a job: the manager's options, overridden by the job's own
+    parameters.
 
     Arguments with the value ``None`` are removed. All others are texts (``job_text``).
     """
@@ -129,24 +141,36 @@ class Job:
     @property
     def identity(self) -> str:
         """Return the identity of a job: a hash of its spider and its effective arguments (S-54)."""
-        text = json.dumps([self.spider, self.spider_args], sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        text = json.dumps(
+            [self.spider, self.spider_args],
+            sort_keys=True,
+            separators=(",", ":"),
+            ensure_ascii=True,
+        )
         return hashlib.sha256(text.encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class ManagerSnapshot:
-    """The answer of the query ``status``: the state that the workflow itself knows. The jobs are in the database."""
+    """The answer of the query ``status``: the state that the workflow itself knows.
+
+    The jobs are in the database.
+    """
 
     manager_id: int
     name: str
     flow_id: str
     attempt: int
     status: RunStatus | None = None
-    """The status with which this attempt ended; ``None`` before the end: the database has the status."""
+    """The status with which this attempt ended; ``None`` before the end: the database has the
+    status.
+    """
     outcome: str | None = None
     cause: str | None = None
     live: int = 0
-    """The number of jobs with a slot after the last cycle; after a stop, the number of runs that have not ended."""
+    """The number of jobs with a slot after the last cycle; after a stop, the number of runs that
+    have not ended.
+    """
     cycles: int = 0
     stop: StopIntent | None = None
     leave: bool = False
@@ -158,7 +182,10 @@ class ManagerSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class ManagerResult:
-    """The result of a manager's workflow, also for its parent. The workflow succeeds even if the manager failed."""
+    """The result of a manager's workflow, also for its parent.
+
+    The workflow succeeds even if the manager failed.
+    """
 
     manager_id: int
     name: str
@@ -171,14 +198,18 @@ class ManagerResult:
 
 @dataclass(frozen=True, slots=True)
 class AddJobs:
-    """Jobs that a user adds, with the manager's options as defaults: the payload of the update ``add_job``.
+    """Jobs that a user adds, with the manager's options as defaults: the payload of the update
+    ``add_job``.
 
-    A repeated page with the same ``request_id`` adds nothing. Raises ``InvalidRequest`` for a page that is empty or too
-    large.
+    A repeated page with the same ``request_id`` adds nothing. Raises ``InvalidRequest`` for a page
+    that is empty or too large.
     """
 
     __pydantic_config__: ClassVar = STRICT
-    ASKED: ClassVar = ("jobs", 'send some, for example {"jobs": [{"spider": "shops", "spider_args": {"shop": "7"}}]}')
+    ASKED: ClassVar = (
+        "jobs",
+        'send some, for example {"jobs": [{"spider": "shops", "spider_args": {"shop": "7"}}]}',
+    )
 
     jobs: list[Job] = field(default_factory=list)
     request_id: str | None = None
@@ -187,19 +218,25 @@ class AddJobs:
 
     def __post_init__(self) -> None:
         if not self.jobs and not self.seal:
-            raise InvalidRequest("jobs: no jobs are given; give jobs, or seal: true if no more jobs will come")
+            raise InvalidRequest(
+                "jobs: no jobs are given; give jobs, or seal: true if no more jobs will come"
+            )
         check_request_id(self.request_id)
         size = len(json.dumps([asdict(job) for job in self.jobs]))
         if len(self.jobs) > PAGE_ITEMS or size > PAGE_BYTES:
             text = (
-                f"jobs: {len(self.jobs)} of {size} bytes are too many; give at most {PAGE_ITEMS} and {PAGE_BYTES} bytes"
+                f"jobs: {len(self.jobs)} of {size} bytes are too many; give at most "
+                f"{PAGE_ITEMS} and {PAGE_BYTES} bytes"
             )
             raise InvalidRequest(text)
 
 
 @dataclass(frozen=True, slots=True)
 class SourceItem:
-    """One yield of a source: a job, or the reason why it is no job. The first yield has the position 1."""
+    """One yield of a source: a job, or the reason why it is no job.
+
+    The first yield has the position 1.
+    """
 
     __pydantic_config__: ClassVar = STRICT
 
@@ -207,7 +244,9 @@ class SourceItem:
     job: Job | None
     error: str | None = None
     known: bool = False
-    """True when a job of another flow has the same identity (``acquire_all_jobs``). The job is skipped as known."""
+    """True when a job of another flow has the same identity (``acquire_all_jobs``). The job is
+    skipped as known.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,8 +261,9 @@ class Page:
     exhausted: bool = False
     """True when the source has no more yields."""
     error: str | None = None
-    """The reason why the source stopped permanently: it raised an error, or a yield is no job and ``on_item_error`` is
-    ``stop``. No further job is picked. The manager fails with this text after its live jobs have ended."""
+    """The reason why the source stopped permanently: it raised an error, or a yield is no job and
+    ``on_item_error`` is ``stop``. No further job is picked. The manager fails with this text after
+    its live jobs have ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +287,9 @@ class Start:
     close_reason: str | None = None
     next_seq: int = 1
     resumed: bool = False
-    """True when an earlier process had the class, in this attempt or before. The resume hooks then run."""
+    """True when an earlier process had the class, in this attempt or before. The resume hooks then
+    run.
+    """
     started_at: float = 0.0
     """The time at which this attempt began, in seconds since 1970."""
 
@@ -300,13 +342,19 @@ class EndedJob:
 
     @property
     def given_up(self) -> bool:
-        """Return whether its hooks failed too often. The end then counts as handled, and no hook is called for it."""
+        """Return whether its hooks failed too often.
+
+        The end then counts as handled, and no hook is called for it.
+        """
         return self.tries >= TRIES
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The facts at the beginning of a cycle. The class requests further facts during the cycle (``plans/calls.py``)."""
+    """The facts at the beginning of a cycle.
+
+    The class requests further facts during the cycle (``plans/calls.py``).
+    """
 
     manager_id: int
     attempt: int
@@ -326,13 +374,17 @@ class Facts:
     exhausted: bool = False
     """True when the source has no more yields."""
     sealed: bool = False
-    """True when users add no more jobs (``ManagerStore.add_jobs``). Only the built-in manager reads this."""
+    """True when users add no more jobs (``ManagerStore.add_jobs``). Only the built-in manager reads
+    this.
+    """
     source_error: str | None = None
     """The reason why the source stopped permanently (``Page.error``)."""
     last_pick: float | None = None
     """The time of the last cycle that picked a job, in seconds since 1970."""
     cap: int | None = None
-    """The most live jobs, as a person set it (``crawlctl manager cap``); ``None``: the class decides."""
+    """The most live jobs, as a person set it (``crawlctl manager cap``); ``None``: the class
+    decides.
+    """
     paused: bool = False
     more_ended: bool = False
     """True when further ends wait for the next cycle."""
@@ -351,7 +403,10 @@ class HookReport:
 
 @dataclass(frozen=True, slots=True)
 class HookFailed:
-    """A report that a hook of an end raised an error. Its effects are undone, and the next cycle tries again."""
+    """A report that a hook of an end raised an error.
+
+    Its effects are undone, and the next cycle tries again.
+    """
 
     __pydantic_config__: ClassVar = STRICT
 
@@ -367,7 +422,8 @@ class HookFailed:
 class AddedJob:
     """A new job: from ``add_job``, a retry, or a direct call of ``schedule_spider_with_jobargs``.
 
-    ``ref`` is a negative number that identifies the job in this decision, so the decision can also pick the job.
+    ``ref`` is a negative number that identifies the job in this decision, so the decision can also
+    pick the job.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -375,12 +431,14 @@ class AddedJob:
     ref: int
     job: Job
     unique: bool = True
-    """True when the job is skipped if its identity is known. Direct calls and periodic jobs are never skipped."""
+    """True when the job is skipped if its identity is known. Direct calls and periodic jobs are
+    never skipped.
+    """
     seq: int | None = None
     """The number that the job keeps; ``None``: the job gets one when it is picked.
 
-    A retry keeps the number of its first try. If this number already has the same retry, the job is skipped. A job that
-    was scheduled without a free slot uses the next number.
+    A retry keeps the number of its first try. If this number already has the same retry, the job is
+    skipped. A job that was scheduled without a free slot uses the next number.
     """
     retry: int = 0
     retry_of: str | None = None
@@ -389,7 +447,10 @@ class AddedJob:
 
 @dataclass(frozen=True, slots=True)
 class PickedJob:
-    """A job that gets a slot. ``item_id``: the id of its row, or the negative ``ref`` of an ``AddedJob``."""
+    """A job that gets a slot.
+
+    ``item_id``: the id of its row, or the negative ``ref`` of an ``AddedJob``.
+    """
 
     __pydantic_config__: ClassVar = STRICT
 
@@ -402,7 +463,10 @@ class PickedJob:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The decision of one cycle. It is stored completely or not at all, in the order of the fields."""
+    """The decision of one cycle.
+
+    It is stored completely or not at all, in the order of the fields.
+    """
 
     __pydantic_config__: ClassVar = STRICT
 
@@ -422,24 +486,31 @@ class Decision:
     close_reason: str | None = None
     """The current close reason; ``None``: not set."""
     over: bool = False
-    """True when the class wants no further cycle. The manager ends after the runs of the jobs picked here have begun.
-    Live jobs continue; they are not cancelled, and the manager does not wait for them (S-02, S-32).
+    """True when the class wants no further cycle. The manager ends after the runs of the jobs
+    picked here have begun. Live jobs continue; they are not cancelled, and the manager does not
+    wait for them (S-02, S-32).
     """
     error: str | None = None
-    """The error of the class in this cycle, and the cure. With ``over``: the manager fails because of it."""
+    """The error of the class in this cycle, and the cure. With ``over``: the manager fails because
+    of it.
+    """
     waiting: str | None = None
     """A sentence that says why no further job was picked."""
     again_s: float | None = None
     """The longest wait until the next cycle, in seconds; ``None``: until something happens."""
     hook_errors: int = 0
-    """The number of errors in hooks that belong to no end and are not tried again: those of ``on_close``."""
+    """The number of errors in hooks that belong to no end and are not tried again: those of
+    ``on_close``.
+    """
 
 
-def outcome_of(close_reason: str | None, failed: bool, hook_errors: int, on_hook_error: str) -> tuple[str, bool]:
+def outcome_of(
+    close_reason: str | None, failed: bool, hook_errors: int, on_hook_error: str
+) -> tuple[str, bool]:
     """Return the outcome of a manager that ends with this close reason, and whether it FAILED.
 
-    After errors in hooks the class decides by ``on_hook_error`` whether the manager failed. ``failed``: the class
-    counts the close reason as a failure.
+    After errors in hooks the class decides by ``on_hook_error`` whether the manager failed.
+    ``failed``: the class counts the close reason as a failure.
     """
     if failed or close_reason in FAILED_OUTCOMES or not hook_errors:
         return close_reason or FINISHED, failed or close_reason in FAILED_OUTCOMES
@@ -457,7 +528,9 @@ def run_request_id(manager_id: int, seq: int, retry: int) -> str:
 
 
 def job_of_request(request_id: str) -> tuple[int, int, int] | None:
-    """Return the manager, number and retry in the request id of a job's run; ``None``: it is no such id."""
+    """Return the manager, number and retry in the request id of a job's run; ``None``: it is no
+    such id.
+    """
     found = _REQUEST.fullmatch(request_id)
     return (int(found[1]), int(found[2]), int(found[3] or 0)) if found is not None else None
 
@@ -465,8 +538,8 @@ def job_of_request(request_id: str) -> tuple[int, int, int] | None:
 def job_text(field_name: str, value: object) -> str:
     """Return an argument or setting as a process receives it.
 
-    Texts stay unchanged, numbers and booleans are converted by ``str()``, lists and objects become JSON with sorted
-    keys. Raises ``InvalidRequest`` for anything else.
+    Texts stay unchanged, numbers and booleans are converted by ``str()``, lists and objects become
+    JSON with sorted keys. Raises ``InvalidRequest`` for anything else.
     """
     if isinstance(value, str):
         return value
@@ -477,21 +550,27 @@ def job_text(field_name: str, value: object) -> str:
             return json.dumps(value, sort_keys=True, ensure_ascii=False, allow_nan=False)
         except (TypeError, ValueError):
             pass
-    raise refusal(field_name, value, "give a text, a number, true or false, or lists and objects of these")
+    raise refusal(
+        field_name, value, "give a text, a number, true or false, or lists and objects of these"
+    )
 
 
-# --- checks before a manager's rows are written, for the database and for tests in memory -----------------------------
+# --- checks before a manager's rows are written, for the database and for tests in memory ---------
 
 #: The latest time that every database can store, in seconds since 1970: the end of the year 9999.
 _MOMENT_MAX = 253_402_300_799
 
 
 def yields_behind(page: Page, position: int) -> list[SourceItem]:
-    """Return the yields of a page after this position. Raises ``InvalidRequest`` if a position is missing."""
+    """Return the yields of a page after this position.
+
+    Raises ``InvalidRequest`` if a position is missing.
+    """
     items = [item for item in page.items if item.position > position]
     if [item.position for item in items] != list(range(position + 1, page.position + 1)):
         raise InvalidRequest(
-            f"items: the source is at position {position}; the next page must have every position from there to its "
+            f"items: the source is at position {position}; the next page must have every position "
+            "from there to its "
             f"own position {page.position}"
         )
     return items
@@ -500,24 +579,37 @@ def yields_behind(page: Page, position: int) -> list[SourceItem]:
 def new_numbers(decision: Decision, next_seq: int, numbers: Mapping[int, int | None]) -> set[int]:
     """Return the numbers that a decision gives to new jobs.
 
-    They must continue from ``next_seq`` without a gap, and a job must keep its number. ``numbers``: the numbers of the
-    picked rows, by their ids. Raises ``InvalidRequest`` for an invalid decision, and ``Overtaken`` if another cycle has
-    used its numbers meanwhile.
+    They must continue from ``next_seq`` without a gap, and a job must keep its number. ``numbers``:
+    the numbers of the picked rows, by their ids. Raises ``InvalidRequest`` for an invalid decision,
+    and ``Overtaken`` if another cycle has used its numbers meanwhile.
     """
     _check_added(decision, next_seq)
     own = {**numbers, **{addition.ref: addition.seq for addition in decision.added}}
     picked = decision.picked
-    if len({pick.item_id for pick in picked}) != len(picked) or any(pick.item_id not in own for pick in picked):
+    if len({pick.item_id for pick in picked}) != len(picked) or any(
+        pick.item_id not in own for pick in picked
+    ):
         raise InvalidRequest("item_id: a picked job is unknown, or was picked twice")
     for pick in picked:
         if own[pick.item_id] not in (None, pick.seq):
-            raise InvalidRequest(f"seq: {pick.seq} is not the number of job {pick.item_id}; it has {own[pick.item_id]}")
+            raise InvalidRequest(
+                f"seq: {pick.seq} is not the number of job {pick.item_id}; it has "
+                f"{own[pick.item_id]}"
+            )
     new = [pick.seq for pick in picked if own[pick.item_id] is None]
-    new += [addition.seq for addition in decision.added if addition.seq is not None and addition.retry == 0]
+    new += [
+        addition.seq
+        for addition in decision.added
+        if addition.seq is not None and addition.retry == 0
+    ]
     if new and min(new) < next_seq:
-        raise Overtaken(f"Another cycle has used the number {min(new)}; the next cycle decides again")
+        raise Overtaken(
+            f"Another cycle has used the number {min(new)}; the next cycle decides again"
+        )
     if sorted(new) != list(range(next_seq, next_seq + len(new))):
-        raise InvalidRequest(f"seq: the numbers of new jobs must continue from {next_seq}, each once")
+        raise InvalidRequest(
+            f"seq: the numbers of new jobs must continue from {next_seq}, each once"
+        )
     return set(new)
 
 
@@ -529,7 +621,10 @@ def _check_added(decision: Decision, next_seq: int) -> None:
         given = addition.seq is not None and 0 < addition.seq < next_seq
         if addition.retry < 0 or (addition.retry > 0 and not given):
             raise InvalidRequest(
-                f"retry: {addition.retry} of number {addition.seq} is not allowed; no such number was given"
+                f"retry: {addition.retry} of number {addition.seq} is not allowed; no such number "
+                "was given"
             )
         if addition.not_before is not None and not 0 <= addition.not_before <= _MOMENT_MAX:
-            raise InvalidRequest(f"not_before: {addition.not_before!r} is not allowed; give seconds since 1970")
+            raise InvalidRequest(
+                f"not_before: {addition.not_before!r} is not allowed; give seconds since 1970"
+            )

@@ -1,4 +1,6 @@
-"""Scrapy Cloud's terms in ours: spiders, projects, units, outcomes (table in docs/managers-scrapy-cloud.md)."""
+"""Scrapy Cloud's terms in ours: spiders, projects, units, outcomes (table in
+docs/managers-scrapy-cloud.md).
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,16 @@ UNITS = Bound(1, 1000, "units", whole=True, or_none=True)
 _FINAL = (EndedBy.PERSON, EndedBy.SERVICE)
 #: Our own outcomes of FAILED runs. A failed crawler may also report any other outcome.
 FAILED_HERE = frozenset(FAILED_OUTCOMES) | {
-    *("lost", "evicted", "interrupted", "timed_out", "start_timeout", "deploy_failed", "banned", "partial")
+    *(
+        "lost",
+        "evicted",
+        "interrupted",
+        "timed_out",
+        "start_timeout",
+        "deploy_failed",
+        "banned",
+        "partial",
+    )
 }
 #: The most crawlers that an error names.
 _NAMED_MAX = 5
@@ -49,7 +60,9 @@ class Cloud:
             return Resources()
         check_number("units", units, UNITS)
         try:
-            return Resources(cpu=_times(self.unit.cpu, units), memory=_times(self.unit.memory, units))
+            return Resources(
+                cpu=_times(self.unit.cpu, units), memory=_times(self.unit.memory, units)
+            )
         except InvalidRequest as error:
             raise InvalidRequest(f"units: {units} units are too many: {error}") from None
 
@@ -62,22 +75,33 @@ class Cloud:
     ) -> CrawlerDefinition:
         """Return the crawler with this name, or else the only crawler with this spider.
 
-        With a ``project_id`` only the crawlers of this project count. Raises ``InvalidRequest`` for an unknown project,
-        and for a spider that no crawler or several crawlers have, with the ``problem`` of the catalogue.
+        With a ``project_id`` only the crawlers of this project count. Raises ``InvalidRequest`` for
+        an unknown project, and for a spider that no crawler or several crawlers have, with the
+        ``problem`` of the catalogue.
         """
         prefix = self._prefix(project_id)
         mine = [crawler for crawler in catalogue if crawler.name.startswith(prefix)]
         named = next((crawler for crawler in mine if crawler.name == prefix + spider), None)
-        found = [named] if named is not None else [crawler for crawler in mine if crawler.spider_name == spider]
+        found = (
+            [named]
+            if named is not None
+            else [crawler for crawler in mine if crawler.spider_name == spider]
+        )
         if len(found) == 1:
             return found[0]
         where = f" in project {project_id!r:.80}" if project_id is not None else ""
         if not found:
-            cure = f"no crawler{where} has this name or this spider; crawlctl crawler list shows all crawlers"
-            raise InvalidRequest("; ".join(filter(None, (f"spider: {spider!r:.120} is unknown", cure, problem))))
+            cure = (
+                f"no crawler{where} has this name or this spider; crawlctl crawler list shows "
+                "all crawlers"
+            )
+            raise InvalidRequest(
+                "; ".join(filter(None, (f"spider: {spider!r:.120} is unknown", cure, problem)))
+            )
         names = ", ".join(sorted(crawler.name for crawler in found)[:_NAMED_MAX])
         raise InvalidRequest(
-            f"spider: {spider!r:.120} is unknown, because {len(found)} crawlers{where} have this spider ({names}"
+            f"spider: {spider!r:.120} is unknown, because {len(found)} crawlers{where} have this "
+            f"spider ({names}"
             f"{', …' if len(found) > _NAMED_MAX else ''}); name one of these crawlers"
         )
 
@@ -93,19 +117,29 @@ class Cloud:
 
 
 def run_request_of(job: Job, crawler: CrawlerDefinition, cloud: Cloud, **more: Any) -> RunRequest:
-    """Return the request of a job's run, with the extra fields ``more``. It is the same for every try to begin the run.
+    """Return the request of a job's run, with the extra fields ``more``.
 
-    ``crawler`` is the crawler of the job (``Cloud.crawler``). Raises ``InvalidRequest`` naming the wrong field.
+    It is the same for every try to begin the run.
+
+    ``crawler`` is the crawler of the job (``Cloud.crawler``). Raises ``InvalidRequest`` naming the
+    wrong field.
     """
     args = dict(job.spider_args)
     settings = dict(job.job_settings)
     resources = cloud.resources(job.units)
-    own = RunRequest(crawler.name, trigger=Trigger.API, args=args, settings=settings, resources=resources)
-    return replace(own, tags=list(job.tags), priority=job.priority or own.priority, pool=job.pool, **more)
+    own = RunRequest(
+        crawler.name, trigger=Trigger.API, args=args, settings=settings, resources=resources
+    )
+    return replace(
+        own, tags=list(job.tags), priority=job.priority or own.priority, pool=job.pool, **more
+    )
 
 
 def never_retried(ended_by: str | None, notes: Iterable[str | None]) -> bool:
-    """Return whether an end is never retried. ``notes``: why the run's tasks were not tried again (``next_try``)."""
+    """Return whether an end is never retried.
+
+    ``notes``: why the run's tasks were not tried again (``next_try``).
+    """
     return ended_by in _FINAL or any(note is not None and note.endswith(IS_FINAL) for note in notes)
 
 

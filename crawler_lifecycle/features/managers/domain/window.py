@@ -1,9 +1,9 @@
 """The window of a crawl manager: it gives free slots to waiting jobs, and says why the others wait.
 
-A ``Window`` belongs to one cycle. It begins with the facts, handles ends and new jobs, and gives slots in the order of
-S-53: delayed jobs that may start, then queued jobs, then jobs of the source. A slot is in use as soon as it is given,
-so caps also apply within a cycle (S-D6). A cycle considers each job at most once. A refused job is considered again in
-the next cycle.
+A ``Window`` belongs to one cycle. It begins with the facts, handles ends and new jobs, and gives
+slots in the order of S-53: delayed jobs that may start, then queued jobs, then jobs of the source.
+A slot is in use as soon as it is given, so caps also apply within a cycle (S-D6). A cycle considers
+each job at most once. A refused job is considered again in the next cycle.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from .manager import (
     Waiting,
 )
 
-#: Returns waiting jobs, oldest first. Its arguments: their state, the row id after which they come, the most jobs.
+#: Returns waiting jobs, oldest first. Its arguments: their state, the row id after which they come,
+#: the most jobs.
 Pool = Callable[[JobState, int, int], Sequence[Waiting]]
 _POOL_PAGE = 100
 
@@ -41,7 +42,10 @@ class Later(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The rules of the class for slots. Each may raise ``Later``. Caps count live jobs; ``None``: no cap."""
+    """The rules of the class for slots.
+
+    Each may raise ``Later``. Caps count live jobs; ``None``: no cap.
+    """
 
     cap: float
     may_start: Callable[[Job], bool] = lambda job: True
@@ -54,7 +58,10 @@ class Rules:
 
 @dataclass(slots=True)
 class _Tally:
-    """Counts and lists that a hook may change. They are saved before a hook runs, and restored if the hook raises."""
+    """Counts and lists that a hook may change.
+
+    They are saved before a hook runs, and restored if the hook raises.
+    """
 
     next_seq: int
     live: int = 0
@@ -65,12 +72,19 @@ class _Tally:
 
     def copy(self) -> _Tally:
         return replace(
-            self, spiders=self.spiders.copy(), keys=self.keys.copy(), added=self.added[:], picked=self.picked[:]
+            self,
+            spiders=self.spiders.copy(),
+            keys=self.keys.copy(),
+            added=self.added[:],
+            picked=self.picked[:],
         )
 
 
 class Window:
-    """The slots of one cycle. ``pool`` returns the rows that waited at the beginning of the cycle."""
+    """The slots of one cycle.
+
+    ``pool`` returns the rows that waited at the beginning of the cycle.
+    """
 
     def __init__(self, facts: Facts, pool: Pool) -> None:
         self.facts = facts
@@ -83,7 +97,9 @@ class Window:
         self.delayed_full = False
         """True when the source waits because too many of its jobs are delayed."""
         self._pool = pool
-        self._now = _Tally(facts.next_seq, facts.live, Counter(facts.live_by_spider), Counter(facts.live_by_key))
+        self._now = _Tally(
+            facts.next_seq, facts.live, Counter(facts.live_by_spider), Counter(facts.live_by_key)
+        )
         for ended in facts.ended:
             self._count(ended.live.job.spider, ended.live.cap_key, 1)
         self._refs = 0
@@ -94,7 +110,7 @@ class Window:
         self._delayed_rows = facts.delayed
         self._line: Iterator[tuple[Waiting, str | None]] | None = None
 
-    # --- counts, which the class may also read ------------------------------------------------------------------------
+    # --- counts, which the class may also read ----------------------------------------------------
 
     @property
     def live(self) -> int:
@@ -121,16 +137,25 @@ class Window:
     def waiting(self) -> int:
         """The number of stored and new jobs that were not picked."""
         facts = self.facts
-        return facts.delayed + facts.queued + facts.buffered + len(self._now.added) - len(self._now.picked)
+        return (
+            facts.delayed
+            + facts.queued
+            + facts.buffered
+            + len(self._now.added)
+            - len(self._now.picked)
+        )
 
     def free(self, cap: float) -> int:
-        """Return the number of free slots. ``cap`` is that of the class; a cap that a person set replaces it."""
+        """Return the number of free slots.
+
+        ``cap`` is that of the class; a cap that a person set replaces it.
+        """
         if self.facts.paused:
             return 0
         most = cap if self.facts.cap is None else self.facts.cap
         return int(max(0, min(most - self._now.live, CYCLE_PICKS - len(self._now.picked))))
 
-    # --- ends and additions ------------------------------------------------------------------------------------------
+    # --- ends and additions -----------------------------------------------------------------------
 
     def ended(self, ended: EndedJob) -> None:
         """Release the slot of an ended job."""
@@ -147,7 +172,8 @@ class Window:
     def carry(self, before: Window, known: Collection[str]) -> None:
         """Take over the new jobs of an earlier window, and its numbers.
 
-        ``known``: identities of jobs that were stored meanwhile. A job with such an identity is left out unless it
+        ``known``: identities of jobs that were stored meanwhile. A job with such an identity is
+            left out unless it
         already has a number; then it stays a separate job.
         """
         for added in before.added:
@@ -170,10 +196,11 @@ class Window:
         """Undo every end, addition and pick since ``saved``."""
         self._now = saved
 
-    # --- slots -------------------------------------------------------------------------------------------------------
+    # --- slots ------------------------------------------------------------------------------------
 
     def reserve(self, rules: Rules) -> Waiting | None:
-        """Return the next job that may start, and reserve a slot for it; ``None``: no slot is free or no job may start.
+        """Return the next job that may start, and reserve a slot for it; ``None``: no slot is free
+        or no job may start.
 
         The caller has to pick or release the job.
         """
@@ -196,7 +223,10 @@ class Window:
         self._count(waiting.job.spider, cap_key, 1)
 
     def release(self, waiting: Waiting) -> None:
-        """Release the slot of a job that the class did not start. It waits as before and uses no number (S-D12)."""
+        """Release the slot of a job that the class did not start.
+
+        It waits as before and uses no number (S-D12).
+        """
         self._count(*self.reserved.pop(waiting.item_id), -1)
         self.refused[NOT_STARTED] += 1
 
@@ -268,7 +298,9 @@ class Window:
         return None
 
     def _reason(self, waiting: Waiting, key: str | None, rules: Rules) -> str | None:
-        """Return the reason why a job may not start although a slot is free; ``None``: it may start."""
+        """Return the reason why a job may not start although a slot is free; ``None``: it may
+        start.
+        """
         if waiting.not_before is not None and waiting.not_before > self.facts.now:
             self.due_at = min(self.due_at or waiting.not_before, waiting.not_before)
             return NOT_DUE
@@ -282,15 +314,19 @@ class Window:
                 return f"key {key[:60]} has its {most:g} live jobs"
         return None if rules.may_start(waiting.job) else LATER
 
-    # --- the answer --------------------------------------------------------------------------------------------------
+    # --- the answer -------------------------------------------------------------------------------
 
     @property
     def over(self) -> bool:
-        """Return whether the work is done: no job is live or waits, and the source has no more (S-61, S-D4)."""
+        """Return whether the work is done: no job is live or waits, and the source has no more
+        (S-61, S-D4).
+        """
         return not self._now.live and not self.waiting and self.facts.exhausted
 
     def again_s(self, cap: float) -> float | None:
-        """Return the longest wait until the next cycle, in seconds; ``None``: until something happens."""
+        """Return the longest wait until the next cycle, in seconds; ``None``: until something
+        happens.
+        """
         if (self.facts.more_ended and self._handled) or len(self._now.picked) >= CYCLE_PICKS:
             return 0.0
         went_on = bool(self._now.picked or self.delayed)
@@ -299,7 +335,9 @@ class Window:
         return None if self.due_at is None else max(0.0, self.due_at - self.facts.now)
 
     def sentence(self, cap: float) -> str | None:
-        """Return a sentence that says why no further job was picked; ``None``: there is nothing to wait for."""
+        """Return a sentence that says why no further job was picked; ``None``: there is nothing to
+        wait for.
+        """
         facts = self.facts
         live = self._now.live
         if facts.source_error is not None:
@@ -318,8 +356,14 @@ class Window:
                 f"{count} {'job waits' if count == 1 else 'jobs wait'}: {why}"
                 for why, count in self.refused.most_common(3)
             ]
-            full = f"; with {DELAYED_MAX} delayed jobs its source is read no further" if self.delayed_full else ""
+            full = (
+                f"; with {DELAYED_MAX} delayed jobs its source is read no further"
+                if self.delayed_full
+                else ""
+            )
             return "; ".join(reasons) + full
         if not facts.exhausted:
             return "its source is being read"
-        return f"{live} {'job is' if live == 1 else 'jobs are'} live, and none waits" if live else None
+        return (
+            f"{live} {'job is' if live == 1 else 'jobs are'} live, and none waits" if live else None
+        )

@@ -1,4 +1,6 @@
-"""Answers about crawl managers and plans: filters of lists, bodies, and the class that reads managers for them."""
+"""Answers about crawl managers and plans: filters of lists, bodies, and the class that reads
+managers for them.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ from ..store.managers import ManagerStore
 from ..store.unit import SORTS
 
 ManagerId = Id
-#: Workers report their plans every few seconds. If no worker reports a plan for so long, no worker serves it.
+#: Workers report their plans every few seconds. If no worker reports a plan for so long, no worker
+#: serves it.
 SERVED = timedelta(minutes=2)
 
 
@@ -41,7 +44,9 @@ class ManagerFilters(SearchParameters):
     flow_id: str | None = Field(default=None, max_length=120)
 
     def check(self) -> None:
-        """Raise ``InvalidRequest`` for a flow id without a name: only both together identify a manager."""
+        """Raise ``InvalidRequest`` for a flow id without a name: only both together identify a
+        manager.
+        """
         if self.flow_id is not None and self.name is None:
             raise InvalidRequest("flow_id: needs name; give name too, or leave flow_id out")
         if self.flow_id is not None and (self.search or self.sort):
@@ -78,7 +83,9 @@ class Manager(OfRow):
 
     manager_id: int
     manager_uid: str
-    """The manager's identity. After a restore of the database, a number may be used again, but never a uid."""
+    """The manager's identity. After a restore of the database, a number may be used again, but
+    never a uid.
+    """
     name: str
     flow_id: str
     project: str
@@ -95,7 +102,9 @@ class Manager(OfRow):
     cause: str | None
     attempt: int
     live: int
-    """The number of jobs that hold a slot. After its end: the number of its runs that still continue."""
+    """The number of jobs that hold a slot. After its end: the number of its runs that still
+    continue.
+    """
     cap: int | None
     """The most live jobs, if a person set it; null: the number that the class sets."""
     paused: bool
@@ -121,11 +130,16 @@ class Manager(OfRow):
     updated_at: datetime
     """The time of the last change of this row: by its newest cycle, or by a later command."""
     jobs_pruned_at: datetime | None
-    """The time at which its jobs were last removed, long after an end. Equal jobs can be added again since then."""
+    """The time at which its jobs were last removed, long after an end. Equal jobs can be added
+    again since then.
+    """
 
     @classmethod
     def of(cls, row: ManagerRow, why: str | None = None, **more: Any) -> Self:
-        """Build it from a row. ``why``: the reason why its workflow cannot continue. ``more``: further fields."""
+        """Build it from a row.
+
+        ``why``: the reason why its workflow cannot continue. ``more``: further fields.
+        """
         argv = row.options.get("argv")
         words = [str(word) for word in argv] if isinstance(argv, list) else []
         jobs = {state.value: row.counts.by_state.get(state, 0) for state in JobState}
@@ -166,7 +180,10 @@ class ManagerDetail(Manager):
 
 
 class AcceptedManager(Manager):
-    """The manager after a command. ``note`` is for people: what happens next, or why nothing changed."""
+    """The manager after a command.
+
+    ``note`` is for people: what happens next, or why nothing changed.
+    """
 
     note: str | None
 
@@ -186,7 +203,9 @@ class JobPage(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Plan(PlanRow):
-    """A class of which a manager can be started, or a module with functions that graphs may call."""
+    """A class of which a manager can be started, or a module with functions that graphs may
+    call.
+    """
 
     served: bool = False
     """True if a worker reported lately that it serves this."""

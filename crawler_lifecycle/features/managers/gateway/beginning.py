@@ -1,4 +1,7 @@
-"""The form that starts a manager: what a worker has registered, with a field for each option. Graphs have one too."""
+"""The form that starts a manager: what a worker has registered, with a field for each option.
+
+Graphs have one too.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +33,18 @@ from .requests import AddJobs, StartManager
 
 #: Options of the built-in manager, with the fields of the API. It has no others.
 _EACH = {
-    **{"spider": "crawler", "--spider-args": "args", "--job-settings": "settings", "--max-running-jobs": "max_running"},
-    **{"--max-per-key": "max_per_key", "--retries": "retries", "--retry-delay": "retry_delay_s", "--pool": "pool"},
+    **{
+        "spider": "crawler",
+        "--spider-args": "args",
+        "--job-settings": "settings",
+        "--max-running-jobs": "max_running",
+    },
+    **{
+        "--max-per-key": "max_per_key",
+        "--retries": "retries",
+        "--retry-delay": "retry_delay_s",
+        "--pool": "pool",
+    },
 }
 _PLACES = {
     **{"flow_id": "flow_id", "jobs": "jobs", "crawler": "opt-spider"},
@@ -55,7 +68,9 @@ class Beginning(ABC):
     plans: PlanStore
 
     def registered(self) -> tuple[dict[str, PlanRow], list[PlanRow], str | None]:
-        """Return the plans that can be started by name, those that cannot, and a note about workers. Blocks."""
+        """Return the plans that can be started by name, those that cannot, and a note about
+        workers. Blocks.
+        """
         rows = self.plans.list_plans()
         own = [row for row in rows if row.kind == self.kind]
         bad = [row for row in rows if row.error is not None and row.kind != PLAN_GRAPH]
@@ -64,11 +79,16 @@ class Beginning(ABC):
         return dict(sorted(good.items())), bad, None if rows else NO_WORKER
 
     async def fields(self, plan: PlanRow) -> list[Option]:
-        """Return the fields for the options of a plan. The form has another field for the flow id."""
+        """Return the fields for the options of a plan.
+
+        The form has another field for the flow id.
+        """
         return [one for one in options_of(plan) if one.name != "--flow-id"]
 
     @abstractmethod
-    async def start(self, plan: PlanRow | None, options: Sequence[Option], given: Mapping[str, str]) -> str:
+    async def start(
+        self, plan: PlanRow | None, options: Sequence[Option], given: Mapping[str, str]
+    ) -> str:
         """Start what the form says, and return the address of its page."""
 
     async def pressed(self, request: Request) -> Response:
@@ -88,7 +108,9 @@ class Beginning(ABC):
             for name in filter(given.__contains__, options):
                 if name not in [one.field for one in own]:
                     raise refused(
-                        name, f"{name.removeprefix('opt-')}: there is no such option any more; load the form again"
+                        name,
+                        f"{name.removeprefix('opt-')}: there is no such option any more; load the "
+                        "form again",
                     )
             return await self.start(plan, own, given)
 
@@ -97,7 +119,9 @@ class Beginning(ABC):
 
         return await fields.sent(started, again)
 
-    async def shown(self, request: Request, given: Mapping[str, str], problem: Problem | None = None) -> Response:
+    async def shown(
+        self, request: Request, given: Mapping[str, str], problem: Problem | None = None
+    ) -> Response:
         """Show the form with these values, and with the errors of ``problem``."""
         known, bad, note = await run_in_threadpool(self.registered)
         plan = known.get(given.get("plan", ""))
@@ -118,9 +142,12 @@ class Beginning(ABC):
         places |= {value.field: value.field for value in values["options"]}
         rest = "steps" if values["as_json"] else "plan"
         values["wrong"] = problem and fields.placed(problem, places, ("options",), rest)
-        # A refused form keeps its key: it started nothing, and a double click still starts only one. But if the key has
-        # started something with other values, the next press is meant as a new start.
-        keep = given.get("key") if problem is None or problem.code != "idempotency_mismatch" else None
+        # A refused form keeps its key: it started nothing, and a double click still starts only
+        # one. But if the key has started something with other values, the next press is meant as a
+        # new start.
+        keep = (
+            given.get("key") if problem is None or problem.code != "idempotency_mismatch" else None
+        )
         values |= {"key": keep or uuid.uuid4().hex, "everywhere": only() is None}
         return answer(request, "begin.html", status=problem.status if problem else 200, **values)
 
@@ -146,9 +173,14 @@ class ManagerBeginning(Beginning):
             return options
         known, _ = await self.commands.crawlers.last()
         options = [option for option in options if option.name in _EACH]
-        return [replace(option, choices=sorted(known)) if option.name == "spider" else option for option in options]
+        return [
+            replace(option, choices=sorted(known)) if option.name == "spider" else option
+            for option in options
+        ]
 
-    async def start(self, plan: PlanRow | None, options: Sequence[Option], given: Mapping[str, str]) -> str:
+    async def start(
+        self, plan: PlanRow | None, options: Sequence[Option], given: Mapping[str, str]
+    ) -> str:
         assert plan is not None
         values = values_of(options, given)
         places = list[str]()
@@ -159,7 +191,9 @@ class ManagerBeginning(Beginning):
             if "max_per_key" in own:
                 own["max_per_key"] = {
                     name: fields.whole(number)
-                    for name, number in fields.assignments("opt---max-per-key", own["max_per_key"]).items()
+                    for name, number in fields.assignments(
+                        "opt---max-per-key", own["max_per_key"]
+                    ).items()
                 }
             body["options"] = own
         else:
@@ -182,13 +216,17 @@ class ManagerBeginning(Beginning):
         return f"/managers/{started.manager_id}"
 
     async def _jobs(self, asked: StartManager, given: Mapping[str, str]) -> AddJobs | None:
-        """Return the jobs of the form after all checks, so that no manager begins with only a part of them."""
+        """Return the jobs of the form after all checks, so that no manager begins with only a part
+        of them.
+        """
         rows = [{"spider_args": args} for args in fields.objects("jobs", given.get("jobs", ""))]
         if not rows and "seal" not in given:
             return None
         body = fields.validated(AddJobs, {"jobs": rows, "seal": "seal" in given})
         body.check()
-        await self.commands.checked_jobs(BUILT_IN, {"argv": asked.command_line()}, chosen(asked.project), body)
+        await self.commands.checked_jobs(
+            BUILT_IN, {"argv": asked.command_line()}, chosen(asked.project), body
+        )
         return body
 
 
@@ -203,7 +241,10 @@ def add_beginning(app: FastAPI, gateway: Gateway) -> None:
 
     @app.post("/start/manager", operation_id="pressStartManager")
     async def press_manager(request: Request) -> Response:
-        """Start a manager and redirect to its page. A form that is sent again starts no second one."""
+        """Start a manager and redirect to its page.
+
+        A form that is sent again starts no second one.
+        """
         return await own.pressed(request)
 
 
@@ -214,7 +255,9 @@ def common(given: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _placed(problem: Problem, places: Sequence[str]) -> Problem:
-    """Return the problem, in which each error about a word of the command line names the field of this word."""
+    """Return the problem, in which each error about a word of the command line names the field of
+    this word.
+    """
     for error in problem.errors:
         word = re.match(r"argv\[(\d+)\]", error.field)
         if word and int(word[1]) < len(places):

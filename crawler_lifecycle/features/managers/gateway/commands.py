@@ -1,8 +1,9 @@
 """Commands on crawl managers: start, stop, pause, resume, cap, more jobs.
 
-The order is the same as for runs: first the row is written, then a signal wakes the workflow. A recorded command is
-carried out even if this process dies or Temporal is unavailable. The outbox retry starts new managers and sends stops.
-The next cycle of the manager reads all other changes. This process therefore remembers nothing.
+The order is the same as for runs: first the row is written, then a signal wakes the workflow. A
+recorded command is carried out even if this process dies or Temporal is unavailable. The outbox
+retry starts new managers and sends stops. The next cycle of the manager reads all other changes.
+This process therefore remembers nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +25,11 @@ from starlette.concurrency import run_in_threadpool
 from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.crawlers.arguments import check_value
-from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, check_tasks, effective_settings
+from crawler_lifecycle.domain.crawlers.crawler import (
+    CrawlerDefinition,
+    check_tasks,
+    effective_settings,
+)
 from crawler_lifecycle.domain.errors import InvalidRequest, TemporalUnavailable
 from crawler_lifecycle.domain.projects import chosen
 from crawler_lifecycle.domain.run import RunStatus, StopIntent, check_sizes
@@ -63,9 +68,15 @@ from .requests import (
 
 logger = logging.getLogger(__name__)
 
-NEXT_CYCLE = "The change is recorded, but Temporal is down. It takes effect within five minutes after Temporal is back."
+NEXT_CYCLE = (
+    "The change is recorded, but Temporal is down. It takes effect within five minutes "
+    "after Temporal is back."
+)
 TAKEN_UP = "The manager was not paused, but it had no workflow: a new workflow was started."
-UNKNOWN = "Temporal is down; within a minute after it is back, a manager without a workflow gets one by itself."
+UNKNOWN = (
+    "Temporal is down; within a minute after it is back, a manager without a workflow gets "
+    "one by itself."
+)
 NEXT_ATTEMPT = "The manager continues as its next attempt."
 CUT_OFF = (
     "Its live runs are stopped. A resume does not repeat their jobs, unless it redoes them: "
@@ -80,14 +91,18 @@ CLOSING_S = (0.1, 0.3, 1.0)
 #: Seconds between the readings of its row until the workflow has recorded the next attempt.
 RECORDED_S = (0.05, 0.1, 0.2, 0.4, 0.8)
 NO_WORKER = (
-    "No plans worker has registered yet, so the class is not checked. If it cannot be used, the manager's error will "
+    "No plans worker has registered yet, so the class is not checked. If it cannot be used, the "
+    "manager's error will "
     "say so as soon as a worker has registered."
 )
 
 
 @dataclass(frozen=True)
 class ManagerCommands:
-    """The commands that start and change managers. They raise ``Problem`` or an error of the domain."""
+    """The commands that start and change managers.
+
+    They raise ``Problem`` or an error of the domain.
+    """
 
     managers: ManagerStore
     plans: PlanStore
@@ -98,31 +113,46 @@ class ManagerCommands:
 
     async def find(self, manager_id: int) -> ManagerRow:
         """Return the manager. Raises ``Problem`` 404."""
-        return existing("manager", manager_id, await run_in_threadpool(self.managers.get_manager, manager_id))
+        return existing(
+            "manager", manager_id, await run_in_threadpool(self.managers.get_manager, manager_id)
+        )
 
-    # --- start ------------------------------------------------------------------------------------------------------
+    # --- start ------------------------------------------------------------------------------------
 
     async def start(self, body: StartManager, key: str | None) -> CommandResult[ManagerRow]:
         """Write the row of the manager, then start its workflow.
 
-        Name and flow id identify a manager. A repeat finds it while it is live, and resumes it as its next attempt
-        after its end. Without a flow id, one is made from ``key``; then a repeat after the end does not resume it.
+        Name and flow id identify a manager. A repeat finds it while it is live, and resumes it as
+        its next attempt after its end. Without a flow id, one is made from ``key``; then a repeat
+        after the end does not resume it.
         """
         body.check()
         check_foreign("parent", body.parent)
         request_id = key if key is not None else uuid.uuid4().hex
         plan, note = await self.check_plan(body, chosen(body.project))
-        name = body.name or body.crawler or (plan.name or _name_in(plan, body.argv) if plan else None)
+        name = (
+            body.name or body.crawler or (plan.name or _name_in(plan, body.argv) if plan else None)
+        )
         if name is None and plan is None:
-            detail = "name: missing, and no plans worker has registered the class yet; give a name, or send this again"
+            detail = (
+                "name: missing, and no plans worker has registered the class yet; give a "
+                "name, or send this again"
+            )
             raise unavailable("plans_unknown", detail)
         if name is None:
-            raise InvalidRequest("name: missing, and the class has none; give a name, or the name in argv")
+            raise InvalidRequest(
+                "name: missing, and the class has none; give a name, or the name in argv"
+            )
         if not re.fullmatch(NAME_PATTERN, name):
-            cure = f"give a name of at most {NAME_MAX} letters, digits and _ . - in addition to the plan"
+            cure = (
+                f"give a name of at most {NAME_MAX} letters, digits and _ . - in addition to "
+                "the plan"
+            )
             raise refusal("name", name, cure)
         given = body.flow(_flow_of_program(plan, body.argv))
-        flow_id = given or str(uuid.UUID(hashlib.sha256(f"{name}/{request_id}".encode()).hexdigest()[:32]))
+        flow_id = given or str(
+            uuid.UUID(hashlib.sha256(f"{name}/{request_id}".encode()).hexdigest()[:32])
+        )
         new = NewManager(
             name=name,
             flow_id=flow_id,
@@ -141,13 +171,21 @@ class ManagerCommands:
         if row.status.terminal:
             return CommandResult(await self._resume(row), note=note)
         order = ManagerOrder(row.manager_id)
-        begun = self.notify(row) if row.owner_run_id else self.workflows.start_for(order, row.workflow_id)
+        begun = (
+            self.notify(row)
+            if row.owner_run_id
+            else self.workflows.start_for(order, row.workflow_id)
+        )
         note = sentences(note, await notify(begun, f"manager {row.manager_id}"))
         return CommandResult(row, fresh, note)
 
-    async def check_plan(self, body: StartManager, project: str) -> tuple[PlanRow | None, str | None]:
-        """Check that this could be started. Return the registered class and a note for the caller, each if any. Raises
-        ``Problem`` 422, or 503 while a worker still reads the module."""
+    async def check_plan(
+        self, body: StartManager, project: str
+    ) -> tuple[PlanRow | None, str | None]:
+        """Check that this could be started.
+
+        Return the registered class and a note for the caller, each if any. Raises ``Problem`` 422,
+        or 503 while a worker still reads the module."""
         rows = await run_in_threadpool(self.plans.list_plans)
         pool = options_of(body.command_line()).get("--pool")
         self.managers.known_pools.check(pool, project)
@@ -155,7 +193,8 @@ class ManagerCommands:
             crawler = await self.crawlers.get(body.crawler)
             if not pool:
                 self.managers.known_pools.check(crawler.pool, project)
-            # Each job may add required arguments later, so only the given names and values are checked.
+            # Each job may add required arguments later, so only the given names and values are
+            # checked.
             for given, value in texts(body.options.args).items():
                 check_argument(crawler, "options.args", given, value)
             for given in body.options.max_per_key:
@@ -170,15 +209,26 @@ class ManagerCommands:
         if found is None:
             check_read(rows, module if ":" in str(body.plan) else None)
         if found is None and any(row.heard(self.clock()) for row in rows):
-            listed = ", ".join(sorted({row.plan for row in rows if row.kind == PLAN_MANAGER}))[:2000]
-            error = FieldError(field="plan", value=repr(body.plan)[:120], message=f"unknown plan; known are {listed}")
+            listed = ", ".join(sorted({row.plan for row in rows if row.kind == PLAN_MANAGER}))[
+                :2000
+            ]
+            error = FieldError(
+                field="plan",
+                value=repr(body.plan)[:120],
+                message=f"unknown plan; known are {listed}",
+            )
             detail = f"plan: {body.plan!r} is unknown; known are {listed}; {NAME_MODULE}"
             raise Problem(422, "unknown_plan", detail, errors=[error])
         if found is None and ":" not in str(body.plan):
-            detail = "no plans worker has registered its classes yet; give module:Class, or send this again"
+            detail = (
+                "no plans worker has registered its classes yet; give module:Class, or send "
+                "this again"
+            )
             raise unavailable("plans_unknown", f"plan: {body.plan!r}: {detail}")
         if found is not None and found.error is not None:
-            raise Problem(422, "plan_unusable", f"plan: {body.plan!r} cannot be used: {found.error}")
+            raise Problem(
+                422, "plan_unusable", f"plan: {body.plan!r} cannot be used: {found.error}"
+            )
         if found is None:
             return None, NO_WORKER
         for n, code in enumerate(codes, 1):
@@ -191,21 +241,29 @@ class ManagerCommands:
         return found, None
 
     async def _resume(self, row: ManagerRow) -> ManagerRow:
-        """Start the workflow of the next attempt, which records it. Return that row; the former one if it takes long.
+        """Start the workflow of the next attempt, which records it.
 
-        Raises ``Problem`` 503 while Temporal is unavailable, because nothing has recorded the resume. Raises 409 while
-        the workflow of the former attempt is still open.
+        Return that row; the former one if it takes long.
+
+        Raises ``Problem`` 503 while Temporal is unavailable, because nothing has recorded the
+        resume. Raises 409 while the workflow of the former attempt is still open.
         """
         for pause_s in CLOSING_S:
-            with needing_temporal(f"manager {row.manager_id} has ended and was not resumed; send this again later."):
-                chain = await self.workflows.start_for(ManagerOrder(row.manager_id), row.workflow_id)
+            with needing_temporal(
+                f"manager {row.manager_id} has ended and was not resumed; send this again later."
+            ):
+                chain = await self.workflows.start_for(
+                    ManagerOrder(row.manager_id), row.workflow_id
+                )
             if chain != row.owner_run_id:
                 return await self._next_attempt(row)
             await asyncio.sleep(pause_s)
         raise _not_now(row, "its workflow is about to close; send this again in a moment")
 
     async def _next_attempt(self, row: ManagerRow) -> ManagerRow:
-        """Wait for the next attempt, so that nobody who asks after this answer reads the former end."""
+        """Wait for the next attempt, so that nobody who asks after this answer reads the former
+        end.
+        """
         for pause_s in RECORDED_S:
             await asyncio.sleep(pause_s)
             if (now := await self.find(row.manager_id)).attempt != row.attempt:
@@ -217,13 +275,19 @@ class ManagerCommands:
 
         Return whether a workflow was started. Raises ``TemporalUnavailable``.
         """
-        if await self.workflows.wake(row.workflow_id) or (await self.find(row.manager_id)).status.terminal:
+        if (
+            await self.workflows.wake(row.workflow_id)
+            or (await self.find(row.manager_id)).status.terminal
+        ):
             return False
         await self.workflows.start_for(ManagerOrder(row.manager_id), row.workflow_id)
         return True
 
     def unsent(self, due: datetime) -> Iterator[Unsent]:
-        """Yield the starts and stops that were accepted before ``due`` and did not reach Temporal. Blocks."""
+        """Yield the starts and stops that were accepted before ``due`` and did not reach Temporal.
+
+        Blocks.
+        """
         for status, what in ((RunStatus.INITIALIZING, "start"), (RunStatus.STOPPING, "stop")):
             for row in self.managers.newest(limit=UNSENT_MAX, states=[status]):
                 if row.updated_at <= due and (what == "stop" or row.owner_run_id is None):
@@ -232,16 +296,20 @@ class ManagerCommands:
     async def _notified(self, row: ManagerRow, later: str = LATER) -> str | None:
         return await notify(self.notify(row), f"manager {row.manager_id}", later)
 
-    # --- stop and steer ---------------------------------------------------------------------------------------------
+    # --- stop and steer ---------------------------------------------------------------------------
 
     async def stop(self, manager_id: int, body: StopManager) -> CommandResult[ManagerRow]:
         """Record the stop, then wake the workflow."""
         body.check()
         intent = StopIntent(self.clock(), body.force, body.requested_by, body.reason)
         before = await self.find(manager_id)
-        row = await run_in_threadpool(self.managers.record_manager_stop, manager_id, intent, body.leave)
+        row = await run_in_threadpool(
+            self.managers.record_manager_stop, manager_id, intent, body.leave
+        )
         if row.status.terminal:
-            return CommandResult(row, fresh=False, note="The manager had already ended; nothing was stopped.")
+            return CommandResult(
+                row, fresh=False, note="The manager had already ended; nothing was stopped."
+            )
         fresh = (before.stop, before.leave) != (row.stop, row.leave)
         cut_off = CUT_OFF.format(manager_id) if row.counts.live and not row.leave else None
         return CommandResult(row, fresh, sentences(await self._notified(row), cut_off))
@@ -253,10 +321,15 @@ class ManagerCommands:
             return CommandResult(row, fresh=False)
         return await self._steer(manager_id, paused=True)
 
-    async def resume(self, manager_id: int, body: ResumeManager | None = None) -> CommandResult[ManagerRow]:
-        """Continue a paused manager, or one without a workflow. An ended manager continues as its next attempt.
+    async def resume(
+        self, manager_id: int, body: ResumeManager | None = None
+    ) -> CommandResult[ManagerRow]:
+        """Continue a paused manager, or one without a workflow.
 
-        With ``redo`` the runs that a stop of the manager ended continue first. A repeat resumes those that are left.
+        An ended manager continues as its next attempt.
+
+        With ``redo`` the runs that a stop of the manager ended continue first. A repeat resumes
+        those that are left.
         """
         row = await self.find(manager_id)
         if body is not None and body.redo and row.status is not RunStatus.STOPPING:
@@ -275,8 +348,12 @@ class ManagerCommands:
 
     async def _redo(self, manager_id: int) -> None:
         last = 0
-        while runs := await run_in_threadpool(self.managers.cut_off_runs, manager_id, last, REDONE_AT_ONCE):
-            await asyncio.gather(*(self.runs.resume(run.run_id, ResumeRun(), run.attempt) for run in runs))
+        while runs := await run_in_threadpool(
+            self.managers.cut_off_runs, manager_id, last, REDONE_AT_ONCE
+        ):
+            await asyncio.gather(
+                *(self.runs.resume(run.run_id, ResumeRun(), run.attempt) for run in runs)
+            )
             last = runs[-1].run_id
 
     async def cap(self, manager_id: int, cap: int) -> CommandResult[ManagerRow]:
@@ -295,10 +372,12 @@ class ManagerCommands:
     async def _steer(
         self, manager_id: int, *, paused: bool | None = None, cap: int | None = None
     ) -> CommandResult[ManagerRow]:
-        row = await run_in_threadpool(self.managers.steer_manager, manager_id, paused=paused, cap=cap)
+        row = await run_in_threadpool(
+            self.managers.steer_manager, manager_id, paused=paused, cap=cap
+        )
         return CommandResult(row, note=await self._notified(row, NEXT_CYCLE))
 
-    # --- jobs from outside ------------------------------------------------------------------------------------------
+    # --- jobs from outside ------------------------------------------------------------------------
 
     async def add_jobs(self, manager_id: int, body: AddJobs, key: str | None) -> AddedJobs:
         """Add a page of jobs. A repeat with the same key adds nothing."""
@@ -306,12 +385,25 @@ class ManagerCommands:
         row = await self.find(manager_id)
         jobs = await self.checked_jobs(row.plan, row.options, row.project, body)
         with mismatch("Idempotency-Key"):
-            new = await run_in_threadpool(self.managers.add_jobs, manager_id, jobs, key, seal=body.seal)
+            new = await run_in_threadpool(
+                self.managers.add_jobs, manager_id, jobs, key, seal=body.seal
+            )
         note = await self._notified(row, NEXT_CYCLE)
-        return AddedJobs(manager_id=manager_id, jobs=len(jobs), new=new, sealed=row.sealed or body.seal, note=note)
+        return AddedJobs(
+            manager_id=manager_id,
+            jobs=len(jobs),
+            new=new,
+            sealed=row.sealed or body.seal,
+            note=note,
+        )
 
-    async def checked_jobs(self, plan: str, options: Mapping[str, Any], project: str, body: AddJobs) -> list[Job]:
-        """Return the jobs for a manager with this plan and these options. Raises ``InvalidRequest``."""
+    async def checked_jobs(
+        self, plan: str, options: Mapping[str, Any], project: str, body: AddJobs
+    ) -> list[Job]:
+        """Return the jobs for a manager with this plan and these options.
+
+        Raises ``InvalidRequest``.
+        """
         built_in = plan == BUILT_IN
         base = base_of(plan, options)
         jobs = [job_of(n, given, base, built_in=built_in) for n, given in enumerate(body.jobs)]
@@ -319,11 +411,18 @@ class ManagerCommands:
         await run_in_threadpool(self._check_jobs, project, crawler, jobs)
         return jobs
 
-    def _check_jobs(self, project: str, crawler: CrawlerDefinition | None, jobs: Sequence[Job]) -> None:
-        """Raise ``InvalidRequest`` for a job that its pool or crawler would refuse. The error names the job."""
+    def _check_jobs(
+        self, project: str, crawler: CrawlerDefinition | None, jobs: Sequence[Job]
+    ) -> None:
+        """Raise ``InvalidRequest`` for a job that its pool or crawler would refuse.
+
+        The error names the job.
+        """
         for n, job in enumerate(jobs):
             try:
-                self.managers.known_pools.check(job.pool or (crawler.pool if crawler else None), project)
+                self.managers.known_pools.check(
+                    job.pool or (crawler.pool if crawler else None), project
+                )
                 if crawler is not None:
                     check_tasks(crawler, job.spider_args, job.job_settings, None)
                     check_sizes(job.spider_args, job.job_settings)
@@ -332,7 +431,9 @@ class ManagerCommands:
 
 
 def _name_in(plan: PlanRow, argv: Sequence[str]) -> str | None:
-    """Return the name in a command line, for a class without a name: its options have an argument ``name`` then."""
+    """Return the name in a command line, for a class without a name: its options have an argument
+    ``name`` then.
+    """
     arguments = [option["name"] for option in plan.options if not option["name"].startswith("-")]
     if "name" not in arguments:
         return None
@@ -357,28 +458,44 @@ def _flow_of_program(plan: PlanRow | None, argv: Sequence[str]) -> str | None:
     words = {**dict(pairwise(argv)), **options_of(argv)}
     program = words.get("--program", words.get("-g"))
     known = [option.get("flow_ids") for option in (plan.options if plan else ())]
-    return next((str(one[program]) for one in known if isinstance(one, dict) and program in one), None)
+    return next(
+        (str(one[program]) for one in known if isinstance(one, dict) and program in one), None
+    )
 
 
 def check_options(plan: PlanRow, argv: Sequence[str]) -> None:
-    """Raise ``InvalidRequest`` for an option that the class does not have. The error names the word."""
-    names = [text for option in plan.options for text in (option["name"], *option.get("aliases", ()))]
+    """Raise ``InvalidRequest`` for an option that the class does not have.
+
+    The error names the word.
+    """
+    names = [
+        text for option in plan.options for text in (option["name"], *option.get("aliases", ()))
+    ]
     known = sorted(name for name in names if name.startswith("--"))
     for n, word in enumerate(argv):
         name = word.partition("=")[0]
         if name == "--":
             return
-        # The class also accepts shortened options, except for --flow-id, which identifies the manager.
-        taken = name in known or (name not in "--flow-id" and any(one.startswith(name) for one in known))
+        # The class also accepts shortened options, except for --flow-id, which identifies the
+        # manager.
+        taken = name in known or (
+            name not in "--flow-id" and any(one.startswith(name) for one in known)
+        )
         if name.startswith("--") and not taken:
             raise refusal(f"argv[{n}]", name, f"{plan.plan} takes {', '.join(known)}")
 
 
-def check_argument(crawler: CrawlerDefinition, where: str, name: str, value: str | None = None) -> None:
-    """Raise ``InvalidRequest`` for an argument that the crawler does not have, or for a value that does not fit it."""
+def check_argument(
+    crawler: CrawlerDefinition, where: str, name: str, value: str | None = None
+) -> None:
+    """Raise ``InvalidRequest`` for an argument that the crawler does not have, or for a value that
+    does not fit it.
+    """
     if name not in crawler.args:
         known = ", ".join(sorted(crawler.args)) or "none"
-        raise InvalidRequest(f"{where}.{name}: unknown argument of crawler {crawler.name!r}; it takes: {known}")
+        raise InvalidRequest(
+            f"{where}.{name}: unknown argument of crawler {crawler.name!r}; it takes: {known}"
+        )
     if value is not None:
         check_value(f"{where}.{name}", crawler.args[name], value)
 

@@ -1,4 +1,6 @@
-"""Fields of a form for the options of a class, or for the parameters of a function that builds a graph."""
+"""Fields of a form for the options of a class, or for the parameters of a function that builds a
+graph.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ class Option:
 
     def _one(self, text: str) -> Any:
         if self.choices and text not in self.choices:
-            raise ValueError(f"{text[:100]!r} is not allowed; choose from {', '.join(self.choices)[:1000]}")
+            raise ValueError(
+                f"{text[:100]!r} is not allowed; choose from {', '.join(self.choices)[:1000]}"
+            )
         try:
             found = self._converted(text)
         except (ValueError, RecursionError, Problem):
@@ -69,7 +73,11 @@ class Option:
             case "bool":
                 return _BOOLEANS.get(text)
             case "json" | "object":
-                return value if isinstance(value := check_json(text.encode()), dict) or self.kind == "json" else None
+                return (
+                    value
+                    if isinstance(value := check_json(text.encode()), dict) or self.kind == "json"
+                    else None
+                )
         return text
 
 
@@ -86,18 +94,32 @@ def _option(given: Mapping[str, Any]) -> Option:
     if isinstance(default, str) and default.startswith("{"):
         kind = "object"  # an option whose default is a JSON object takes one
     elif kind not in (*_CURES, "flag"):
-        number = type(default).__name__ if isinstance(default, int | float) and not isinstance(default, bool) else ""
-        kind = number or "str"  # a function of the class reads the value; its default says what it is
-    shown = None if default in (None, "", []) else json.dumps(default) if isinstance(default, bool) else str(default)
+        number = (
+            type(default).__name__
+            if isinstance(default, int | float) and not isinstance(default, bool)
+            else ""
+        )
+        # A function of the class reads the value; its default says what it is.
+        kind = number or "str"
+    shown = (
+        None
+        if default in (None, "", [])
+        else json.dumps(default)
+        if isinstance(default, bool)
+        else str(default)
+    )
     text = str(given.get("help") or "").replace("%(default)s", shown or "none").replace("%%", "%")
     choices = [str(one) for one in given.get("choices") or ()]
     several = given.get("several")
-    return Option(name, kind, text, shown, given.get("required") is True, choices, several and str(several))
+    return Option(
+        name, kind, text, shown, given.get("required") is True, choices, several and str(several)
+    )
 
 
 def values_of(options: Sequence[Option], given: Mapping[str, str]) -> dict[str, Any]:
-    """Return the values of the options that the form has, by their names. Raises ``Problem`` 422, which names each
-    wrong field."""
+    """Return the values of the options that the form has, by their names.
+
+    Raises ``Problem`` 422, which names each wrong field."""
     values = dict[str, Any]()
     errors = list[FieldError]()
     for option in options:
@@ -111,15 +133,21 @@ def values_of(options: Sequence[Option], given: Mapping[str, str]) -> dict[str, 
         except ValueError as error:
             errors.append(FieldError(field=option.field, message=str(error)))
     if errors:
-        detail = "; ".join(f"{error.field.removeprefix('opt-')}: {error.message}" for error in errors)
+        detail = "; ".join(
+            f"{error.field.removeprefix('opt-')}: {error.message}" for error in errors
+        )
         raise Problem(422, "invalid_request", detail, errors=errors[:ERRORS_MAX])
     return values
 
 
 def command_line(options: Sequence[Option], values: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the words of a command line, each with the field that it comes from. Raises ``Problem`` 422."""
+    """Return the words of a command line, each with the field that it comes from.
+
+    Raises ``Problem`` 422.
+    """
     found = list[tuple[str, str]]()
-    for option in sorted(options, key=lambda option: option.name.startswith("-")):  # what has no name stands first
+    # What has no name stands first.
+    for option in sorted(options, key=lambda option: option.name.startswith("-")):
         if option.name in values:
             found += [(word, option.field) for word in _words(option, values[option.name])]
     return found
@@ -134,7 +162,9 @@ def _words(one: Option, value: Any) -> list[str]:
         return [f"{one.name}{'=' if one.name.startswith('--') else ''}{text}" for text in texts]
     if any(text.startswith("-") for text in texts):
         message = "a value here cannot begin with -; use the API"
-        raise Problem(422, "invalid_request", message, errors=[FieldError(field=one.field, message=message)])
+        raise Problem(
+            422, "invalid_request", message, errors=[FieldError(field=one.field, message=message)]
+        )
     return [one.name, *texts] if named else texts
 
 

@@ -1,4 +1,6 @@
-"""The web pages of crawl managers: a list, and a page for each manager with its jobs and buttons."""
+"""The web pages of crawl managers: a list, and a page for each manager with its jobs and
+buttons.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ class ManagersForm(ChosenForm):
 
     subject: ClassVar[Subject] = MANAGER
     acts = ("stop", "leave", "pause", "resume", "force")
-    manager: Annotated[list[Annotated[str, StringConstraints(pattern=NUMBERED)]], Field(default_factory=list)]
+    manager: Annotated[
+        list[Annotated[str, StringConstraints(pattern=NUMBERED)]], Field(default_factory=list)
+    ]
     cap: ClassVar[None] = None
 
 
@@ -81,17 +85,28 @@ def add_managers(app: FastAPI, gateway: Gateway) -> None:
 
     @app.get("/managers/{manager_id}")
     async def show_manager(manager_id: ManagerId, request: Request) -> Response:
-        """Show one manager: status, position in its source, counters, jobs in a state, and the next jobs."""
+        """Show one manager: status, position in its source, counters, jobs in a state, and the next
+        jobs.
+        """
         filters = query_of(request, JobFilters)
         return await run_in_threadpool(shown, request, await views.one(manager_id), filters)
 
     def shown(request: Request, manager: ManagerDetail, filters: JobFilters) -> Response:
         states = filters.state or [JobState.STARTING, JobState.STARTED]
         page = views.jobs(manager.manager_id, filters.model_copy(update={"state": states}))
-        values: dict[str, Any] = {"manager": manager, "jobs": page.jobs, "states": list(JobState), "chosen": states}
+        values: dict[str, Any] = {
+            "manager": manager,
+            "jobs": page.jobs,
+            "states": list(JobState),
+            "chosen": states,
+        }
         now = clock()
         ended = managers.count_ended(manager.workflow_id, now - HOUR)
-        values |= {"more": next_page(filters, page.next_page_token), "now": now, "pace": Pace.of(manager, ended, now)}
+        values |= {
+            "more": next_page(filters, page.next_page_token),
+            "now": now,
+            "pace": Pace.of(manager, ended, now),
+        }
         values |= {"sentence": sentence(manager), "parts_shown": parts_of(manager)}
         values |= {"next": managers.list_jobs(manager.manager_id, 0, NEXT, states=_WAITING)}
         return answer(request, "manager.html", output=managers.output(manager.manager_id), **values)
@@ -102,7 +117,9 @@ def add_managers(app: FastAPI, gateway: Gateway) -> None:
         return await press_one(request, ManagerForm, manager_id, find, do, once, clock())
 
 
-async def _carried_out(commands: ManagerCommands, key: str, asked: ManagerForm | ManagersForm) -> str:
+async def _carried_out(
+    commands: ManagerCommands, key: str, asked: ManagerForm | ManagersForm
+) -> str:
     """Carry out the action of the form. Return a sentence about the result."""
     manager_id = int(key)
     match asked.action.path:

@@ -1,4 +1,6 @@
-"""The progress of a manager, for its page: a sentence, a bar of its jobs, its pace, and its end if known."""
+"""The progress of a manager, for its page: a sentence, a bar of its jobs, its pace, and its end if
+known.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from ..domain.manager import BUILT_IN, FINISHED
 from .answers import ManagerDetail
 
 HOUR = timedelta(hours=1)
-#: The width of the bar, and the least width of a part, so that one failed job among thousands is seen.
+#: The width of the bar, and the least width of a part, so that one failed job among thousands is
+#: seen.
 WIDTH = 1000
 LEAST = 8
 #: The fewest ends of an hour from which the time of the end is told.
@@ -26,7 +29,9 @@ LIVE = ("starting", "started")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The jobs in one kind of state: their number, their place in the bar, and the address of their list."""
+    """The jobs in one kind of state: their number, their place in the bar, and the address of their
+    list.
+    """
 
     kind: str
     """waiting, running, succeeded, failed, ended or skipped."""
@@ -39,8 +44,9 @@ class Part:
 def parts_of(manager: ManagerDetail) -> list[Part]:
     """Return the parts of the bar that have jobs.
 
-    A job is counted once. The counters of good and bad ends also count each end of a run that a person resumed, and no
-    end that came after the manager's own: only as many are told apart as there are ended jobs.
+    A job is counted once. The counters of good and bad ends also count each end of a run that a
+    person resumed, and no end that came after the manager's own: only as many are told apart as
+    there are ended jobs.
     """
     jobs = manager.jobs
     good = min(jobs.good, jobs.ended)
@@ -78,10 +84,16 @@ def sentence(manager: ManagerDetail) -> str:
     if manager.status is RunStatus.STOPPING:
         return f"It is being stopped: {count(manager.live, 'job')} run, {done}."
     if manager.paused:
-        return f"It is paused: {count(manager.live, 'job')} run, {count(_waits(manager), 'job')} wait, {done}."
+        return (
+            f"It is paused: {count(manager.live, 'job')} run, {count(_waits(manager), 'job')} "
+            f"wait, {done}."
+        )
     most = f" of at most {number(manager.cap)}" if manager.cap else ""
     begun = "It works" if manager.started_at else "It has not begun"
-    return f"{begun}: {count(manager.live, 'job')}{most} run, {count(_waits(manager), 'job')} wait, {done}."
+    return (
+        f"{begun}: {count(manager.live, 'job')}{most} run, {count(_waits(manager), 'job')} "
+        f"wait, {done}."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +112,11 @@ class Pace:
     @classmethod
     def of(cls, manager: ManagerDetail, ended: int, now: datetime) -> Self:
         """``ended``: the number of runs that ended in the last hour."""
-        begun = manager.started_at if manager.attempt == 1 and manager.started_at else manager.created_at
+        begun = (
+            manager.started_at
+            if manager.attempt == 1 and manager.started_at
+            else manager.created_at
+        )
         passed = ((manager.ended_at or now) - begun).total_seconds()
         overall = manager.jobs.ended * 3600 / passed if manager.jobs.ended and passed > 0 else None
         left = manager.live + _waits(manager)

@@ -14,7 +14,15 @@ from crawler_lifecycle.domain.bounds import DAY_S, refusal
 from crawler_lifecycle.domain.crawlers.arguments import as_text
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.run import TAG_MAX, TAGS_MAX
-from crawler_lifecycle.gateway.runs.requests import Args, Person, RequestId, StopBody, StrictBody, Travels, texts
+from crawler_lifecycle.gateway.runs.requests import (
+    Args,
+    Person,
+    RequestId,
+    StopBody,
+    StrictBody,
+    Travels,
+    texts,
+)
 
 from ..domain.jobs import laid_over, options_of
 from ..domain.manager import (
@@ -40,7 +48,10 @@ Tag = Annotated[str, Field(min_length=1, max_length=TAG_MAX), Travels]
 Tags = Annotated[list[Tag], Field(max_length=TAGS_MAX)]
 NAME_PATTERN = rf"^[A-Za-z0-9][A-Za-z0-9_.-]{{0,{NAME_MAX - 1}}}$"
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
-FlowId = Annotated[str, Field(max_length=FLOW_ID_MAX, pattern=FLOW_ID_PATTERN, description="ASCII, no space, no slash")]
+FlowId = Annotated[
+    str,
+    Field(max_length=FLOW_ID_MAX, pattern=FLOW_ID_PATTERN, description="ASCII, no space, no slash"),
+]
 
 
 class RunEachOptions(StrictBody):
@@ -49,17 +60,23 @@ class RunEachOptions(StrictBody):
     args: Args = Field(default_factory=dict)
     settings: dict[str, str] = Field(default_factory=dict)
     max_running: int = Field(default=10, ge=1, le=CAP_MAX)
-    max_per_key: dict[str, Annotated[int, Field(ge=1, le=CAP_MAX)]] = Field(default_factory=dict, max_length=1)
+    max_per_key: dict[str, Annotated[int, Field(ge=1, le=CAP_MAX)]] = Field(
+        default_factory=dict, max_length=1
+    )
     retries: int = Field(default=0, ge=0, le=RETRIES_MAX)
     retry_delay_s: float = Field(default=0, ge=0, le=30 * DAY_S)
     pool: str | None = None
 
 
 class StartManager(StrictBody):
-    """Body of ``POST /v1/managers``: a plan with its command line, or a crawler that runs once for each job."""
+    """Body of ``POST /v1/managers``: a plan with its command line, or a crawler that runs once for
+    each job.
+    """
 
     plan: str | None = Field(default=None, min_length=1, max_length=200)
-    argv: list[Annotated[str, Field(max_length=WORD_MAX)]] = Field(default_factory=list, max_length=ARGV_MAX)
+    argv: list[Annotated[str, Field(max_length=WORD_MAX)]] = Field(
+        default_factory=list, max_length=ARGV_MAX
+    )
     crawler: str | None = Field(default=None, min_length=1, max_length=NAME_MAX)
     options: RunEachOptions = Field(default_factory=RunEachOptions)
     name: Name | None = None
@@ -72,31 +89,43 @@ class StartManager(StrictBody):
     tags: Tags = Field(default_factory=list)
 
     def check(self) -> None:
-        """Raise ``InvalidRequest`` for fields that exclude each other, and for a body that is too large."""
+        """Raise ``InvalidRequest`` for fields that exclude each other, and for a body that is too
+        large.
+        """
         if (self.plan is None) == (self.crawler is None):
-            raise InvalidRequest("plan: give either plan (a class) or crawler (one run for each job), but not both")
+            raise InvalidRequest(
+                "plan: give either plan (a class) or crawler (one run for each job), but not both"
+            )
         if self.crawler is not None and self.argv:
             raise InvalidRequest("argv: not allowed with crawler; give options, or give a plan")
         if self.plan is not None and "options" in self.model_fields_set:
-            raise InvalidRequest("options: not allowed with plan; give argv, the words of its command line")
+            raise InvalidRequest(
+                "options: not allowed with plan; give argv, the words of its command line"
+            )
         for n, tag in enumerate(self.tags):
             if tag.startswith(("NAME=", "FLOW_ID=")):
                 raise refusal(f"tags[{n}]", tag, "give the fields name and flow_id instead")
         for n, word in enumerate(self.argv):
             if "\0" in word:
-                raise refusal(f"argv[{n}]", word, "remove the NUL character; a command line cannot contain it")
+                raise refusal(
+                    f"argv[{n}]", word, "remove the NUL character; a command line cannot contain it"
+                )
         size = len(self.model_dump_json())
         if size > START_BYTES:
-            raise InvalidRequest(f"body: {size} bytes are too many for a start; give at most {START_BYTES}")
+            raise InvalidRequest(
+                f"body: {size} bytes are too many for a start; give at most {START_BYTES}"
+            )
 
     def flow(self, of_program: str | None = None) -> str | None:
-        """Return the flow id of the request: from ``flow_id``, from the option ``--flow-id``, or from ``of_program``,
-        the flow id of the selected program. Raises ``InvalidRequest``."""
+        """Return the flow id of the request: from ``flow_id``, from the option ``--flow-id``, or
+        from ``of_program``, the flow id of the selected program. Raises ``InvalidRequest``."""
         found = options_of(self.argv).get("--flow-id", of_program)
         if found is None or found == self.flow_id:
             return self.flow_id
         if self.flow_id is not None:
-            raise InvalidRequest(f"flow_id: {self.flow_id!r} and --flow-id {found!r} differ; give one of them")
+            raise InvalidRequest(
+                f"flow_id: {self.flow_id!r} and --flow-id {found!r} differ; give one of them"
+            )
         if len(found) > FLOW_ID_MAX or not re.fullmatch(FLOW_ID_PATTERN, found):
             cure = f"give at most {FLOW_ID_MAX} characters of ASCII without space and slash"
             raise refusal("argv: --flow-id", found, cure)
@@ -107,14 +136,23 @@ class StartManager(StrictBody):
         if self.crawler is None:
             return list(self.argv)
         options = self.options
-        words = [self.crawler, "--max-running-jobs", str(options.max_running), "--retries", str(options.retries)]
+        words = [
+            self.crawler,
+            "--max-running-jobs",
+            str(options.max_running),
+            "--retries",
+            str(options.retries),
+        ]
         if options.retry_delay_s:
             words += ["--retry-delay", f"{options.retry_delay_s:g}"]
         if options.pool is not None:
             words += ["--pool", options.pool]
         for name, most in options.max_per_key.items():
             words += ["--max-per-key", f"{name}={most}"]
-        for option, given in (("--spider-args", texts(options.args)), ("--job-settings", options.settings)):
+        for option, given in (
+            ("--spider-args", texts(options.args)),
+            ("--job-settings", options.settings),
+        ):
             if given:
                 words += [option, json.dumps(given, sort_keys=True)]
         return words
@@ -123,8 +161,8 @@ class StartManager(StrictBody):
 class NewJob(StrictBody):
     """One job. Its parameters replace those with which the manager was started.
 
-    Numbers, booleans, lists and objects become texts. ``null`` removes a name. The built-in manager accepts only
-    arguments, settings, tags, a priority and a pool.
+    Numbers, booleans, lists and objects become texts. ``null`` removes a name. The built-in manager
+    accepts only arguments, settings, tags, a priority and a pool.
     """
 
     spider: str | None = Field(default=None, min_length=1, max_length=255)
@@ -138,7 +176,10 @@ class NewJob(StrictBody):
 
 
 class AddJobs(StrictBody):
-    """Body of ``POST /v1/managers/{manager_id}/jobs``: a page of jobs. ``seal`` says that it is the last page."""
+    """Body of ``POST /v1/managers/{manager_id}/jobs``: a page of jobs.
+
+    ``seal`` says that it is the last page.
+    """
 
     jobs: list[NewJob] = Field(default_factory=list, max_length=PAGE_ITEMS, fail_fast=True)
     seal: bool = False
@@ -150,7 +191,9 @@ class AddJobs(StrictBody):
             raise InvalidRequest("jobs: empty; give jobs, or seal: true if no more jobs will come")
         size = len(self.model_dump_json(include={"jobs"}, exclude_defaults=True))
         if size > PAGE_BYTES:
-            raise InvalidRequest(f"jobs: {size} bytes are too many for a page; give at most {PAGE_BYTES}")
+            raise InvalidRequest(
+                f"jobs: {size} bytes are too many for a page; give at most {PAGE_BYTES}"
+            )
 
 
 class StopManager(StopBody):
@@ -161,17 +204,24 @@ class StopManager(StopBody):
     def check(self) -> None:
         """Raise ``InvalidRequest`` for fields that exclude each other."""
         if self.force and self.leave:
-            raise InvalidRequest("leave: not allowed with force; give force to kill runs, or leave to keep them")
+            raise InvalidRequest(
+                "leave: not allowed with force; give force to kill runs, or leave to keep them"
+            )
 
 
 class ResumeManager(StrictBody):
     """Body of ``POST /v1/managers/{manager_id}/resume``. All fields are optional."""
 
-    redo: bool = Field(default=False, description="Also continue the runs that a stop of the manager ended")
+    redo: bool = Field(
+        default=False, description="Also continue the runs that a stop of the manager ended"
+    )
 
 
 class SetCap(StrictBody):
-    """Body of ``POST /v1/managers/{manager_id}/cap``: the most live jobs. 0 is the number that the class sets."""
+    """Body of ``POST /v1/managers/{manager_id}/cap``: the most live jobs.
+
+    0 is the number that the class sets.
+    """
 
     cap: int = Field(ge=0, le=CAP_MAX)
 
@@ -182,18 +232,23 @@ class AddedJobs(BaseModel):
     manager_id: int
     jobs: int
     new: int
-    """The number of added jobs. The others were left out, because the manager already has equal jobs."""
+    """The number of added jobs. The others were left out, because the manager already has equal
+    jobs.
+    """
     sealed: bool
     note: str | None
 
 
 def job_of(n: int, given: NewJob, base: Job, *, built_in: bool) -> Job:
-    """Return the job: ``given`` over ``base``, the parameters of the manager. Raises ``InvalidRequest``, which names
-    the field."""
+    """Return the job: ``given`` over ``base``, the parameters of the manager.
+
+    Raises ``InvalidRequest``, which names the field."""
     where = f"jobs[{n}]"
     if built_in and not (given.spider is None and given.units is None and given.project_id is None):
         cure = "give only spider_args, job_settings, tags, priority and pool"
-        raise InvalidRequest(f"{where}: the built-in manager runs only the crawler {base.spider!r}; {cure}")
+        raise InvalidRequest(
+            f"{where}: the built-in manager runs only the crawler {base.spider!r}; {cure}"
+        )
     if not (given.spider or base.spider):
         raise InvalidRequest(f"{where}.spider: missing; name the spider of this job")
     own = Job(
@@ -217,7 +272,9 @@ def job_of(n: int, given: NewJob, base: Job, *, built_in: bool) -> Job:
 def _texts(where: str, given: Mapping[str, Any], built_in: bool) -> dict[str, str]:
     return {
         # As for a run: crawlers expect booleans as JSON writes them.
-        name: as_text(value) if built_in and isinstance(value, bool) else job_text(f"{where}.{name}", value)
+        name: as_text(value)
+        if built_in and isinstance(value, bool)
+        else job_text(f"{where}.{name}", value)
         for name, value in given.items()
         if value is not None
     }

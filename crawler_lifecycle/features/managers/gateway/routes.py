@@ -44,7 +44,9 @@ _Cap = Annotated[SetCap, Depends(JsonBody(SetCap))]
 
 
 def add_managers(app: FastAPI, gateway: Gateway) -> None:
-    """Add the routes of managers: first those of commands, then those that read; and the list of plans."""
+    """Add the routes of managers: first those of commands, then those that read; and the list of
+    plans.
+    """
     commands = gateway.manager_commands
     views = gateway.manager_views
 
@@ -53,37 +55,50 @@ def add_managers(app: FastAPI, gateway: Gateway) -> None:
         return AcceptedManager.of(done.row, note=done.note)
 
     same: dict[int | str, dict[str, Any]] = {
-        200: {"model": AcceptedManager, "description": "The manager is already in this state; nothing was changed"}
+        200: {
+            "model": AcceptedManager,
+            "description": "The manager is already in this state; nothing was changed",
+        }
     }
 
     @app.post("/v1/managers", status_code=202)
     async def start_manager(
         body: _Start, response: Response, idempotency_key: IdempotencyKey = None
     ) -> AcceptedManager:
-        """Start a manager of a registered class, or the built-in manager, which runs a crawler once for each job.
+        """Start a manager of a registered class, or the built-in manager, which runs a crawler once
+        for each job.
 
-        Name and flow id identify a manager. The same start finds it while it is live, and resumes it after its end.
-        Without `flow_id`, one is made from the `Idempotency-Key`; then a repeat never resumes it.
+        Name and flow id identify a manager. The same start finds it while it is live, and resumes
+        it after its end. Without `flow_id`, one is made from the `Idempotency-Key`; then a repeat
+        never resumes it.
         """
         done = await commands.start(signed(body), same_id(body.request_id, idempotency_key))
         done.mark(response, f"/v1/managers/{done.row.manager_id}")
         return AcceptedManager.of(done.row, note=done.note)
 
     @app.post("/v1/managers/{manager_id}/stop", status_code=202, responses=same)
-    async def stop_manager(manager_id: ManagerId, body: _Stop, response: Response) -> AcceptedManager:
+    async def stop_manager(
+        manager_id: ManagerId, body: _Stop, response: Response
+    ) -> AcceptedManager:
         """Stop a manager and its runs, gracefully or by force. With `leave`, its runs continue.
 
-        The answer comes after the stop is recorded. From then on, no job is started and none is retried.
+        The answer comes after the stop is recorded. From then on, no job is started and none is
+        retried.
         """
         return answer(await commands.stop(manager_id, signed(body)), response)
 
     @app.post("/v1/managers/{manager_id}/pause", status_code=202, responses=same)
     async def pause_manager(manager_id: ManagerId, response: Response) -> AcceptedManager:
-        """Pause a manager: it starts no more jobs until it is resumed. Runs that execute continue."""
+        """Pause a manager: it starts no more jobs until it is resumed.
+
+        Runs that execute continue.
+        """
         return answer(await commands.pause(manager_id), response)
 
     @app.post("/v1/managers/{manager_id}/resume", status_code=202, responses=same)
-    async def resume_manager(manager_id: ManagerId, body: _Resume, response: Response) -> AcceptedManager:
+    async def resume_manager(
+        manager_id: ManagerId, body: _Resume, response: Response
+    ) -> AcceptedManager:
         """Continue a paused manager. A manager that has ended continues as its next attempt.
 
         The runs that its stop ended do not continue, unless `redo` is true.
@@ -92,15 +107,22 @@ def add_managers(app: FastAPI, gateway: Gateway) -> None:
 
     @app.post("/v1/managers/{manager_id}/cap", status_code=202, responses=same)
     async def cap_manager(manager_id: ManagerId, body: _Cap, response: Response) -> AcceptedManager:
-        """Set the most jobs that may be live at once. 0 is the number that the class sets. A lower cap ends no job."""
+        """Set the most jobs that may be live at once.
+
+        0 is the number that the class sets. A lower cap ends no job.
+        """
         return answer(await commands.cap(manager_id, body.cap), response)
 
     @app.post("/v1/managers/{manager_id}/jobs", status_code=202)
-    async def add_jobs(manager_id: ManagerId, body: _Jobs, idempotency_key: IdempotencyKey = None) -> AddedJobs:
-        """Add a page of at most 500 jobs to a live manager. A repeat with the same `Idempotency-Key` adds nothing.
+    async def add_jobs(
+        manager_id: ManagerId, body: _Jobs, idempotency_key: IdempotencyKey = None
+    ) -> AddedJobs:
+        """Add a page of at most 500 jobs to a live manager.
 
-        A job with the spider and arguments of an earlier job is left out. `seal` says that no more jobs will come: the
-        built-in manager then ends after its last job.
+        A repeat with the same `Idempotency-Key` adds nothing.
+
+        A job with the spider and arguments of an earlier job is left out. `seal` says that no more
+        jobs will come: the built-in manager then ends after its last job.
         """
         return await commands.add_jobs(manager_id, body, same_id(body.request_id, idempotency_key))
 
@@ -108,34 +130,48 @@ def add_managers(app: FastAPI, gateway: Gateway) -> None:
     def list_managers(filters: Annotated[ManagerFilters, Query()], request: Request) -> Response:
         """The managers that fit all given filters, newest first. `flow_id` needs `name`.
 
-        ``search`` selects managers that contain this text in their number, name, flow, class, arguments or tags; upper
-        and lower case are the same. ``sort`` is another order: name, flow_id, status, outcome, live, wait, good, bad or
-        skipped, with a ``-`` in front for the largest first. Both read the newest 2,000 managers that meet the other
-        filters. A search goes on among older ones by name and the beginning of the number; ``note`` says what it left
+        ``search`` selects managers that contain this text in their number, name, flow, class,
+        arguments or tags; upper and lower case are the same. ``sort`` is another order: name,
+        flow_id, status, outcome, live, wait, good, bad or skipped, with a ``-`` in front for the
+        largest first. Both read the newest 2,000 managers that meet the other filters. A search
+        goes on among older ones by name and the beginning of the number; ``note`` says what it left
         out.
         """
         return conditional(request, views.page(filters).with_total(filters, views.counted))
 
     @app.get("/v1/managers/{manager_id}", **documents(ManagerDetail))
     async def get_manager(manager_id: ManagerId, request: Request) -> Response:
-        """One manager: its status, live jobs, jobs in each state, the reason why it waits, and the class's error."""
+        """One manager: its status, live jobs, jobs in each state, the reason why it waits, and the
+        class's error.
+        """
         return conditional(request, await views.one(manager_id))
 
     @app.get("/v1/managers/{manager_id}/jobs", **documents(JobPage))
-    def list_jobs(manager_id: ManagerId, filters: Annotated[JobFilters, Query()], request: Request) -> Response:
-        """The jobs of a manager with their runs, oldest row first. `state=skipped` lists skipped jobs with a reason."""
+    def list_jobs(
+        manager_id: ManagerId, filters: Annotated[JobFilters, Query()], request: Request
+    ) -> Response:
+        """The jobs of a manager with their runs, oldest row first.
+
+        `state=skipped` lists skipped jobs with a reason.
+        """
         views.found(manager_id)
         return conditional(request, views.jobs(manager_id, filters))
 
     @app.get("/v1/managers/{manager_id}/logs", response_class=PlainTextResponse)
     def get_manager_log(manager_id: ManagerId) -> Response:
-        """The last output of a manager's class, up to its newest cycle: at most 16 KiB for all its processes."""
+        """The last output of a manager's class, up to its newest cycle: at most 16 KiB for all its
+        processes.
+        """
         views.found(manager_id)
         return PlainTextResponse(views.store.output(manager_id))
 
     @app.get("/v1/plans", **documents(PlanList))
     def list_plans(request: Request) -> Response:
-        """The modules and classes that plans workers have registered, with the options of their command lines."""
+        """The modules and classes that plans workers have registered, with the options of their
+        command lines.
+        """
         rows = gateway.store.plans.list_plans()
         note = None if rows else NO_WORKER
-        return conditional(request, PlanList(plans=[Plan.of(row, views.clock()) for row in rows], note=note))
+        return conditional(
+            request, PlanList(plans=[Plan.of(row, views.clock()) for row in rows], note=note)
+        )

@@ -1,7 +1,7 @@
 """Cycles of managers: a cycle begins with facts and ends with a decision.
 
-Ended runs are read from ``run_history``, not from signals. A decision is one transaction. It is compared with the rows,
-so a decision of a faulty or late process changes nothing.
+Ended runs are read from ``run_history``, not from signals. A decision is one transaction. It is
+compared with the rows, so a decision of a faulty or late process changes nothing.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class ManagerDecisions(ManagerPart):
     """The methods of ``ManagerStore`` for the facts and the decision of a cycle."""
 
     def facts(self, fence: ManagerFence, ends: int) -> Facts:
-        """Return the facts for the beginning of a cycle, with at most ``ends`` ended jobs, by the start of their runs.
+        """Return the facts for the beginning of a cycle, with at most ``ends`` ended jobs, by the
+        start of their runs.
 
         A job whose run was resumed by a person holds a slot again.
         """
@@ -59,7 +60,11 @@ class ManagerDecisions(ManagerPart):
             more = len(found) > ends
             runs = runs_of(unit.conn, ended)
             gone = {one["item_id"] for one in ended}
-            live = [one for one in _in(unit, HOLDING, i.item_id, i.spider, i.cap_key) if one.item_id not in gone]
+            live = [
+                one
+                for one in _in(unit, HOLDING, i.item_id, i.spider, i.cap_key)
+                if one.item_id not in gone
+            ]
             delayed = _in(unit, [JobState.DELAYED.value], i.spider) if row["jobs_delayed"] else []
             return made(
                 Facts,
@@ -73,20 +78,23 @@ class ManagerDecisions(ManagerPart):
                 delayed_by_spider=dict(Counter(one.spider for one in delayed)),
                 queued=row["jobs_queued"],
                 buffered=row["jobs_buffered"],
-                last_pick=row["last_pick_at"].timestamp() if row["last_pick_at"] is not None else None,
+                last_pick=row["last_pick_at"].timestamp()
+                if row["last_pick_at"] is not None
+                else None,
                 more_ended=more,
             )
 
     def commit_decision(self, fence: ManagerFence, decision: Decision) -> ManagerCommit:
         """Apply a decision in one transaction, with the event ``manager.changed``.
 
-        The decision is compared with the rows. An end is handled once for each attempt of its run, numbers have no
-        gaps, a picked job must wait, and an added job with a known identity is left out. Picks are dropped after a
-        stop, during a pause, above a cap that a person set, and when a person resumed runs after the facts were read.
-        Jobs of dropped picks wait again. With ``over`` the ``error`` of the row becomes the error of the decision.
+        The decision is compared with the rows. An end is handled once for each attempt of its run,
+        numbers have no gaps, a picked job must wait, and an added job with a known identity is left
+        out. Picks are dropped after a stop, during a pause, above a cap that a person set, and when
+        a person resumed runs after the facts were read. Jobs of dropped picks wait again. With
+        ``over`` the ``error`` of the row becomes the error of the decision.
 
-        Raises ``InvalidRequest`` when the decision is invalid, and ``Overtaken`` when another decision was committed
-        after its facts were read.
+        Raises ``InvalidRequest`` when the decision is invalid, and ``Overtaken`` when another
+        decision was committed after its facts were read.
         """
         with self._unit(fence.manager_id, fence) as unit:
             resumed = _reopen(unit) if decision.picked else 0
@@ -96,7 +104,9 @@ class ManagerDecisions(ManagerPart):
             seqs = {item_id: row["seq"] for item_id, row in rows.items()}
             numbers = new_numbers(decision, unit.row["next_seq"], seqs)
             picked, dropped = _allowed(unit, decision.picked, resumed)
-            dropped += _add(unit, decision.added, {pick.item_id: pick for pick in picked if pick.item_id < 0})
+            dropped += _add(
+                unit, decision.added, {pick.item_id: pick for pick in picked if pick.item_id < 0}
+            )
             _delay(unit, decision.delayed)
             _pick(unit, rows, picked)
             used = numbers & {*(pick.seq for pick in picked), *(one.seq for one in decision.added)}
@@ -104,21 +114,28 @@ class ManagerDecisions(ManagerPart):
             _set_attributes(unit, decision)
             row = unit.row
             stopped = unit.stop is not None
-            return ManagerCommit(row["jobs_starting"], unit.live, dropped, stopped, row["hook_errors"])
+            return ManagerCommit(
+                row["jobs_starting"], unit.live, dropped, stopped, row["hook_errors"]
+            )
 
 
-# --- facts --------------------------------------------------------------------------------------------------------
+# --- facts ----------------------------------------------------------------------------------------
 
 
 def _in(unit: ManagerUnit, states: Sequence[str], *columns: Any) -> Sequence[Any]:
-    """Return columns of all jobs in these states. The limits of a manager keep their number small."""
+    """Return columns of all jobs in these states.
+
+    The limits of a manager keep their number small.
+    """
     i = manager_item.c
     query = select(*columns).where(i.manager_id == unit.manager_id, i.state.in_(states))
     return unit.conn.execute(query.with_hint(*BY_STATE)).all()
 
 
 def _reopen(unit: ManagerUnit) -> int:
-    """Give ended jobs their slot again if a person has resumed their run. Returns the number of these jobs.
+    """Give ended jobs their slot again if a person has resumed their run.
+
+    Returns the number of these jobs.
 
     A job keeps the slot until the hooks for the next end of its run were called.
     """
@@ -131,7 +148,11 @@ def _reopen(unit: ManagerUnit) -> int:
         select(i.item_id)
         .select_from(joined)
         .where(r.parent == unit.parent, r.attempt > 1)
-        .where(i.manager_id == unit.manager_id, i.state == JobState.ENDED, r.attempt > i.handled_attempt)
+        .where(
+            i.manager_id == unit.manager_id,
+            i.state == JobState.ENDED,
+            r.attempt > i.handled_attempt,
+        )
     )
     again = unit.conn.execute(query.with_hint(*_RESUMED)).scalars().all()
     set_items(unit, again, JobState.STARTED)
@@ -140,7 +161,10 @@ def _reopen(unit: ManagerUnit) -> int:
 
 
 def _adopt(unit: ManagerUnit) -> None:
-    """Insert new jobs for resumed runs whose jobs were pruned. A new job has no identity, so it equals no other job."""
+    """Insert new jobs for resumed runs whose jobs were pruned.
+
+    A new job has no identity, so it equals no other job.
+    """
     r = run_history.c
     i = manager_item.c
     alone = not_(select(i.item_id).where(i.run_id == r.run_id).exists())
@@ -153,33 +177,47 @@ def _adopt(unit: ManagerUnit) -> None:
             continue
         facts = job_metadata(run)
         job = Job(run.crawler, facts["spider_args"], facts["job_settings"], facts["tags"])
-        more = {"seq": key[1], "retry": key[2], "run_id": run.run_id, "handled_attempt": run.attempt - 1}
+        more = {
+            "seq": key[1],
+            "retry": key[2],
+            "run_id": run.run_id,
+            "handled_attempt": run.attempt - 1,
+        }
         rows.append(item_row(unit, job, None, JobState.ENDED, None, **more))
     insert_mappings(unit.conn, manager_item, rows)
     unit.moved(None, JobState.ENDED, len(rows))
 
 
 def _ended(unit: ManagerUnit, limit: int) -> Sequence[Row]:
-    """Return jobs whose run has ended or can never start, and whose hooks were not called for this end."""
+    """Return jobs whose run has ended or can never start, and whose hooks were not called for this
+    end.
+    """
     r = run_history.c
     i = manager_item.c
     over = and_(r.status.in_(OVER_RUNS), r.attempt > i.handled_attempt)
     never = and_(i.run_id.is_(None), i.error.is_not(None))
     query = with_run(i.manager_id == unit.manager_id, i.state == JobState.STARTED, or_(over, never))
-    query = query.order_by(i.hook_tries, func.coalesce(r.started_at, r.created_at), i.item_id).limit(limit)
+    query = query.order_by(
+        i.hook_tries, func.coalesce(r.started_at, r.created_at), i.item_id
+    ).limit(limit)
     return unit.conn.execute(query.with_hint(*BY_STATE)).mappings().all()
 
 
-# --- decisions ----------------------------------------------------------------------------------------------------
+# --- decisions ------------------------------------------------------------------------------------
 
 
 def _rows_of(unit: ManagerUnit, item_ids: Sequence[int]) -> dict[int, Row]:
-    """Return these jobs of the manager, with facts about their runs. Raises ``InvalidRequest`` for an unknown or
-    repeated job.
+    """Return these jobs of the manager, with facts about their runs.
+
+    Raises ``InvalidRequest`` for an unknown or repeated job.
     """
     i = manager_item.c
-    query = with_run(i.manager_id == unit.manager_id).with_hint(manager_item, "FORCE INDEX (PRIMARY)", "mysql")
-    found: dict[int, Row] = {row["item_id"]: row for row in rows_in(unit.conn, query, i.item_id, item_ids)}
+    query = with_run(i.manager_id == unit.manager_id).with_hint(
+        manager_item, "FORCE INDEX (PRIMARY)", "mysql"
+    )
+    found: dict[int, Row] = {
+        row["item_id"]: row for row in rows_in(unit.conn, query, i.item_id, item_ids)
+    }
     if len(found) != len(item_ids):
         odd = next((id_ for id_ in item_ids if id_ not in found), None)
         what = "a job occurs twice" if odd is None else f"job {odd} does not exist"
@@ -188,7 +226,9 @@ def _rows_of(unit: ManagerUnit, item_ids: Sequence[int]) -> dict[int, Row]:
 
 
 def _overtaken(unit: ManagerUnit, what: str) -> Overtaken:
-    return Overtaken(f"Manager {unit.manager_id}: {what} since the facts were read; the next cycle decides again")
+    return Overtaken(
+        f"Manager {unit.manager_id}: {what} since the facts were read; the next cycle decides again"
+    )
 
 
 def _set_attributes(unit: ManagerUnit, decision: Decision) -> None:
@@ -220,7 +260,8 @@ def _hook(unit: ManagerUnit, hooked: Sequence[HookReport]) -> int:
             raise _overtaken(unit, f"job {one.item_id} has handled attempt {one.attempt}")
         if one.attempt > attempt or (live and one.attempt == attempt):
             raise InvalidRequest(f"attempt: {one.attempt} of job {one.item_id} has not ended")
-        # The job of a run that was resumed meanwhile keeps its slot. The hooks are called again for the next end.
+        # The job of a run that was resumed meanwhile keeps its slot. The hooks are called again for
+        # the next end.
         state = JobState.STARTED if one.attempt < attempt or live else JobState.ENDED
         alike[one.attempt, job_outcome(row, runs.get(row["run_id"])), state].append(one.item_id)
     for (attempt, outcome, state), item_ids in alike.items():
@@ -237,14 +278,21 @@ def hooks_failed(unit: ManagerUnit, item_ids: Sequence[int]) -> dict[int, int]:
     """Record a failed try of the hooks for these jobs. Returns the number of tries of each."""
     tries = {item_id: row["hook_tries"] + 1 for item_id, row in _rows_of(unit, item_ids).items()}
     for item_id, number in tries.items():
-        unit.conn.execute(update(manager_item).where(manager_item.c.item_id == item_id).values(hook_tries=number))
+        unit.conn.execute(
+            update(manager_item).where(manager_item.c.item_id == item_id).values(hook_tries=number)
+        )
     return tries
 
 
-def _allowed(unit: ManagerUnit, picked: Sequence[PickedJob], resumed: int) -> tuple[Sequence[PickedJob], int]:
-    """Return the picks that may take a slot now, and the number of dropped picks. The last picks are dropped.
+def _allowed(
+    unit: ManagerUnit, picked: Sequence[PickedJob], resumed: int
+) -> tuple[Sequence[PickedJob], int]:
+    """Return the picks that may take a slot now, and the number of dropped picks.
 
-    ``resumed`` is the number of jobs that hold a slot again. The class did not know of them, so it has to decide again.
+    The last picks are dropped.
+
+    ``resumed`` is the number of jobs that hold a slot again. The class did not know of them, so it
+    has to decide again.
     """
     row = unit.row
     free = len(picked)
@@ -258,7 +306,8 @@ def _allowed(unit: ManagerUnit, picked: Sequence[PickedJob], resumed: int) -> tu
 def _add(unit: ManagerUnit, added: Sequence[AddedJob], picks: Mapping[int, PickedJob]) -> int:
     """Insert new jobs: jobs that were picked at once as STARTING, others as QUEUED.
 
-    Returns the number of picked jobs that were dropped, because their identity or number is known already.
+    Returns the number of picked jobs that were dropped, because their identity or number is known
+    already.
     """
     there = known(unit.conn, unit.manager_id, (one.job.identity for one in added if one.unique))
     numbers = _numbers(unit, [one.seq for one in added if one.seq is not None])
@@ -277,7 +326,9 @@ def _add(unit: ManagerUnit, added: Sequence[AddedJob], picks: Mapping[int, Picke
             numbers.add((one.seq, one.retry))
         more = {"retry": one.retry, "retry_of": one.retry_of, "not_before": moment(one.not_before)}
         if pick is None:
-            rows.append(item_row(unit, one.job, identity, JobState.QUEUED, None, seq=one.seq, **more))
+            rows.append(
+                item_row(unit, one.job, identity, JobState.QUEUED, None, seq=one.seq, **more)
+            )
         else:
             more |= {"seq": pick.seq, "cap_key": pick.cap_key}
             rows.append(item_row(unit, pick.job, identity, JobState.STARTING, None, **more))
@@ -317,7 +368,10 @@ _PICK = (
 
 
 def _pick(unit: ManagerUnit, rows: Mapping[int, Row], picked: Sequence[PickedJob]) -> None:
-    """Set picked waiting jobs to STARTING, with their numbers. Added jobs were inserted as STARTING."""
+    """Set picked waiting jobs to STARTING, with their numbers.
+
+    Added jobs were inserted as STARTING.
+    """
     values = []
     for pick in picked:
         if pick.item_id < 0:
@@ -327,10 +381,16 @@ def _pick(unit: ManagerUnit, rows: Mapping[int, Row], picked: Sequence[PickedJob
             raise _overtaken(unit, f"job {pick.item_id} does not wait any more")
         unit.moved(JobState(row["state"]), JobState.STARTING, 1)
         unit.count(**{"retried" if row["retry"] else "scheduled": 1})
-        values.append({
-            "id_": pick.item_id, "seq_": pick.seq, "spider_": pick.job.spider, "cap_key_": pick.cap_key,
-            "params_": dump_job(pick.job), "at_": unit.now,
-        })  # fmt: skip
+        values.append(
+            {
+                "id_": pick.item_id,
+                "seq_": pick.seq,
+                "spider_": pick.job.spider,
+                "cap_key_": pick.cap_key,
+                "params_": dump_job(pick.job),
+                "at_": unit.now,
+            }
+        )
     if values:
         unit.conn.execute(_PICK, values)
     if picked:

@@ -31,15 +31,20 @@ class ManagerJobs(ManagerPart):
     def job_metadata(self, manager_id: int, key: str) -> dict[str, Any] | None:
         """Return one job in the form of ``rows.metadata_of``; ``None``: there is no such job.
 
-        ``key`` is the number of its run (as text) or its request id. It may also name another run of the same project.
+        ``key`` is the number of its run (as text) or its request id. It may also name another run
+        of the same project.
         """
         r = run_history.c
         i = manager_item.c
         number = whole(key)
         with self._db.reading() as conn:
-            query = select(r.run_id).where(r.run_id == number if number else r.request_id == key, *seen(run_history))
+            query = select(r.run_id).where(
+                r.run_id == number if number else r.request_id == key, *seen(run_history)
+            )
             run_id = conn.execute(query).scalar_one_or_none()
-            its_run = runs_of(conn, [{"run_id": run_id}]).get(run_id) if run_id is not None else None
+            its_run = (
+                runs_of(conn, [{"run_id": run_id}]).get(run_id) if run_id is not None else None
+            )
             mine = i.run_id == run_id
             if its_run is None:
                 begun_by, seq, retry = job_of_request(key) or (None, 0, 0)
@@ -59,21 +64,25 @@ class ManagerJobs(ManagerPart):
         after: str | None = None,
         limit: int = 500,
     ) -> tuple[list[dict[str, Any]], str | None]:
-        """Return a page of jobs of the manager whose run is in one of these states, and the position of the next page.
+        """Return a page of jobs of the manager whose run is in one of these states, and the
+        position of the next page.
 
-        ``states`` are ``pending``, ``running`` or ``finished``. ``all_flows``: jobs of all managers with the same name.
-        The jobs have the form of ``rows.metadata_of``. Jobs that have not finished come first, by run number. Finished
-        jobs follow, the latest end first. The position is ``None`` on the last page. Raises ``InvalidRequest`` for an
-        unknown state or an invalid ``after``.
+        ``states`` are ``pending``, ``running`` or ``finished``. ``all_flows``: jobs of all managers
+        with the same name. The jobs have the form of ``rows.metadata_of``. Jobs that have not
+        finished come first, by run number. Finished jobs follow, the latest end first. The position
+        is ``None`` on the last page. Raises ``InvalidRequest`` for an unknown state or an invalid
+        ``after``.
         """
         if not states or set(states) - STATES.keys():
-            raise InvalidRequest(f"state: {sorted(states)} is not allowed; give one or more of {', '.join(STATES)}")
+            raise InvalidRequest(
+                f"state: {sorted(states)} is not allowed; give one or more of {', '.join(STATES)}"
+            )
         with self._db.reading() as conn:
             row = read_row(conn, manager, manager_id)
             parent = run_history.c.parent
             if all_flows:
-                # A flow id may contain any character. The range contains every id with the prefix, because "0" is the
-                # next character after "/".
+                # A flow id may contain any character. The range contains every id with the prefix,
+                # because "0" is the next character after "/".
                 of = and_(parent > f"manager/{row['name']}/", parent < f"manager/{row['name']}0")
             else:
                 mine = parent == manager_workflow_id(row["name"], row["flow_id"])
@@ -103,14 +112,25 @@ def _pages(
 
 
 def _page(
-    conn: Connection, of: ColumnElement[bool], states: Collection[str], after: str | None, limit: int
+    conn: Connection,
+    of: ColumnElement[bool],
+    states: Collection[str],
+    after: str | None,
+    limit: int,
 ) -> tuple[Sequence[Row], str | None]:
-    """Return one page, and the position after it: ``live:<run>`` or ``ended:<time>:<run>``, or ``None`` at the end."""
+    """Return one page, and the position after it: ``live:<run>`` or ``ended:<time>:<run>``, or
+    ``None`` at the end.
+    """
     kind, at, run_id = _position(after)
     r = run_history.c
     statuses = [status for state in states if state != "finished" for status in STATES[state]]
     if kind == "live" and statuses:
-        query = _jobs(of).where(r.status.in_(statuses), r.run_id > run_id).order_by(r.run_id).limit(limit)
+        query = (
+            _jobs(of)
+            .where(r.status.in_(statuses), r.run_id > run_id)
+            .order_by(r.run_id)
+            .limit(limit)
+        )
         rows = conn.execute(query).mappings().all()
         if len(rows) == limit:
             return rows, f"live:{rows[-1]['run_id']}"
@@ -119,10 +139,19 @@ def _page(
         return [], None
     query = _jobs(of).where(r.status.in_(STATES["finished"]))
     if at is not None:
-        query = query.where(or_(r.ended_at < at, and_(r.ended_at == at, r.run_id < run_id)), r.ended_at <= at)
-    rows = conn.execute(query.order_by(r.ended_at.desc(), r.run_id.desc()).limit(limit)).mappings().all()
+        query = query.where(
+            or_(r.ended_at < at, and_(r.ended_at == at, r.run_id < run_id)), r.ended_at <= at
+        )
+    rows = (
+        conn.execute(query.order_by(r.ended_at.desc(), r.run_id.desc()).limit(limit))
+        .mappings()
+        .all()
+    )
     full = len(rows) == limit
-    return rows, f"ended:{rows[-1]['run_ended_at'].isoformat()}:{rows[-1]['run_id']}" if full else None
+    return (
+        rows,
+        f"ended:{rows[-1]['run_ended_at'].isoformat()}:{rows[-1]['run_id']}" if full else None,
+    )
 
 
 def _jobs(of: ColumnElement[bool]) -> Select[Any]:
@@ -132,7 +161,10 @@ def _jobs(of: ColumnElement[bool]) -> Select[Any]:
 
 
 def _position(after: str | None) -> tuple[str, datetime | None, int]:
-    """Return the position where a page begins. Raises ``InvalidRequest`` when ``after`` is no valid position."""
+    """Return the position where a page begins.
+
+    Raises ``InvalidRequest`` when ``after`` is no valid position.
+    """
     if after is None:
         return "live", None, 0
     kind, _, rest = after.partition(":")
@@ -141,7 +173,13 @@ def _position(after: str | None) -> tuple[str, datetime | None, int]:
         if kind == "live" and not time:
             return kind, None, min(int(number), ID_MAX)
         if kind == "ended":
-            return kind, datetime.fromisoformat(time) if time else None, min(int(number or 0), ID_MAX)
+            return (
+                kind,
+                datetime.fromisoformat(time) if time else None,
+                min(int(number or 0), ID_MAX),
+            )
     except ValueError:
         pass
-    raise InvalidRequest(f"after: {after[:100]!r} is not allowed; give the position that the page before returned")
+    raise InvalidRequest(
+        f"after: {after[:100]!r} is not allowed; give the position that the page before returned"
+    )

@@ -37,15 +37,18 @@ _NO_STOP: Mapping[str, Any] = {**NO_STOP, "leave_runs": False}
 class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
     """Managers and their jobs: the queries for people, and the writes of workflows and workers.
 
-    A method with a fence raises ``Fenced`` and writes nothing when the attempt, owner or generation differs.
+    A method with a fence raises ``Fenced`` and writes nothing when the attempt, owner or generation
+    differs.
     """
 
     def reserve_manager(self, new: NewManager) -> tuple[ManagerRow, bool]:
-        """Insert the manager, or find the manager with this name and flow id. Returns the row, and whether it is new.
+        """Insert the manager, or find the manager with this name and flow id.
 
-        An ended manager gets the new plan and options for its next attempt. Raises ``TooManyOpen``. Raises
-        ``DuplicateRequest`` when the plan or the options differ and the manager is live or may not be resumed
-        (``fresh``).
+        Returns the row, and whether it is new.
+
+        An ended manager gets the new plan and options for its next attempt. Raises ``TooManyOpen``.
+        Raises ``DuplicateRequest`` when the plan or the options differ and the manager is live or
+        may not be resumed (``fresh``).
         """
 
         def reserve(conn: Connection) -> tuple[ManagerRow, bool]:
@@ -55,7 +58,8 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
 
     def _found(self, conn: Connection, new: NewManager) -> tuple[ManagerRow, bool] | None:
         m = manager.c
-        # The first read takes no lock. On MySQL a locking read of a missing key blocks inserts of neighbouring keys.
+        # The first read takes no lock. On MySQL a locking read of a missing key blocks inserts of
+        # neighbouring keys.
         query = select(m.manager_id, m.project).where(m.name == new.name, m.flow_id == new.flow_id)
         found = conn.execute(query).one_or_none()
         if found is None:
@@ -66,12 +70,14 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
         same = unit.row["request_hash"] == manager_hash(new)
         if not same and (new.fresh or not unit.status.terminal):
             raise DuplicateRequest(
-                f"flow_id {new.flow_id!r} belongs to manager {manager_id} ({new.name}), which has another plan or "
+                f"flow_id {new.flow_id!r} belongs to manager {manager_id} ({new.name}), which has "
+                "another plan or "
                 "other options; stop it first, or use another flow_id"
             )
         if unit.status.terminal and not new.fresh:
             self._check_most(conn, manager, _IS_OPEN, unit.row["project"])
-            unit.set(**_asked(new), sealed=False)  # after a repeated start people may send more items
+            # After a repeated start people may send more items.
+            unit.set(**_asked(new), sealed=False)
             unit.write()
         return manager_row(unit.row), False
 
@@ -87,48 +93,77 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
     def claim_manager(self, manager_id: int, owner: Owner) -> ManagerRow:
         """Make ``owner`` the owner of the manager. A second call changes nothing.
 
-        If the manager had another owner, its next attempt begins. After its end this is a resume. A live manager is
-        taken over only by an owner with the same workflow id, because its former owner is closed then; a recorded stop
-        stays. Raises ``RunIsLive`` for another workflow id, ``Fenced`` for a former owner that has lost the manager,
-        and ``RunNotFound``.
+        If the manager had another owner, its next attempt begins. After its end this is a resume. A
+        live manager is taken over only by an owner with the same workflow id, because its former
+        owner is closed then; a recorded stop stays. Raises ``RunIsLive`` for another workflow id,
+        ``Fenced`` for a former owner that has lost the manager, and ``RunNotFound``.
         """
         with self._unit(manager_id) as unit:
             ended = unit.status.terminal
             if unit.take(owner, over=ended):
                 unit.set(is_over=False, error=None, tries=0)
                 if ended:
-                    again = dict.fromkeys(("outcome", "cause", "started_at", "ended_at", "close_reason", "waiting_for"))
-                    unit.set(status=RunStatus.INITIALIZING.value, paused=False, hook_errors=0, **again, **_NO_STOP)
+                    again = dict.fromkeys(
+                        (
+                            "outcome",
+                            "cause",
+                            "started_at",
+                            "ended_at",
+                            "close_reason",
+                            "waiting_for",
+                        )
+                    )
+                    unit.set(
+                        status=RunStatus.INITIALIZING.value,
+                        paused=False,
+                        hook_errors=0,
+                        **again,
+                        **_NO_STOP,
+                    )
                     self._count_anew(unit)
             return manager_row(unit.row)
 
-    def new_generation(self, fence: ManagerFence, fingerprint: str, read_from: int | None) -> ManagerRow:
-        """Raise the generation for a new process that runs the class, and record the fingerprint of the class.
+    def new_generation(
+        self, fence: ManagerFence, fingerprint: str, read_from: int | None
+    ) -> ManagerRow:
+        """Raise the generation for a new process that runs the class, and record the fingerprint of
+        the class.
 
-        ``read_from`` is the position after which the source is read again; ``None``: it is not read again. If new code
-        reads the source from its beginning, items that nobody has started are deleted. ``fence.generation`` is not
-        compared. Raises ``NotInThisState`` after the end.
+        ``read_from`` is the position after which the source is read again; ``None``: it is not read
+        again. If new code reads the source from its beginning, items that nobody has started are
+        deleted. ``fence.generation`` is not compared. Raises ``NotInThisState`` after the end.
         """
-        with self._unit(fence.manager_id, ManagerFence(fence.manager_id, fence.attempt, fence.owner_run_id)) as unit:
+        with self._unit(
+            fence.manager_id, ManagerFence(fence.manager_id, fence.attempt, fence.owner_run_id)
+        ) as unit:
             _check_live(unit)
             changed = unit.row["fingerprint"] != fingerprint
             unit.set(generation=unit.row["generation"] + 1, fingerprint=fingerprint)
             if read_from == 0 and changed:
                 self._drop_unstarted(unit)
             if read_from is not None:
-                unit.set(position=min(read_from, unit.row["position"]), exhausted=False, source_error=None)
+                unit.set(
+                    position=min(read_from, unit.row["position"]),
+                    exhausted=False,
+                    source_error=None,
+                )
             unit.set(started_at=unit.row["started_at"] or unit.now)
             unit.move(RunStatus.PROCESSING)
             return manager_row(unit.row)
 
-    def note_error(self, fence: ManagerFence, error: str | None, waiting_for: str | None = None) -> None:
-        """Record the error of the class (``None``: it has none), and the reason why the manager waits."""
+    def note_error(
+        self, fence: ManagerFence, error: str | None, waiting_for: str | None = None
+    ) -> None:
+        """Record the error of the class (``None``: it has none), and the reason why the manager
+        waits.
+        """
         with self._unit(fence.manager_id, fence) as unit:
             unit.set(error=error, waiting_for=waiting_for)
 
     def note_try(self, fence: ManagerFence, item_id: int | None = None) -> int:
-        """Record a failed try of the hooks for this job, or, without ``item_id``, of a cycle. Returns the number of
-        failures in a row.
+        """Record a failed try of the hooks for this job, or, without ``item_id``, of a cycle.
+
+        Returns the number of failures in a row.
         """
         with self._unit(fence.manager_id, fence) as unit:
             if item_id is not None:
@@ -136,10 +171,13 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
             unit.set(tries=unit.row["tries"] + 1)
             return int(unit.row["tries"])
 
-    def steer_manager(self, manager_id: int, *, paused: bool | None = None, cap: int | None = None) -> ManagerRow:
+    def steer_manager(
+        self, manager_id: int, *, paused: bool | None = None, cap: int | None = None
+    ) -> ManagerRow:
         """Pause or resume the manager, or set its cap (0: the cap of the class counts again).
 
-        Raises ``RunNotFound``, ``InvalidRequest`` for an invalid cap, and ``NotInThisState`` after the end.
+        Raises ``RunNotFound``, ``InvalidRequest`` for an invalid cap, and ``NotInThisState`` after
+        the end.
         """
         with self._unit(manager_id) as unit:
             _check_live(unit)
@@ -147,12 +185,18 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
                 unit.set(paused=paused)
             if cap is not None:
                 if not 0 <= cap <= CAP_MAX:
-                    raise InvalidRequest(f"cap: {cap} is not allowed; give a whole number from 0 (none) to {CAP_MAX}")
+                    raise InvalidRequest(
+                        f"cap: {cap} is not allowed; give a whole number from 0 (none) to {CAP_MAX}"
+                    )
                 unit.set(cap=cap or None)
             return manager_row(unit.row)
 
-    def record_manager_stop(self, manager_id: int, intent: StopIntent, leave: bool = False) -> ManagerRow:
-        """Record a stop: the manager becomes STOPPING, and starts no more jobs. After its end nothing changes.
+    def record_manager_stop(
+        self, manager_id: int, intent: StopIntent, leave: bool = False
+    ) -> ManagerRow:
+        """Record a stop: the manager becomes STOPPING, and starts no more jobs.
+
+        After its end nothing changes.
 
         ``leave``: its runs continue.
         """
@@ -166,13 +210,22 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
             return manager_row(unit.row)
 
     def end_manager(
-        self, fence: ManagerFence, status: RunStatus, outcome: str, cause: str, *, leave: bool = False
+        self,
+        fence: ManagerFence,
+        status: RunStatus,
+        outcome: str,
+        cause: str,
+        *,
+        leave: bool = False,
     ) -> ManagerRow:
-        """Record the terminal status with the event ``manager.ended``. A second call changes nothing.
+        """Record the terminal status with the event ``manager.ended``.
 
-        Picked jobs without a run wait again, and keep their numbers. After the end, lists show a job as ended when its
-        run has ended, even if its hooks did not run; a resume runs these hooks. Raises ``NotInThisState`` while runs of
-        the manager live, unless ``leave`` or the stop allows them to continue.
+        A second call changes nothing.
+
+        Picked jobs without a run wait again, and keep their numbers. After the end, lists show a
+        job as ended when its run has ended, even if its hooks did not run; a resume runs these
+        hooks. Raises ``NotInThisState`` while runs of the manager live, unless ``leave`` or the
+        stop allows them to continue.
         """
         if not status.terminal:
             raise InvalidRequest(f"status: {status} is not allowed; give COMPLETED or FAILED")
@@ -181,25 +234,37 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
                 return manager_row(unit.row)
             left = leave or unit.row["leave_runs"]
             self._settle_starting(unit)
-            if not left and (live := live_runs(unit.conn, unit.parent, f"manager/{unit.id}/%", limit=1)):
-                raise NotInThisState(f"Manager {unit.manager_id} has runs that have not ended, such as {live[0]}")
+            if not left and (
+                live := live_runs(unit.conn, unit.parent, f"manager/{unit.id}/%", limit=1)
+            ):
+                raise NotInThisState(
+                    f"Manager {unit.manager_id} has runs that have not ended, such as {live[0]}"
+                )
             unit.end(EVENT_MANAGER_ENDED, status=status.value, outcome=outcome, cause=cause)
             return manager_row(unit.row)
 
     @staticmethod
     def _count_anew(unit: ManagerUnit) -> None:
-        """Count the jobs of the manager again if jobs were pruned. A pruning itself does not change the counters."""
+        """Count the jobs of the manager again if jobs were pruned.
+
+        A pruning itself does not change the counters.
+        """
         i = manager_item.c
         if unit.row["jobs_pruned_at"] is None:
             return
-        query = select(i.state, func.count()).where(i.manager_id == unit.manager_id).group_by(i.state)
+        query = (
+            select(i.state, func.count()).where(i.manager_id == unit.manager_id).group_by(i.state)
+        )
         rows = unit.conn.execute(query.with_hint(*BY_STATE))
         there: dict[str, int] = dict(rows.all())
         unit.set(**{f"jobs_{state}": there.get(state.value, 0) for state in JobState})
 
     @staticmethod
     def _drop_unstarted(unit: ManagerUnit) -> None:
-        """Delete items of former code that nobody has started. The source is read again and may yield them again."""
+        """Delete items of former code that nobody has started.
+
+        The source is read again and may yield them again.
+        """
         i = manager_item.c
         for state in (JobState.BUFFERED, JobState.DELAYED):
             gone = delete(manager_item).where(i.manager_id == unit.manager_id, i.state == state)
@@ -207,8 +272,9 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
 
     @staticmethod
     def _settle_starting(unit: ManagerUnit) -> None:
-        """Settle the picked jobs. A job whose run exists becomes STARTED; the others wait again, and keep their
-        numbers.
+        """Settle the picked jobs.
+
+        A job whose run exists becomes STARTED; the others wait again, and keep their numbers.
         """
         r = run_history.c
         rows = in_states(unit.conn, unit.manager_id, [JobState.STARTING.value], 0, unit.live + 1)
@@ -223,7 +289,9 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
 
 def _check_live(unit: ManagerUnit) -> None:
     if unit.status.terminal:
-        raise NotInThisState(f"Manager {unit.manager_id} is {unit.status}; start it again with its flow id")
+        raise NotInThisState(
+            f"Manager {unit.manager_id} is {unit.status}; start it again with its flow id"
+        )
 
 
 def _asked(new: NewManager) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""Plans: the classes and modules that workers report. Each report of a worker about a plan has one row."""
+"""Plans: the classes and modules that workers report.
+
+Each report of a worker about a plan has one row.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +24,16 @@ class PlanStore(StorePart):
     def register_plans(self, worker: str, plans: Sequence[PlanRow]) -> None:
         """Replace the reports of this worker: ``plans`` are all plans that it has.
 
-        Reports of other workers that were silent for ``HEARD_S`` are removed if they are about the same plans or about
-        unusable plans.
+        Reports of other workers that were silent for ``HEARD_S`` are removed if they are about the
+        same plans or about unusable plans.
         """
         p = plan.c
         now = self._clock()
         reported = {plan.plan: _reported(plan) for plan in plans}
         with self._db.writing() as conn:
-            known = {(row["plan"], row["worker"]): row for row in conn.execute(select(plan)).mappings()}
+            known = {
+                (row["plan"], row["worker"]): row for row in conn.execute(select(plan)).mappings()
+            }
             others = {name for name, whose in known if whose != worker}
             # The order is the same for all workers, so that two of them never wait for each other.
             for name, whose in sorted({*known, *((name, worker) for name in reported)}):
@@ -36,36 +41,49 @@ class PlanStore(StorePart):
                 own = whose == worker
                 its = (p.plan == name) & (p.worker == whose)
                 if row is None:
-                    new = {"plan": name, "worker": worker, "since": now, "seen_at": now, **reported[name]}
+                    new = {
+                        "plan": name,
+                        "worker": worker,
+                        "since": now,
+                        "seen_at": now,
+                        **reported[name],
+                    }
                     conn.execute(insert(plan).values(**new))
                 elif own and name in reported:
                     new = {**reported[name], "since": now} if _differs(row, reported[name]) else {}
                     conn.execute(update(plan).where(its).values(seen_at=now, **new))
                 elif own and not _passing(row) and name not in others:
-                    conn.execute(update(plan).where(its).values(seen_at=None))  # lists still show the plan
-                elif own or (not made(PlanRow, row).heard(now) and (name in reported or _passing(row))):
+                    # Lists still show the plan.
+                    conn.execute(update(plan).where(its).values(seen_at=None))
+                elif own or (
+                    not made(PlanRow, row).heard(now) and (name in reported or _passing(row))
+                ):
                     conn.execute(delete(plan).where(its))
 
     def list_plans(self) -> list[PlanRow]:
         """Return the plans of each pool, by name.
 
-        A plan has one row for each version of its code that a worker can use and has reported within ``HEARD_S``, the
-        newest version first. A plan without such a version has one row: a worker is reading it, or cannot use it, or it
-        was usable before. Errors of workers that are gone are left out.
+        A plan has one row for each version of its code that a worker can use and has reported
+        within ``HEARD_S``, the newest version first. A plan without such a version has one row: a
+        worker is reading it, or cannot use it, or it was usable before. Errors of workers that are
+        gone are left out.
         """
         rows = self._rows(select(plan).order_by(plan.c.plan, func.coalesce(plan.c.queue, "")))
         groups = groupby(rows, key=lambda row: (row["plan"], row["queue"]))
         return [code for _, group in groups for code in self._codes(list(group))]
 
     def get_plan(self, name: str, queue: str | None = None) -> PlanRow | None:
-        """Return the first row of ``list_plans`` for this plan and pool; ``None``: there is none."""
+        """Return the first row of ``list_plans`` for this plan and pool; ``None``: there is
+        none.
+        """
         rows = self._rows(select(plan).where(plan.c.plan == name))
         return next(iter(self._codes([row for row in rows if row["queue"] == queue])), None)
 
     def _codes(self, rows: Sequence[Row]) -> list[PlanRow]:
         """Return the rows of a plan in one pool, as ``list_plans`` shows them.
 
-        The newest version comes first, so that a rollout of new code changes the first row only once.
+        The newest version comes first, so that a rollout of new code changes the first row only
+        once.
         """
         now = self._clock()
         good = dict[str, PlanRow]()
@@ -81,7 +99,9 @@ class PlanStore(StorePart):
 
 def _reported(one: PlanRow) -> dict[str, Any]:
     names = ("kind", "name", "description", "fingerprint", "error", "queue")
-    return {name: getattr(one, name) for name in names} | {"options": [dict(option) for option in one.options]}
+    return {name: getattr(one, name) for name in names} | {
+        "options": [dict(option) for option in one.options]
+    }
 
 
 def _differs(row: Row, new: Row) -> bool:

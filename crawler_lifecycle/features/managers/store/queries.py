@@ -1,4 +1,6 @@
-"""Queries that several modules of this package need: jobs of managers, and the facts about their runs."""
+"""Queries that several modules of this package need: jobs of managers, and the facts about their
+runs.
+"""
 
 from __future__ import annotations
 
@@ -47,11 +49,18 @@ def with_run(*conditions: Any) -> Select[Any]:
 
 
 def in_states(
-    conn: Connection, manager_id: int, states: Sequence[str], after_id: int, limit: int, *, over: bool = False
+    conn: Connection,
+    manager_id: int,
+    states: Sequence[str],
+    after_id: int,
+    limit: int,
+    *,
+    over: bool = False,
 ) -> list[Row]:
     """Return a page of the jobs in these states, by id.
 
-    ``over``: the manager has ended. A started job then counts as ENDED when its run has ended. Each state has its own
+    ``over``: the manager has ended. A started job then counts as ENDED when its run has ended. Each
+        state has its own
     query, so that an index gives the order.
     """
     i = manager_item.c
@@ -59,7 +68,8 @@ def in_states(
     lives = func.coalesce(run_history.c.status, "").in_(LIVE_RUNS)
     started = i.state == JobState.STARTED
     conditions = [
-        i.state == state if not over or state != JobState.STARTED else and_(started, lives) for state in states
+        i.state == state if not over or state != JobState.STARTED else and_(started, lives)
+        for state in states
     ]
     conditions += [and_(started, not_(lives))] if over and JobState.ENDED in states else []
     for condition in conditions:
@@ -75,7 +85,9 @@ def jobs_that_live(conn: Connection, manager_ids: Sequence[int]) -> dict[int, in
     i = manager_item.c
     joined = manager_item.join(run_history, r.run_id == i.run_id)
     query = select(i.manager_id, func.count()).select_from(joined).group_by(i.manager_id)
-    query = query.where(i.manager_id.in_(manager_ids), i.state == JobState.STARTED, r.status.in_(LIVE_RUNS))
+    query = query.where(
+        i.manager_id.in_(manager_ids), i.state == JobState.STARTED, r.status.in_(LIVE_RUNS)
+    )
     rows = conn.execute(query.with_hint(*BY_STATE)).all()
     return {of: jobs for of, jobs in rows}  # noqa: C416
 
@@ -85,10 +97,16 @@ def runs_of(conn: Connection, rows: Iterable[Row]) -> dict[int, JobRun]:
     r = run_history.c
     found: dict[int, JobRun] = {}
     for chunk in chunks(sorted({row["run_id"] for row in rows if row["run_id"] is not None})):
-        query = select(run_history).where(r.run_id.in_(chunk)).with_hint(run_history, "FORCE INDEX (PRIMARY)", "mysql")
+        query = (
+            select(run_history)
+            .where(r.run_id.in_(chunk))
+            .with_hint(run_history, "FORCE INDEX (PRIMARY)", "mysql")
+        )
         runs = [run_row(row) for row in conn.execute(query).mappings()]
         single = _single(conn, [run.run_id for run in runs if not run.multi])
-        fatal = _fatal(conn, [run.run_id for run in runs if run.multi and run.status == RunStatus.FAILED])
+        fatal = _fatal(
+            conn, [run.run_id for run in runs if run.multi and run.status == RunStatus.FAILED]
+        )
         for run in runs:
             if run.multi:
                 found[run.run_id] = JobRun(run, fatal[run.run_id], run_statistics(conn, run.run_id))
@@ -98,7 +116,9 @@ def runs_of(conn: Connection, rows: Iterable[Row]) -> dict[int, JobRun]:
     return found
 
 
-def _single(conn: Connection, run_ids: Sequence[int]) -> dict[int, tuple[list[JobTask], dict[str, int | float]]]:
+def _single(
+    conn: Connection, run_ids: Sequence[int]
+) -> dict[int, tuple[list[JobTask], dict[str, int | float]]]:
     """Return the only task of each of these single-process runs, with its statistics."""
     t = task_history.c
     joined = task_history.outerjoin(task_stats, task_stats.c.task_id == t.task_id)
@@ -107,13 +127,18 @@ def _single(conn: Connection, run_ids: Sequence[int]) -> dict[int, tuple[list[Jo
     if not run_ids:
         return {}
     return {
-        row["run_id"]: ([JobTask(row["outcome"], row["retry_note"])], bounds.statistics(row["stats"]))
+        row["run_id"]: (
+            [JobTask(row["outcome"], row["retry_note"])],
+            bounds.statistics(row["stats"]),
+        )
         for row in conn.execute(query.with_hint(*_CURRENT)).mappings()
     }
 
 
 def _fatal(conn: Connection, run_ids: Sequence[int]) -> dict[int, list[JobTask]]:
-    """Return, for each of these multi-process runs, a task with an exit code that is final, if there is one."""
+    """Return, for each of these multi-process runs, a task with an exit code that is final, if
+    there is one.
+    """
     t = task_history.c
     found = defaultdict[int, list[JobTask]](list)
     for run_id in run_ids:

@@ -1,4 +1,6 @@
-"""Retention of managers: the removal of their jobs, and the deletion of a run that a manager began."""
+"""Retention of managers: the removal of their jobs, and the deletion of a run that a manager
+began.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from crawler_lifecycle.store.runs.unit import Unit
 from ..domain.manager import JobState
 from .tables import manager, manager_addition, manager_item
 
-_MANAGER = Owner(manager, key=manager.c.manager_id, subject=manager_subject(0)[:-1], mark="jobs_pruned_at")
+_MANAGER = Owner(
+    manager, key=manager.c.manager_id, subject=manager_subject(0)[:-1], mark="jobs_pruned_at"
+)
 _i = manager_item.c
 
 
@@ -22,10 +26,15 @@ def check_deletion(unit: Unit) -> None:
     m = manager.c
     run_id = unit.run_id
     waits = select(_i.manager_id).join_from(manager_item, manager, m.manager_id == _i.manager_id)
-    waits = waits.where(_i.run_id == run_id, _i.state != JobState.ENDED.value, m.status.not_in(OVER_RUNS)).limit(1)
+    waits = waits.where(
+        _i.run_id == run_id, _i.state != JobState.ENDED.value, m.status.not_in(OVER_RUNS)
+    ).limit(1)
     if (manager_id := unit.conn.execute(waits).scalar_one_or_none()) is not None:
         why = f"manager {manager_id} has not handled the end of run {run_id} yet"
-        raise NotInThisState(f"{why}; try again in a minute, or stop the manager (crawlctl manager stop {manager_id})")
+        raise NotInThisState(
+            f"{why}; try again in a minute, or stop the manager (crawlctl manager stop "
+            f"{manager_id})"
+        )
 
 
 def delete_texts(unit: Unit) -> None:

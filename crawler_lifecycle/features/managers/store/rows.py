@@ -37,7 +37,8 @@ STATES = {
     "finished": (RunStatus.COMPLETED, RunStatus.FAILED),
 }
 
-#: The Scrapy statistics that stand for the counters of a run, if its crawler reported no statistics.
+#: The Scrapy statistics that stand for the counters of a run, if its crawler reported no
+#: statistics.
 COUNTER_NAMES = {
     "pages": "response_received_count",
     "items": "item_scraped_count",
@@ -45,12 +46,14 @@ COUNTER_NAMES = {
 }
 
 
-# --- managers -----------------------------------------------------------------------------------------------------
+# --- managers -------------------------------------------------------------------------------------
 
 
 def manager_hash(new: NewManager) -> str:
     """Return the fingerprint of plan and options. A repeated start has the same fingerprint."""
-    return request_fingerprint(json.dumps([new.plan, dict(new.options)], sort_keys=True, ensure_ascii=True))
+    return request_fingerprint(
+        json.dumps([new.plan, dict(new.options)], sort_keys=True, ensure_ascii=True)
+    )
 
 
 def manager_row(row: Row) -> ManagerRow:
@@ -81,7 +84,7 @@ def counts_of(row: Row) -> ManagerCounts:
     return made(ManagerCounts, row, by_state=by_state, skipped=row["jobs_skipped"])
 
 
-# --- jobs ---------------------------------------------------------------------------------------------------------
+# --- jobs -----------------------------------------------------------------------------------------
 
 
 def dump_job(job: Job) -> dict[str, Any]:
@@ -101,16 +104,27 @@ def load_job(row: Row) -> Job:
 
 def waiting_row(row: Row) -> Waiting:
     before = row["not_before"]
-    return made(Waiting, row, job=load_job(row), not_before=before.timestamp() if before is not None else None)
+    return made(
+        Waiting,
+        row,
+        job=load_job(row),
+        not_before=before.timestamp() if before is not None else None,
+    )
 
 
 def live_row(row: Row) -> Live:
-    """Return a job that holds a slot. ``row`` also has the columns ``RUN_FACTS`` of its run, if it has one.
+    """Return a job that holds a slot.
+
+    ``row`` also has the columns ``RUN_FACTS`` of its run, if it has one.
 
     Raises ``RowUnreadable``.
     """
     if row["seq"] is None:
-        raise unreadable(manager_item, row, Fault("seq", None, f"a job that is {row['state']} needs a number; set seq"))
+        raise unreadable(
+            manager_item,
+            row,
+            Fault("seq", None, f"a job that is {row['state']} needs a number; set seq"),
+        )
     started = row["run_started_at"]
     at = started.timestamp() if started is not None else None
     return made(Live, row, key=job_key(row), job=load_job(row), started_at=at)
@@ -133,7 +147,9 @@ class JobTask:
 
 @dataclass(frozen=True, slots=True)
 class JobRun:
-    """The run of a job: its row, the tasks that decide about its end, and the statistics of its crawlers."""
+    """The run of a job: its row, the tasks that decide about its end, and the statistics of its
+    crawlers.
+    """
 
     row: RunRow
     tasks: Sequence[JobTask] = ()
@@ -141,7 +157,10 @@ class JobRun:
 
 
 def ended_row(row: Row, run: JobRun | None) -> EndedJob:
-    """Return the end of a job, for which hooks have to be called. ``run`` is ``None`` when it could not be started."""
+    """Return the end of a job, for which hooks have to be called.
+
+    ``run`` is ``None`` when it could not be started.
+    """
     live = live_row(row)
     outcome = job_outcome(row, run)
     notes = [] if run is None else [task.retry_note for task in run.tasks]
@@ -160,12 +179,18 @@ def ended_row(row: Row, run: JobRun | None) -> EndedJob:
 
 
 def job_outcome(row: Row, run: JobRun | None) -> str:
-    """Return the outcome of the job's run. If the run could not be started, the job's own row has the outcome."""
+    """Return the outcome of the job's run.
+
+    If the run could not be started, the job's own row has the outcome.
+    """
     return str((row["outcome"] if run is None else outcome_of(run.row, run.tasks)) or "failed")
 
 
 def metadata_of(row: Row | None, run: JobRun | None) -> dict[str, Any]:
-    """Return a job in the form of Scrapy Cloud. ``row`` is the manager's job; ``None`` for a run of another owner."""
+    """Return a job in the form of Scrapy Cloud.
+
+    ``row`` is the manager's job; ``None`` for a run of another owner.
+    """
     job = None if row is None or row["params"] is None else load_job(row)
     if run is not None:
         spider, units = (job.spider, job.units) if job is not None else (None, None)
@@ -178,23 +203,34 @@ def metadata_of(row: Row | None, run: JobRun | None) -> dict[str, Any]:
         began = row["created_at"]
         key = job_key(row)
     project = None if job is None else job.project_id
-    return {"key": key, **found, "project_id": project, "pending_time": int(began.timestamp() * 1000)}
+    return {
+        "key": key,
+        **found,
+        "project_id": project,
+        "pending_time": int(began.timestamp() * 1000),
+    }
 
 
 def state_of(status: RunStatus | str) -> str:
-    """Return the state of a run in Scrapy Cloud's words: ``pending``, ``running`` or ``finished``."""
+    """Return the state of a run in Scrapy Cloud's words: ``pending``, ``running`` or
+    ``finished``.
+    """
     return next(state for state, statuses in STATES.items() if status in statuses)
 
 
 def outcome_of(run: RunRow, tasks: Sequence[JobTask]) -> str | None:
     """Return the outcome for Scrapy Cloud's ``close_reason``; ``None`` before the end.
 
-    A single-process run has the outcome of its task, which also shows how the crawler ended after a stop. ``tasks`` are
-    those of the run's present attempt.
+    A single-process run has the outcome of its task, which also shows how the crawler ended after a
+    stop. ``tasks`` are those of the run's present attempt.
     """
     if state_of(run.status) != "finished":
         return None
-    own = tasks[0].outcome if len(tasks) == 1 and not run.multi and run.ended_by != EndedBy.SERVICE else None
+    own = (
+        tasks[0].outcome
+        if len(tasks) == 1 and not run.multi and run.ended_by != EndedBy.SERVICE
+        else None
+    )
     return own or run.outcome
 
 
@@ -206,7 +242,9 @@ def job_metadata(
     spider: str | None = None,
     units: int | None = None,
 ) -> dict[str, Any]:
-    """Return a run as the metadata of a job. Times are milliseconds since the epoch. Unknown values are ``None``.
+    """Return a run as the metadata of a job.
+
+    Times are milliseconds since the epoch. Unknown values are ``None``.
 
     ``spider`` and ``units`` are those of the job, if a manager started the run.
     """
@@ -221,8 +259,13 @@ def job_metadata(
         "units": units,
         "running_time": _milliseconds(run.started_at),
         "finished_time": _milliseconds(run.ended_at),
-        **{name: getattr(run, name) for name in ("items", "pages", "errors", "run_id", "attempt", "cause")},
-        "scrapystats": dict(statistics or {name: value for name, value in counted.items() if value is not None}),
+        **{
+            name: getattr(run, name)
+            for name in ("items", "pages", "errors", "run_id", "attempt", "cause")
+        },
+        "scrapystats": dict(
+            statistics or {name: value for name, value in counted.items() if value is not None}
+        ),
     }
 
 
@@ -259,7 +302,11 @@ def listed_job(row: Row, *, over: bool = False) -> JobRow:
     ``over``: its manager has ended. A started job then counts as ended when its run has ended.
     """
     if over and row["state"] == JobState.STARTED and row["run_status"] in (None, *OVER_RUNS):
-        row = {**row, "state": JobState.ENDED.value, "outcome": row["outcome"] or row["run_outcome"]}
+        row = {
+            **row,
+            "state": JobState.ENDED.value,
+            "outcome": row["outcome"] or row["run_outcome"],
+        }
     job = None
     wrong = None
     try:

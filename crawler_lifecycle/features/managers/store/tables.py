@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, String, Text, UniqueConstraint
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    String,
+    Text,
+    UniqueConstraint,
+)
 
 from crawler_lifecycle.store.columns import (
     Json,
@@ -59,7 +69,8 @@ manager = new_table(
     required("paused", Boolean),
     required("leave_runs", Boolean),
     *stop_columns(),
-    # tries: the number of failed cycles in a row. hook_errors: the number of hooks of this attempt that failed finally.
+    # tries: the number of failed cycles in a row. hook_errors: the number of hooks of this attempt
+    # that failed finally.
     required("tries", Integer),
     required("hook_errors", Integer),
     required("state", Json),
@@ -71,7 +82,8 @@ manager = new_table(
     Column("error", Long),
     Column("requested_by", Words(255)),
     Column("parent", String(255)),
-    # Counters, which each change updates. Without them a page would have to count up to a million jobs.
+    # Counters, which each change updates. Without them a page would have to count up to a million
+    # jobs.
     *(required(f"jobs_{state.value}", BigInteger) for state in JobState),
     *(required(name, BigInteger) for name in MANAGER_COUNTERS),
     # Events up to pruned_through may have been removed. Jobs were last removed at jobs_pruned_at.
@@ -128,7 +140,8 @@ manager_addition = new_table(
 
 manager_log = new_table(
     "manager_log",
-    # The log has its own table, because every cycle locks and every list reads the row of the manager.
+    # The log has its own table, because every cycle locks and every list reads the row of the
+    # manager.
     owner_key("manager.manager_id"),
     required("log_tail", Text),
 )
@@ -145,8 +158,8 @@ plan = new_table(
     Column("error", Long),
     # The pool of workers that has a module; null: the common pool. Classes have no pool.
     Column("queue", Words(50)),
-    # The worker that reports the plan. since: the time of its first report of this code. seen_at: the time of its last
-    # report; null: it does not report the plan any more.
+    # The worker that reports the plan. since: the time of its first report of this code. seen_at:
+    # the time of its last report; null: it does not report the plan any more.
     Column("worker", Words(200), primary_key=True),
     required("since", UtcTime),
     Column("seen_at", UtcTime),

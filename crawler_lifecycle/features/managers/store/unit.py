@@ -8,7 +8,11 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, case
 
-from crawler_lifecycle.domain.names import EVENT_MANAGER_CHANGED, manager_subject, manager_workflow_id
+from crawler_lifecycle.domain.names import (
+    EVENT_MANAGER_CHANGED,
+    manager_subject,
+    manager_workflow_id,
+)
 from crawler_lifecycle.domain.run import RunStatus, run_may_become
 from crawler_lifecycle.store.base.owned import OwnedPart
 from crawler_lifecycle.store.base.search import ListColumns
@@ -22,10 +26,13 @@ from .rows import counts_of, ended_by, manager_row
 from .tables import MANAGER_COUNTERS, manager, manager_log
 
 _m = manager.c
-#: The columns by which managers are put in order. Of the jobs of an ended manager none counts as live here.
+#: The columns by which managers are put in order. Of the jobs of an ended manager none counts as
+#: live here.
 SORTS = {
     **{name: _m[name] for name in ("name", "flow_id", "status", "outcome", "good", "bad")},
-    "live": case((_m.status.in_(LIVE_RUNS), _m.jobs_starting + _m.jobs_started), else_=0).label("live"),
+    "live": case((_m.status.in_(LIVE_RUNS), _m.jobs_starting + _m.jobs_started), else_=0).label(
+        "live"
+    ),
     "wait": (_m.jobs_buffered + _m.jobs_delayed + _m.jobs_queued).label("wait"),
     "skipped": _m.jobs_skipped.label("skipped"),
 }
@@ -38,7 +45,18 @@ class ManagerUnit(RowUnit):
     table = manager
     change_event = EVENT_MANAGER_CHANGED
     told = (
-        *("manager_id", "manager_uid", "name", "flow_id", "plan", "attempt", "status", "outcome", "cause", "paused"),
+        *(
+            "manager_id",
+            "manager_uid",
+            "name",
+            "flow_id",
+            "plan",
+            "attempt",
+            "status",
+            "outcome",
+            "cause",
+            "paused",
+        ),
         *("cap", "requested_by", "error", "close_reason"),
     )
 
@@ -65,7 +83,10 @@ class ManagerUnit(RowUnit):
         self.set(**{name: self.row[name] + n for name, n in more.items()})
 
     def moved(self, before: JobState | None, after: JobState, jobs: int) -> None:
-        """Count ``jobs`` jobs that went from one state to another. ``None`` as ``before``: the jobs are new."""
+        """Count ``jobs`` jobs that went from one state to another.
+
+        ``None`` as ``before``: the jobs are new.
+        """
         if before is not None:
             self.count(**{f"jobs_{before}": -jobs})
         self.count(**{f"jobs_{after}": jobs})
@@ -104,12 +125,23 @@ class ManagerPart(OwnedPart[ManagerUnit, ManagerRow]):
         left=("arguments", "classes", "flows", "tags"),
     )
 
-    def _read(self, conn: Connection, query: Select[Any], *, strict: bool = False) -> list[ManagerRow]:
-        """Return the managers. The counts of an ended manager include runs that ended later, which no cycle records."""
+    def _read(
+        self, conn: Connection, query: Select[Any], *, strict: bool = False
+    ) -> list[ManagerRow]:
+        """Return the managers.
+
+        The counts of an ended manager include runs that ended later, which no cycle records.
+        """
         rows = [manager_row(dict(row)) for row in conn.execute(query).mappings()]
-        over = [row.manager_id for row in rows if row.status.terminal and row.counts.by_state.get(JobState.STARTED)]
+        over = [
+            row.manager_id
+            for row in rows
+            if row.status.terminal and row.counts.by_state.get(JobState.STARTED)
+        ]
         live = jobs_that_live(conn, over) if over else {}
         return [
-            replace(row, counts=row.counts.settled(live.get(row.manager_id, 0))) if row.manager_id in over else row
+            replace(row, counts=row.counts.settled(live.get(row.manager_id, 0)))
+            if row.manager_id in over
+            else row
             for row in rows
         ]

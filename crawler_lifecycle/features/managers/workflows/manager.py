@@ -1,13 +1,16 @@
 """``CrawlManagerWorkflow``: runs the cycles of a manager and begins the runs that they pick.
 
 1. Claim the manager's row.
-2. In turns: run one cycle of the class, in a worker of the role ``plans``. Then begin the runs that it picked.
-3. Wait for the end of a run, for a command, or for the time that the class requested. A signal only wakes the workflow,
-   and the next cycle reads the rows. So a lost, repeated or foreign signal does no harm.
-4. End, because the class wants it or because of a stop. A stop first needs the proof that no run is live.
+2. In turns: run one cycle of the class, in a worker of the role ``plans``. Then begin the runs that
+   it picked.
+3. Wait for the end of a run, for a command, or for the time that the class requested. A signal only
+   wakes the workflow, and the next cycle reads the rows. So a lost, repeated or foreign signal does
+   no harm.
+4. End, because the class wants it or because of a stop. A stop first needs the proof that no run is
+   live.
 
-Each step does one thing and returns. The next step depends only on the state, so continue-as-new is possible between
-any two steps.
+Each step does one thing and returns. The next step depends only on the state, so continue-as-new is
+possible between any two steps.
 """
 
 from __future__ import annotations
@@ -23,7 +26,15 @@ from crawler_lifecycle.activities.child_runs import RecordParentStop, StopRuns
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.errors import Fenced, InvalidRequest, NotInThisState
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.workflows.calls import NotTaken, StepInterrupted, call, may_leave, never, pause, reason
+from crawler_lifecycle.workflows.calls import (
+    NotTaken,
+    StepInterrupted,
+    call,
+    may_leave,
+    never,
+    pause,
+    reason,
+)
 from crawler_lifecycle.workflows.requests import read_update, refused, workflow_input
 from crawler_lifecycle.workflows.state import REASON_MAX
 from crawler_lifecycle.workflows.steps import publish, tell
@@ -40,17 +51,19 @@ from ..domain.manager import AddJobs, ManagerOrder, ManagerResult, ManagerSnapsh
 from .manager_state import PASS_LEAST_S, ManagerState
 from .owned import OwnedWorkflow
 
-#: Seconds in which a worker must take a cycle. If the worker with the object does not, any worker may take it. If none
-#: does, the waiting reason says so.
+#: Seconds in which a worker must take a cycle. If the worker with the object does not, any worker
+#: may take it. If none does, the waiting reason says so.
 TAKEN_S = 10.0
-#: The number of events after which the workflow continues as new. It is low, because a manager lives long, and a worker
-#: that no longer has it in its cache replays all events.
+#: The number of events after which the workflow continues as new. It is low, because a manager
+#: lives long, and a worker that no longer has it in its cache replays all events.
 HISTORY_MAX = 150
 #: The most seconds for ``on_close`` after a stop, including the time to build the object again.
 CLOSE_S = 180.0
 NO_WORKER = (
-    f"no worker of the role plans took the next cycle within {TAKEN_S:g} s: none is there, or all are busy with other "
-    "managers; start one more (LIFECYCLE_WORKER__ROLES), with the module of this class in LIFECYCLE_PLANS__MODULES"
+    f"no worker of the role plans took the next cycle within {TAKEN_S:g} s: none is there, or all "
+    "are busy with other "
+    "managers; start one more (LIFECYCLE_WORKER__ROLES), with the module of this class in "
+    "LIFECYCLE_PLANS__MODULES"
 )
 
 _STATE = TypeAdapter(ManagerState)
@@ -58,7 +71,10 @@ _STATE = TypeAdapter(ManagerState)
 
 @workflow.defn(name=names.MANAGER_WORKFLOW)
 class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
-    """The workflow of one attempt of a manager. It returns a ``ManagerResult``, also if the manager failed."""
+    """The workflow of one attempt of a manager.
+
+    It returns a ``ManagerResult``, also if the manager failed.
+    """
 
     @workflow.init
     def __init__(self, order: Any = None, carried: Any = None, *surplus: Any) -> None:
@@ -68,8 +84,8 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
     async def run(self, order: Any = None, carried: Any = None, *surplus: Any) -> ManagerResult:
         """Carry out the manager to its end.
 
-        The workflow fails only for an invalid order, or for a manager that it may not own. Starters send only
-        ``order``, a ``ManagerOrder``.
+        The workflow fails only for an invalid order, or for a manager that it may not own. Starters
+        send only ``order``, a ``ManagerOrder``.
         """
         order = workflow_input(ManagerOrder, order)
         beside = (self._alarm.keep(lambda: self._s.outcome is not None), self._keep_reading())
@@ -78,7 +94,9 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
             workflow.continue_as_new(args=[order, self._s])
         return result
 
-    @workflow.update(name=names.UPDATE_ADD_JOB, description="Jobs for this manager ({jobs, request_id, seal})")
+    @workflow.update(
+        name=names.UPDATE_ADD_JOB, description="Jobs for this manager ({jobs, request_id, seal})"
+    )
     async def add_job(self, page: Any = None) -> int:
         """Add jobs, with the manager's options as defaults. Return the number of new jobs."""
         s = self._s
@@ -95,7 +113,8 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
         read_update(AddJobs, page)
         if self._s.outcome is not None or self._s.over is not None or self._stop_wanted():
             raise refused(
-                f"manager {self._s.manager_id} is ending and takes no more jobs; wait for its end, then start it again"
+                f"manager {self._s.manager_id} is ending and takes no more jobs; wait for its end, "
+                "then start it again"
             )
 
     @workflow.query(name=names.QUERY_STATUS, description="The manager as its workflow sees it now")
@@ -137,7 +156,7 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
         if s.status.terminal:
             self._ended_before()
 
-    # --- turns -----------------------------------------------------------------------------------------------------
+    # --- turns ------------------------------------------------------------------------------------
 
     async def _turn(self) -> None:
         """Wait for work. Then run one cycle, and begin the runs that it picked."""
@@ -153,14 +172,19 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
                 return
             if error.type != InvalidRequest.code:
                 raise
-            s.over = ManagerEnded(RunStatus.FAILED, "failed", f"The decision of its class is invalid: {error.message}")
+            s.over = ManagerEnded(
+                RunStatus.FAILED, "failed", f"The decision of its class is invalid: {error.message}"
+            )
             return
         s.took(answer, workflow.now())
         publish(s)
-        # If a cycle died after its commit, its retry reports no picks, although jobs may have been picked.
+        # If a cycle died after its commit, its retry reports no picks, although jobs may have been
+        # picked.
         more = answer.picked > 0 or answer.over
         while more:
-            begun = await call(ManagingActivities.begin_manager_runs, s.fence, wake=self._stop_wanted)
+            begun = await call(
+                ManagingActivities.begin_manager_runs, s.fence, wake=self._stop_wanted
+            )
             more = begun.more
             s.inbox.woken = s.inbox.woken or begun.refused > 0
         if answer.over:
@@ -169,13 +193,19 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
     async def _own_still(self) -> None:
         """Read the row after a refused cycle.
 
-        There are three cases. The manager is at another attempt: raise ``ApplicationError``. The manager has ended:
-        note that. Otherwise another process has the object: the next cycle may use any worker.
+        There are three cases. The manager is at another attempt: raise ``ApplicationError``. The
+        manager has ended: note that. Otherwise another process has the object: the next cycle may
+        use any worker.
         """
         s = self._s
-        row = await call(ManagingActivities.open_manager, self._claim(s.manager_id), wake=self._stop_wanted)
+        row = await call(
+            ManagingActivities.open_manager, self._claim(s.manager_id), wake=self._stop_wanted
+        )
         if row.attempt != s.attempt:
-            text = f"manager {s.manager_id} is at attempt {row.attempt}, and this is attempt {s.attempt}"
+            text = (
+                f"manager {s.manager_id} is at attempt {row.attempt}, and this is attempt "
+                f"{s.attempt}"
+            )
             raise ApplicationError(text, type=Fenced.code, non_retryable=True)
         if row.status.terminal:
             s.status = row.status
@@ -185,19 +215,27 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
         s.inbox.woken = True
 
     def _ended_before(self) -> None:
-        """Take over the recorded end. It exists before this execution ends only if a person reset the workflow."""
+        """Take over the recorded end.
+
+        It exists before this execution ends only if a person reset the workflow.
+        """
         s = self._s
         s.inbox.stop, s.inbox.closed, s.over = None, True, ManagerEnded(s.status, "", "")
 
     async def _keep_reading(self) -> None:
-        """Read the row after every wake-up, in parallel with all other work: it may contain a stop."""
+        """Read the row after every wake-up, in parallel with all other work: it may contain a
+        stop.
+        """
         s = self._s
         while s.outcome is None:
             await workflow.wait_condition(lambda: s.attempt != 0 and s.inbox.asked > 0)
             asked = s.inbox.asked
             try:
                 row = await call(
-                    ManagingActivities.open_manager, self._claim(s.manager_id), control=True, summary="a command"
+                    ManagingActivities.open_manager,
+                    self._claim(s.manager_id),
+                    control=True,
+                    summary="a command",
                 )
             except (ActivityError, ApplicationError) as error:
                 self.note(f"its row could not be read: {reason(error)}")
@@ -210,10 +248,11 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
         return may_leave(HISTORY_MAX)
 
     async def _cycle(self, *, closing: bool = False) -> CycleAnswer:
-        """Run one cycle in the worker with the class's object, or else in any worker, which builds the object again.
+        """Run one cycle in the worker with the class's object, or else in any worker, which builds
+        the object again.
 
-        If no worker takes the cycle, the waiting reason says so, and the cycle waits. With ``closing`` it raises
-        ``NotTaken`` instead.
+        If no worker takes the cycle, the waiting reason says so, and the cycle waits. With
+        ``closing`` it raises ``NotTaken`` instead.
         """
         s = self._s
         order = CycleOrder(s.manager_id, s.attempt, s.owner_run_id, closing)
@@ -221,7 +260,9 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
 
         async def ask(queue: str | None, taken_s: float | None) -> CycleAnswer:
             method = ManagerActivities.run_manager_cycle
-            return await call(method, order, wake=wake, seconds=seconds, queue=queue, taken_s=taken_s)
+            return await call(
+                method, order, wake=wake, seconds=seconds, queue=queue, taken_s=taken_s
+            )
 
         if s.inbox.moved:
             s.queue = None
@@ -238,13 +279,17 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
                 raise
         s.waiting = NO_WORKER
         publish(s)
-        await call(ManagingActivities.note_manager, NoteManager(s.fence, NO_WORKER, s.error), wake=wake)
+        await call(
+            ManagingActivities.note_manager, NoteManager(s.fence, NO_WORKER, s.error), wake=wake
+        )
         return await ask(None, None)
 
-    # --- stop ------------------------------------------------------------------------------------------------------
+    # --- stop -------------------------------------------------------------------------------------
 
     async def _stop(self) -> None:
-        """Do the next step of a stop: record it, stop the runs, wait until none is live, call ``on_close``, or end."""
+        """Do the next step of a stop: record it, stop the runs, wait until none is live, call
+        ``on_close``, or end.
+        """
         s = self._s
         if s.inbox.changed:
             await self._record_stop(must=False)
@@ -258,7 +303,10 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
             await self._end(s.stopped_by())
 
     async def _record_stop(self, *, must: bool) -> None:
-        """Record the stop. ``must``: all other steps are done, so this waits for the repair of an unreadable row."""
+        """Record the stop.
+
+        ``must``: all other steps are done, so this waits for the repair of an unreadable row.
+        """
         s = self._s
         intent = s.inbox.stop
         assert intent is not None
@@ -285,15 +333,21 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
         left = await call(ManagingActivities.stop_manager_runs, order, wake=self._stop_changed)
         s.live = left.live
         s.gone = not left.live
-        s.waiting = f"{left.live} runs that are asked to end" + (f"; {left.trouble}" if left.trouble else "")
+        s.waiting = f"{left.live} runs that are asked to end" + (
+            f"; {left.trouble}" if left.trouble else ""
+        )
         if s.gone or left.more:
             return
         publish(s)
         s.passes += 1
-        await self._await_proof(s.passes - 1, self._stop_changed, lambda: s.inbox.woken or self._may_leave())
+        await self._await_proof(
+            s.passes - 1, self._stop_changed, lambda: s.inbox.woken or self._may_leave()
+        )
 
     async def _close(self) -> None:
-        """Call ``on_close`` after a stop, if a cycle has run before and a worker of the role ``plans`` is there."""
+        """Call ``on_close`` after a stop, if a cycle has run before and a worker of the role
+        ``plans`` is there.
+        """
         s = self._s
         s.waiting = "on_close"
         try:
@@ -307,7 +361,7 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
             s.unclosed = f"on_close was not called: {reason(error)[:REASON_MAX]}"
         s.closed = True
 
-    # --- end -------------------------------------------------------------------------------------------------------
+    # --- end --------------------------------------------------------------------------------------
 
     async def _end(self, verdict: ManagerEnded) -> None:
         """Record the end. If a run has become live meanwhile, go back to stopping the runs."""

@@ -22,16 +22,18 @@ NAME = SearchAttributeKey.for_keyword("CrawlName")
 
 #: Signals after which the next cycle begins. Their payload is not read.
 WAKING = (names.SIGNAL_WAKE, names.SIGNAL_RUN_ENDED, names.SIGNAL_MANAGER_ENDED)
-#: The longest time between two cycles of a manager, in seconds. Its class may request an earlier one.
+#: The longest time between two cycles of a manager, in seconds. Its class may request an earlier
+#: one.
 LEVEL_S = 300.0
-#: The shortest time between the beginnings of two cycles, in seconds. It grows with the number of live jobs, so that
-#: one cycle handles many ends. After a cycle without an end or a pick it is ``IDLE_GAP_S``.
+#: The shortest time between the beginnings of two cycles, in seconds. It grows with the number of
+#: live jobs, so that one cycle handles many ends. After a cycle without an end or a pick it is
+#: ``IDLE_GAP_S``.
 GAP_S = 0.05
 GAP_PER_LIVE_S = 0.005
 GAP_MOST_S = 0.5
 IDLE_GAP_S = 1.0
-#: Seconds between two passes that stop runs: the first wait and the longest wait. Each wait has at least
-#: ``PASS_LEAST_S``, also if a run ends in this time.
+#: Seconds between two passes that stop runs: the first wait and the longest wait. Each wait has at
+#: least ``PASS_LEAST_S``, also if a run ends in this time.
 PASS_S = 5.0
 PASS_MOST_S = 60.0
 PASS_LEAST_S = 1.0
@@ -43,14 +45,21 @@ class ManagerInbox(Inbox):
 
     woken: bool = False
     asked: int = 0
-    """The number of wake-ups after which the row was not read yet. The row may contain a new command or stop."""
+    """The number of wake-ups after which the row was not read yet. The row may contain a new
+    command or stop.
+    """
     leave: bool = True
     """True if all stops so far let the runs continue."""
     moved: bool = False
     """True if the worker with the object has shut down since the last cycle."""
 
     def signal(
-        self, name: str, args: Sequence[RawValue], converter: PayloadConverter, now: datetime, new_id: str
+        self,
+        name: str,
+        args: Sequence[RawValue],
+        converter: PayloadConverter,
+        now: datetime,
+        new_id: str,
     ) -> None:
         """Accept one signal with any payload. No signal is refused, so no stop is lost."""
         if name in WAKING:
@@ -112,7 +121,9 @@ class ManagerState(OwnedState):
     flow_id: str = ""
     status: RunStatus = RunStatus.INITIALIZING
     queue: str | None = None
-    """The task queue of the worker with the object of the class; ``None``: any worker may build the object."""
+    """The task queue of the worker with the object of the class; ``None``: any worker may build the
+    object.
+    """
     cycles: int = 0
     cycle_at: datetime | None = None
     """The time at which the last cycle began."""
@@ -167,12 +178,16 @@ class ManagerState(OwnedState):
         if answer.error is not None:
             self.over = ManagerEnded(RunStatus.FAILED, "failed", answer.error)
             return
-        outcome, bad = outcome_of(answer.close_reason, answer.failed, answer.hook_errors, answer.on_hook_error)
+        outcome, bad = outcome_of(
+            answer.close_reason, answer.failed, answer.hook_errors, answer.on_hook_error
+        )
         status = RunStatus.FAILED if bad else RunStatus.COMPLETED
         errors = f"; errors in hooks: {answer.hook_errors}" if answer.hook_errors else ""
         close = f"{errors}; {answer.unclosed}" if answer.unclosed else errors
         reason = answer.close_reason or FINISHED
-        self.over = ManagerEnded(status, outcome, f"Its class ended it with the close reason {reason!r}{close}")
+        self.over = ManagerEnded(
+            status, outcome, f"Its class ended it with the close reason {reason!r}{close}"
+        )
 
     def gap_left(self, now: datetime) -> float:
         if self.cycle_at is None or not self.inbox.woken:
@@ -220,7 +235,10 @@ class ManagerState(OwnedState):
         """Return a description of the manager in Markdown, for the Temporal UI."""
         ended = f", {self.outcome}: {self.cause}" if self.outcome else ""
         rows = [
-            f"### Manager {self.manager_id}: {self.name}, flow {self.flow_id}, attempt {self.attempt}",
+            (
+                f"### Manager {self.manager_id}: {self.name}, flow {self.flow_id}, attempt "
+                f"{self.attempt}"
+            ),
             f"- **{self.status}**{ended}",
             f"- {self.live} live jobs after {self.cycles} cycles",
         ]

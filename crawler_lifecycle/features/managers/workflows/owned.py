@@ -1,4 +1,7 @@
-"""The base class of the workflows of managers and graphs. Each workflow owns one row and begins runs for it."""
+"""The base class of the workflows of managers and graphs.
+
+Each workflow owns one row and begins runs for it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,16 @@ from temporalio.exceptions import ApplicationError
 from crawler_lifecycle.activities.child_runs import Claim, RecordParentStop, StopRecorded
 from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.ports.runs import Owner
-from crawler_lifecycle.workflows.calls import Alarm, Beside, Condition, MustLeave, StepInterrupted, call, never, pause
+from crawler_lifecycle.workflows.calls import (
+    Alarm,
+    Beside,
+    Condition,
+    MustLeave,
+    StepInterrupted,
+    call,
+    never,
+    pause,
+)
 from crawler_lifecycle.workflows.requests import read_carried
 from crawler_lifecycle.workflows.state import TOO_LATE
 from crawler_lifecycle.workflows.steps import commanded, heeding
@@ -27,12 +39,19 @@ R = TypeVar("R")
 
 
 class OwnedWorkflow(Generic[S]):
-    """The workflow of one manager or graph: it claims the row, carries out its work, and records stop and end."""
+    """The workflow of one manager or graph: it claims the row, carries out its work, and records
+    stop and end.
+    """
 
     _s: S
 
-    def _begin(self, state: TypeAdapter[S], new: S, carried: Any, surplus: Sequence[Any], wakes: str) -> None:
-        """Take over the state of the previous execution. ``wakes``: the purpose of the alarm, for Temporal's UI."""
+    def _begin(
+        self, state: TypeAdapter[S], new: S, carried: Any, surplus: Sequence[Any], wakes: str
+    ) -> None:
+        """Take over the state of the previous execution.
+
+        ``wakes``: the purpose of the alarm, for Temporal's UI.
+        """
         self._s, self._refused = read_carried(state, new, carried, surplus)
         self._alarm = Alarm(lambda: self._s.next_at, wakes)
         self._beside = Beside()
@@ -46,7 +65,9 @@ class OwnedWorkflow(Generic[S]):
             self._beside.start(one)
         return await heeding(living, self._s.inbox.want)
 
-    @workflow.signal(dynamic=True, description="stop, force_stop (StopRequest or nothing), run_ended, wake")
+    @workflow.signal(
+        dynamic=True, description="stop, force_stop (StopRequest or nothing), run_ended, wake"
+    )
     def _on_signal(self, name: str, args: Sequence[RawValue]) -> None:
         self._s.inbox.signal(name, args, workflow.payload_converter(), workflow.now(), "")
 
@@ -77,14 +98,18 @@ class OwnedWorkflow(Generic[S]):
         """Prepare the state for continue-as-new after interrupted work."""
         raise NotImplementedError
 
-    async def _command(self, request_id: str | None, carry_out: Callable[[str], Awaitable[int]]) -> int:
+    async def _command(
+        self, request_id: str | None, carry_out: Callable[[str], Awaitable[int]]
+    ) -> int:
         """Carry out an update. Return the number of changed jobs or steps."""
         done = await commanded(request_id, lambda: self._s.attempt != 0, carry_out)
         self._s.inbox.woken = True
         return done
 
     async def _wait(self, woken: Condition, elsewhere: Condition, soon: Condition = never) -> None:
-        """Wait for the alarm or a wake-up. Then wait a short time for more events, until ``soon()`` returns true.
+        """Wait for the alarm or a wake-up.
+
+        Then wait a short time for more events, until ``soon()`` returns true.
 
         Raises ``StepInterrupted`` if ``elsewhere()`` returns true: other work comes first.
         """
@@ -132,4 +157,8 @@ class OwnedWorkflow(Generic[S]):
     async def _await_proof(self, passes: int, changed: Condition, woken: Condition = never) -> None:
         """Wait after asking runs to end. The wait becomes longer after each pass."""
         await pause(PASS_LEAST_S, changed, "runs that end")
-        await pause(min(PASS_S * 2 ** min(passes, 10), PASS_MOST_S), lambda: changed() or woken(), "proof of the stop")
+        await pause(
+            min(PASS_S * 2 ** min(passes, 10), PASS_MOST_S),
+            lambda: changed() or woken(),
+            "proof of the stop",
+        )

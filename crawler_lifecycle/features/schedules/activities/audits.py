@@ -1,4 +1,6 @@
-"""Audits schedules: their definitions in Temporal, due times without a firing, and due times without a workflow."""
+"""Audits schedules: their definitions in Temporal, due times without a firing, and due times
+without a workflow.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,13 @@ from typing import TYPE_CHECKING
 
 from crawler_lifecycle.activities import meters
 from crawler_lifecycle.activities.audits.parents import source
-from crawler_lifecycle.activities.audits.settling import PAGE, AuditPage, AuditPart, FindingRepair, Settling
+from crawler_lifecycle.activities.audits.settling import (
+    PAGE,
+    AuditPage,
+    AuditPart,
+    FindingRepair,
+    Settling,
+)
 from crawler_lifecycle.activities.shared import activity_named, alive, beating
 from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain.audits.audit import AuditFinding, AuditRules, FindingKind, LiveParent
@@ -27,7 +35,8 @@ if TYPE_CHECKING:
 
     from ..store.schedules import ScheduleStore
 
-#: Seconds to wait after the latest start of a due time before it counts as missed. Its workflow may still be working.
+#: Seconds to wait after the latest start of a due time before it counts as missed. Its workflow may
+#: still be working.
 SETTLE_S = 60.0
 _K = FindingKind
 
@@ -42,7 +51,8 @@ class ScheduleAudit:
 
     @activity_named("audit_schedules")
     def audit_schedules(self, page: AuditPage) -> AuditPart:
-        """Compare a page of schedules with Temporal and with their recorded firings, and record missing firings.
+        """Compare a page of schedules with Temporal and with their recorded firings, and record
+        missing firings.
 
         Second execution: finds the firings.
         """
@@ -51,7 +61,10 @@ class ScheduleAudit:
             found = list[FindingRepair]()
             for row in rows:
                 alive()
-                found += [FindingRepair(finding, partial(self._note, row)) for finding in self._judged_schedule(row)]
+                found += [
+                    FindingRepair(finding, partial(self._note, row))
+                    for finding in self._judged_schedule(row)
+                ]
             settling = Settling(self.store.findings, self.rules, self.clock())
             return settling.settle(found, page, [row.schedule_id for row in rows])
 
@@ -66,7 +79,9 @@ class ScheduleAudit:
             yield judge_unreadable("schedule", row.schedule_id, f"schedule {row.name!r}: {error}")
             return
         if row.told != row.revision:
-            yield judge_told(row.schedule_id, row.name, row.updated_at, f"has its definition {row.revision}")
+            yield judge_told(
+                row.schedule_id, row.name, row.updated_at, f"has its definition {row.revision}"
+            )
         unfired = self.store.schedules.unfired_due(row.schedule_id, until)
         if unfired:
             yield judge_unfired(row.schedule_id, row.name, unfired)
@@ -80,7 +95,12 @@ class ScheduleAudit:
         lines = self.store.schedules.due_to_begin(self.clock(), after, limit)
         return [
             LiveParent(
-                "due time", line.due_id, due_workflow_id(line.name, line.due_at), line.decision, 1, line.decided_at
+                "due time",
+                line.due_id,
+                due_workflow_id(line.name, line.due_at),
+                line.decision,
+                1,
+                line.decided_at,
             )
             for line in lines
         ]
@@ -98,12 +118,17 @@ SOURCES = (
 
 
 def settled_until(spec: ScheduleSpec, now: datetime) -> datetime:
-    """Return the time up to which each due time has a recorded firing, or will never get one by itself."""
+    """Return the time up to which each due time has a recorded firing, or will never get one by
+    itself.
+    """
     return now - timedelta(seconds=spec.catch_up_s + spec.jitter_s + SETTLE_S)
 
 
 def note_unfired(schedules: ScheduleStore, row: ScheduleRow, now: datetime) -> NotedFirings:
-    """Record a firing for each past due time whose workflow will not record one any more. Returns how many."""
+    """Record a firing for each past due time whose workflow will not record one any more.
+
+    Returns how many.
+    """
     until = settled_until(ScheduleSpec.read(row.definition), now)
     total = NotedFirings()
     more = True
@@ -111,5 +136,8 @@ def note_unfired(schedules: ScheduleStore, row: ScheduleRow, now: datetime) -> N
         noted = schedules.note_due(row.schedule_id, until)
         meters.count(meters.SCHEDULE_DUE, noted.missed, decision=Decision.MISSED.value)
         meters.count(meters.SCHEDULE_DUE, noted.paused, decision=Decision.PAUSED.value)
-        total, more = NotedFirings(total.missed + noted.missed, total.paused + noted.paused), noted.more
+        total, more = (
+            NotedFirings(total.missed + noted.missed, total.paused + noted.paused),
+            noted.more,
+        )
     return total

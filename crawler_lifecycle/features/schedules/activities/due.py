@@ -1,4 +1,6 @@
-"""Activities of one due time of a schedule: decide, stop the previous target, begin the new target."""
+"""Activities of one due time of a schedule: decide, stop the previous target, begin the new
+target.
+"""
 
 from __future__ import annotations
 
@@ -69,13 +71,17 @@ class DueActivities:
     def decide_due(self, order: DueOrder) -> DueDecided | None:
         """Record the decision about a due time. Begin its target if it does not have to wait.
 
-        Returns ``None`` if the schedule has no such due time or was deleted. One activity decides and begins, so that
-        each of many due times is recorded early.
-        Second execution: returns the recorded firing, and finds its target by the id of the request.
+        Returns ``None`` if the schedule has no such due time or was deleted. One activity decides
+        and begins, so that each of many due times is recorded early. Second execution: returns the
+        recorded firing, and finds its target by the id of the request.
         """
         now = self.clock()
         due_at = order.due_at
-        firing = None if due_at is None else self.schedules.decide_due(order.name, due_at, order.revision)
+        firing = (
+            None
+            if due_at is None
+            else self.schedules.decide_due(order.name, due_at, order.revision)
+        )
         if firing is None:
             return None
         if firing.decided_at >= now and not firing.decision.begins:
@@ -84,17 +90,25 @@ class DueActivities:
             return DueDecided(firing.due_id, firing.decision, firing.target)
         if firing.decision is Decision.STARTED:
             begun = self._begun(self._schedule(order.name), firing)
-            return DueDecided(firing.due_id, Decision.FAILED if begun is None else firing.decision, begun)
+            return DueDecided(
+                firing.due_id, Decision.FAILED if begun is None else firing.decision, begun
+            )
         return DueDecided(firing.due_id, firing.decision, begin=True, stop=self._stops(firing))
 
     def _stops(self, firing: DueRow) -> bool:
         """Return whether the previous target must be stopped for this firing."""
         spec = ScheduleSpec.read(self._schedule(firing.name).definition)
-        return firing.decision is Decision.QUEUED and spec.overlap is Overlap.STOP_PREVIOUS and firing.asked_by is None
+        return (
+            firing.decision is Decision.QUEUED
+            and spec.overlap is Overlap.STOP_PREVIOUS
+            and firing.asked_by is None
+        )
 
     @activity_named("stop_previous_due")
     def stop_previous_due(self, due_id: int) -> bool:
-        """Record the stop of the previous target, and notify its workflow. Returns whether that target has its verdict.
+        """Record the stop of the previous target, and notify its workflow.
+
+        Returns whether that target has its verdict.
 
         Fails as ``PREVIOUS_LIVE`` while that target has not begun.
         Second execution: the target recognizes the stop by its id.
@@ -104,7 +118,9 @@ class DueActivities:
         if previous is None or not previous.live:
             return True
         if previous.target is None:
-            raise _waits(f"the target of due time {previous.due_id} has not begun yet, and is stopped then")
+            raise _waits(
+                f"the target of due time {previous.due_id} has not begun yet, and is stopped then"
+            )
         why = f"its schedule is due again, at {due_text(firing.due_at)} (overlap: stop_previous)"
         intent = StopIntent(self.clock(), requested_by=f"schedule {firing.name}", reason=why)
         with beating():
@@ -117,9 +133,9 @@ class DueActivities:
     def begin_due(self, due_id: int) -> TargetRef | None:
         """Begin the target of a due time after the previous target has its verdict.
 
-        Returns ``None`` if the target was not begun; then the reason is recorded. Fails as ``PREVIOUS_LIVE`` while it
-        has to wait for a verdict.
-        Second execution: finds its target by the id of the request.
+        Returns ``None`` if the target was not begun; then the reason is recorded. Fails as
+        ``PREVIOUS_LIVE`` while it has to wait for a verdict. Second execution: finds its target by
+        the id of the request.
         """
         previous = self.schedules.previous_target(due_id)
         firing = self.schedules.get_due(due_id)
@@ -127,15 +143,21 @@ class DueActivities:
         with limited(row.project):  # a target of another project may have the same id
             if not firing.decision.begins and self._begun_before(firing) is None:
                 return None
-        if firing.decision is Decision.QUEUED and firing.target is None and self.schedules.give_way(due_id):
+        if (
+            firing.decision is Decision.QUEUED
+            and firing.target is None
+            and self.schedules.give_way(due_id)
+        ):
             meters.count(meters.SCHEDULE_DUE, decision=Decision.SKIPPED_OVERLAP.value)
             return None
         if previous is not None and previous.live:
-            what = "" if previous.target is None else f" ({previous.target.kind} {previous.target.id})"
+            what = (
+                "" if previous.target is None else f" ({previous.target.kind} {previous.target.id})"
+            )
             raise _waits(f"the target of due time {previous.due_id}{what} has no verdict yet")
         return self._begun(row, firing)
 
-    # --- targets ---------------------------------------------------------------------------------------------------
+    # --- targets ----------------------------------------------------------------------------------
 
     def _begun(self, row: ScheduleRow, firing: DueRow) -> TargetRef | None:
         """Begin the target of a firing as the gateway does: first the row, then the workflow.
@@ -162,7 +184,10 @@ class DueActivities:
         return there(self.schedules.get(name), f"schedule {name!r}")
 
     def _begin(self, row: ScheduleRow, firing: DueRow) -> TargetRef | None:
-        """Begin the target, or find the target that an earlier try began. Raises the errors that ``_begun`` records."""
+        """Begin the target, or find the target that an earlier try began.
+
+        Raises the errors that ``_begun`` records.
+        """
         begun = self._begun_before(firing)
         if begun is None and firing.asked_by is None:
             if row.deleted_at is not None:
@@ -174,13 +199,18 @@ class DueActivities:
         return begin.get(begun or spec.kind, self._begin_graph)(firing, spec)
 
     def _begun_before(self, firing: DueRow) -> TargetKind | None:
-        """Return the kind of target that an earlier try began, or ``None``. The definition may have changed since."""
+        """Return the kind of target that an earlier try began, or ``None``.
+
+        The definition may have changed since.
+        """
         if self.children.runs.find_run(due_request_id(firing.name, firing.due_at)) is not None:
             return TargetKind.RUN
         if self.managers.find_manager(None, due_flow_id(firing.name, firing.due_at)) is not None:
             return TargetKind.MANAGER
         graph = self.graphs.find_graph(due_graph_key(firing.name, firing.due_at))
-        return TargetKind.GRAPH if graph is not None and graph.state is not GraphState.DRAFT else None
+        return (
+            TargetKind.GRAPH if graph is not None and graph.state is not GraphState.DRAFT else None
+        )
 
     def _begin_run(self, firing: DueRow, spec: ScheduleSpec) -> TargetRef | None:
         def request() -> RunRequest:
@@ -190,7 +220,9 @@ class DueActivities:
             return checked_run(asked, children.crawlers(), children.problem)
 
         alive()
-        run = self.children.begin(f"schedule {firing.name}", None, due_request_id(firing.name, firing.due_at), request)
+        run = self.children.begin(
+            f"schedule {firing.name}", None, due_request_id(firing.name, firing.due_at), request
+        )
         return None if run is None else TargetRef(TargetKind.RUN, run.run_id)
 
     def _begin_manager(self, firing: DueRow, spec: ScheduleSpec) -> TargetRef:
@@ -203,7 +235,11 @@ class DueActivities:
     def _make_manager(self, firing: DueRow, spec: ScheduleSpec, flow_id: str) -> ManagerRow:
         target = spec.target_at(firing.due_at)
         by = target.get("requested_by", f"schedule {firing.name}")
-        own = {name: value for name, value in target.items() if name in ("name", "plan", "options", "tags")}
+        own = {
+            name: value
+            for name, value in target.items()
+            if name in ("name", "plan", "options", "tags")
+        }
         try:
             new = NewManager(flow_id=flow_id, requested_by=by, fresh=True, **own)
         except TypeError as error:
@@ -232,7 +268,10 @@ class DueActivities:
         return self.graphs.reserve_graph(new, whole)[0]
 
     def _stop(self, target: TargetRef, whose: str, intent: StopIntent) -> None:
-        """Record the stop of a target. Then notify its workflow, or start one, as the gateway does."""
+        """Record the stop of a target.
+
+        Then notify its workflow, or start one, as the gateway does.
+        """
         if target.kind is TargetKind.RUN:
             run = self.children.runs.get_run(target.id)
             if run is not None:

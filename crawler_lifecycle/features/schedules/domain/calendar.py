@@ -1,4 +1,6 @@
-"""Cron expressions with five fields, as in crontab, and the days on which a clock change affects them."""
+"""Cron expressions with five fields, as in crontab, and the days on which a clock change affects
+them.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,8 @@ _NAMED = {
     "@annually": "0 0 1 1 *",
 }
 CRON_MAX = 200
-#: Names of files in a machine's time zone folder that we refuse: the local clock, the unknown zone, zones with leap
-#: seconds.
+#: Names of files in a machine's time zone folder that we refuse: the local clock, the unknown zone,
+#: zones with leap seconds.
 _OF_THE_MACHINE = re.compile(r"localtime$|posixrules$|Factory$|posix/|right/")
 
 
@@ -48,11 +50,17 @@ class Calendar:
     weekdays: tuple[int, ...]
 
     def has_day(self, day: date) -> bool:
-        return day.month in self.months and day.day in self.days and day.isoweekday() % 7 in self.weekdays
+        return (
+            day.month in self.months
+            and day.day in self.days
+            and day.isoweekday() % 7 in self.weekdays
+        )
 
     def has(self, local: datetime) -> bool:
         """Return whether this minute matches."""
-        return local.minute in self.minutes and local.hour in self.hours and self.has_day(local.date())
+        return (
+            local.minute in self.minutes and local.hour in self.hours and self.has_day(local.date())
+        )
 
 
 class ClockEffect(StrEnum):
@@ -75,8 +83,9 @@ class ClockChange:
 def read_cron(text: str) -> list[Calendar]:
     """Return the calendars of a cron expression. A time is due when one of them matches.
 
-    If both day and weekday are restricted, there are two calendars: as in crontab, either may match. Names such as
-    ``@daily`` are read, and a comment after the fields is not. Raises ``InvalidRequest``.
+    If both day and weekday are restricted, there are two calendars: as in crontab, either may
+    match. Names such as ``@daily`` are read, and a comment after the fields is not. Raises
+    ``InvalidRequest``.
     """
     if len(text) > CRON_MAX:
         raise refusal("cron", text, f"give at most {CRON_MAX} characters")
@@ -85,9 +94,15 @@ def read_cron(text: str) -> list[Calendar]:
     if plain.startswith("@") and len(words) != 5:
         raise refusal("cron", text, f"{_FIVE}, or @daily and the like; for intervals give every_s")
     if (zone := _ZONE.match(text)) is not None:
-        raise refusal("cron", text, f"give the time zone in time_zone: {zone[1]}, and only the five fields here")
+        raise refusal(
+            "cron",
+            text,
+            f"give the time zone in time_zone: {zone[1]}, and only the five fields here",
+        )
     if len(words) != 5:
-        raise refusal("cron", text, _FIVE + ("; seconds cannot be chosen" if len(words) > 5 else ""))
+        raise refusal(
+            "cron", text, _FIVE + ("; seconds cannot be chosen" if len(words) > 5 else "")
+        )
     minutes = _field(text, "minute", words[0], 0, 59)
     hours = _field(text, "hour", words[1], 0, 23)
     days = _field(text, "day", words[2], 1, 31)
@@ -107,7 +122,9 @@ def _possible(calendar: Calendar) -> bool:
     return any(day <= _DAYS[month - 1] for month in calendar.months for day in calendar.days)
 
 
-def _field(cron: str, name: str, text: str, least: int, most: int, words: Sequence[str] = ()) -> tuple[int, ...]:
+def _field(
+    cron: str, name: str, text: str, least: int, most: int, words: Sequence[str] = ()
+) -> tuple[int, ...]:
     found: set[int] = set()
     for part in text.split(","):
         match = _PART.fullmatch(part)
@@ -120,11 +137,17 @@ def _field(cron: str, name: str, text: str, least: int, most: int, words: Sequen
         else:
             first = _value(cron, name, match["first"], least, most, words)
             open_end = most if match["step"] else first
-            last = _value(cron, name, match["last"], least, most, words) if match["last"] else open_end
+            last = (
+                _value(cron, name, match["last"], least, most, words) if match["last"] else open_end
+            )
             if words is _WEEKDAYS and match["last"] == "sun":
                 last = 7  # FRI-SUN: Sunday is the last day of the week here
         if step < 1 or last < first:
-            raise refusal("cron", cron, f"{part!r} is no {name}: a range must go upwards, in steps of at least 1")
+            raise refusal(
+                "cron",
+                cron,
+                f"{part!r} is no {name}: a range must go upwards, in steps of at least 1",
+            )
         found |= set(range(first, last + 1, step))
     return tuple(sorted(found))
 
@@ -142,7 +165,12 @@ def _value(cron: str, name: str, text: str, least: int, most: int, words: Sequen
 def smallest_gap_s(calendars: Sequence[Calendar]) -> int:
     """Return a lower bound of the seconds between two due times. Clock changes are ignored."""
     times = sorted(
-        {hour * 60 + minute for calendar in calendars for hour in calendar.hours for minute in calendar.minutes}
+        {
+            hour * 60 + minute
+            for calendar in calendars
+            for hour in calendar.hours
+            for minute in calendar.minutes
+        }
     )
     gaps = [b - a for a, b in itertools.pairwise(times)]
     return 60 * min([*gaps, 24 * 60 + times[0] - times[-1]])
@@ -152,25 +180,35 @@ def read_zone(name: str) -> ZoneInfo:
     """Return the IANA zone of this name. Raises ``InvalidRequest``."""
     try:
         if not _OF_THE_MACHINE.match(name):
-            # An invalid name may be a folder or another file: ``ZoneInfo`` then raises an ``OSError``.
+            # An invalid name may be a folder or another file: ``ZoneInfo`` then raises an
+            # ``OSError``.
             return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         pass
-    raise refusal("time_zone", name, "give a zone of the IANA database, such as Europe/Berlin; UTC always exists")
+    raise refusal(
+        "time_zone",
+        name,
+        "give a zone of the IANA database, such as Europe/Berlin; UTC always exists",
+    )
 
 
 def due_minutes(
-    calendars: Sequence[Calendar], zone: ZoneInfo, after: datetime, until: datetime, off: Container[date] = ()
+    calendars: Sequence[Calendar],
+    zone: ZoneInfo,
+    after: datetime,
+    until: datetime,
+    off: Container[date] = (),
 ) -> Iterator[datetime]:
-    """Yield, in UTC, each minute after ``after`` and up to ``until`` whose local time matches, but none of a day in
-    ``off``.
+    """Yield, in UTC, each minute after ``after`` and up to ``until`` whose local time matches, but
+    none of a day in ``off``.
 
     A local time that occurs twice gives two minutes.
     """
     at = after.astimezone(UTC).replace(second=0, microsecond=0) + timedelta(minutes=1)
     while at <= until:
         local = at.astimezone(zone)
-        quarter = at + timedelta(minutes=15 - local.minute % 15)  # clocks change at full quarters of an hour
+        # Clocks change at full quarters of an hour.
+        quarter = at + timedelta(minutes=15 - local.minute % 15)
         if local.date() in off or not any(calendar.has_day(local.date()) for calendar in calendars):
             midnight = at + timedelta(minutes=24 * 60 - 60 * local.hour - local.minute)
             at = midnight if midnight.astimezone(zone).utcoffset() == local.utcoffset() else quarter
@@ -191,7 +229,11 @@ def in_utc(calendars: Sequence[Calendar], zone: ZoneInfo, year: int) -> list[Cal
     found: dict[Calendar, None] = {}
     for offset in _offsets(zone, year):
         for calendar in calendars:
-            moved = [hour * 60 + minute - offset for hour in calendar.hours for minute in calendar.minutes]
+            moved = [
+                hour * 60 + minute - offset
+                for hour in calendar.hours
+                for minute in calendar.minutes
+            ]
             minutes = tuple(sorted({n % 60 for n in moved}))
             hours = tuple(sorted({n // 60 % 24 for n in moved}))
             days = {d + n for d in calendar.days for n in (-1, 0, 1) if 1 <= d + n <= 31}
@@ -206,7 +248,9 @@ def in_utc(calendars: Sequence[Calendar], zone: ZoneInfo, year: int) -> list[Cal
 
 @functools.lru_cache(maxsize=256)
 def _offsets(zone: ZoneInfo, year: int) -> tuple[int, ...]:
-    """Return the UTC offsets of a zone, in minutes, from the year before ``year`` to two years after it."""
+    """Return the UTC offsets of a zone, in minutes, from the year before ``year`` to two years
+    after it.
+    """
     at = datetime(year - 1, 1, 1, tzinfo=UTC)
     found = set()
     while at.year <= year + 2:
@@ -217,7 +261,9 @@ def _offsets(zone: ZoneInfo, year: int) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def clock_changes(calendars: Sequence[Calendar], zone: ZoneInfo, after: datetime, days: int = 366) -> list[ClockChange]:
+def clock_changes(
+    calendars: Sequence[Calendar], zone: ZoneInfo, after: datetime, days: int = 366
+) -> list[ClockChange]:
     """Return the days on which a clock change skips a due time or repeats it."""
     found: dict[tuple[date, ClockEffect], ClockChange] = {}
     midnight = datetime.combine(after.astimezone(zone).date(), time(), zone)
@@ -227,10 +273,16 @@ def clock_changes(calendars: Sequence[Calendar], zone: ZoneInfo, after: datetime
             continue
         for minute in range(24 * 60):
             local = at + timedelta(minutes=minute)
-            # When clocks go back, local times occur twice. When clocks go forward, local times are skipped.
+            # When clocks go back, local times occur twice. When clocks go forward, local times are
+            # skipped.
             times = {local.replace(fold=fold).astimezone(UTC) for fold in (0, 1)}
             if len(times) == 2 and any(calendar.has(local) for calendar in calendars):
-                back = all(time_.astimezone(zone).replace(tzinfo=None) == local.replace(tzinfo=None) for time_ in times)
+                back = all(
+                    time_.astimezone(zone).replace(tzinfo=None) == local.replace(tzinfo=None)
+                    for time_ in times
+                )
                 effect = ClockEffect.TWICE if back else ClockEffect.SKIPPED
-                found.setdefault((at.date(), effect), ClockChange(at.date(), effect, f"{local:%H:%M}"))
+                found.setdefault(
+                    (at.date(), effect), ClockChange(at.date(), effect, f"{local:%H:%M}")
+                )
     return list(found.values())

@@ -7,7 +7,8 @@ from enum import StrEnum
 
 from .definition import Overlap
 
-#: A due time that is later than this, in seconds, counts as caught up. A smaller delay is normal for a slow worker.
+#: A due time that is later than this, in seconds, counts as caught up. A smaller delay is normal
+#: for a slow worker.
 CAUGHT_UP_S = 60.0
 
 
@@ -43,15 +44,22 @@ class Circumstances:
     next_due: str | None = None
     """The next due time, if it has also passed."""
     asked: bool = False
-    """True when a person requested this due time: it is never too late, and a pause does not hold it back."""
+    """True when a person requested this due time: it is never too late, and a pause does not hold
+    it back.
+    """
 
 
 def decide(c: Circumstances) -> tuple[Decision, str | None]:
-    """Return the decision and its reason: a sentence that stays true later. ``started`` has no reason."""
+    """Return the decision and its reason: a sentence that stays true later.
+
+    ``started`` has no reason.
+    """
     if c.paused is not None and not c.asked:
         return Decision.PAUSED, c.paused
     if c.late_s > c.allowed_s and not c.asked:
-        why = f"it was {c.late_s:.0f} s late, and at most {c.allowed_s:g} s are allowed (catch_up_s)"
+        why = (
+            f"it was {c.late_s:.0f} s late, and at most {c.allowed_s:g} s are allowed (catch_up_s)"
+        )
         return Decision.MISSED, f"{why}; Backfill begins it (crawlctl schedule backfill)"
     if c.overlap is Overlap.STOP_PREVIOUS and c.next_due is not None and not c.asked:
         return Decision.SKIPPED_OVERLAP, gave_way(c.next_due)
@@ -61,11 +69,16 @@ def decide(c: Circumstances) -> tuple[Decision, str | None]:
         return Decision.SKIPPED_OVERLAP, "the target of the previous due time had no verdict then"
     if c.overlap is Overlap.QUEUE:
         return Decision.QUEUED, "it was queued behind the target of the previous due time"
-    return Decision.QUEUED, "it was queued, because the target of the previous due time had to be stopped first"
+    return (
+        Decision.QUEUED,
+        "it was queued, because the target of the previous due time had to be stopped first",
+    )
 
 
 def gave_way(next_due: str) -> str:
-    """Return the reason why a due time begins nothing: the next due time would stop its target at once."""
+    """Return the reason why a due time begins nothing: the next due time would stop its target at
+    once.
+    """
     return f"it was due again, at {next_due}, before its target had begun (overlap: stop_previous)"
 
 
@@ -76,4 +89,7 @@ def too_many_failures(verdicts: list[bool], most: int | None) -> str | None:
     """
     if most is None or len(verdicts) < most or not all(verdicts[:most]):
         return None
-    return f"the last {most} targets failed (pause_after_failures); Resume starts it again (crawlctl schedule resume)"
+    return (
+        f"the last {most} targets failed (pause_after_failures); Resume starts it again "
+        "(crawlctl schedule resume)"
+    )

@@ -11,7 +11,15 @@ from enum import StrEnum
 from typing import Any, ClassVar
 from zoneinfo import ZoneInfo
 
-from crawler_lifecycle.domain.bounds import DAY_S, STRICT, YEAR_S, Bound, check_number, check_time, refusal
+from crawler_lifecycle.domain.bounds import (
+    DAY_S,
+    STRICT,
+    YEAR_S,
+    Bound,
+    check_number,
+    check_time,
+    refusal,
+)
 from crawler_lifecycle.domain.due_ids import NAME_MAX, SCHEDULE_NAME
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.names import NAME_OF_FORM
@@ -27,9 +35,13 @@ from .calendar import (
     smallest_gap_s,
 )
 
-#: The due time in a text of the target, with the directives of ``strftime`` that mean the same everywhere.
+#: The due time in a text of the target, with the directives of ``strftime`` that mean the same
+#: everywhere.
 _DUE_TEXT = re.compile(r"\{due:((?:%[YmdHMSjyGVu%]|[^%{}])+)\}")
-_DUE_CURE = "give {due:FORMAT} with %Y %m %d %H %M %S %j %y %G %V %u and other characters, such as {due:%Y-%m-%d}"
+_DUE_CURE = (
+    "give {due:FORMAT} with %Y %m %d %H %M %S %j %y %G %V %u and other characters, such as "
+    "{due:%Y-%m-%d}"
+)
 EXCLUDED_MAX = 366
 #: The largest UTC offset of a zone, in quarters of an hour.
 _QUARTERS = 4 * 15
@@ -41,7 +53,9 @@ LIMITS: Mapping[str, Bound] = {
     "offset_s": Bound(0, YEAR_S, "seconds", whole=True),
     "jitter_s": Bound(0, DAY_S, "seconds", whole=True),
     "catch_up_s": Bound(10, YEAR_S, "seconds", whole=True),
-    "pause_after_failures": Bound(1, 1000, whole=True, or_none=True, cure=", or leave it out for no limit"),
+    "pause_after_failures": Bound(
+        1, 1000, whole=True, or_none=True, cure=", or leave it out for no limit"
+    ),
 }
 
 
@@ -72,10 +86,12 @@ OF_THE_DUE_TIME: Mapping[TargetKind, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class ScheduleSpec:
-    """The definition of a schedule. Raises ``InvalidRequest`` naming the field, the value and the cure.
+    """The definition of a schedule.
 
-    It has exactly one target: ``run`` (a ``RunRequest``), ``manager`` (as in a graph's step) or ``graph`` (as a graph
-    is sent). It has exactly one of ``cron`` and ``every_s``.
+    Raises ``InvalidRequest`` naming the field, the value and the cure.
+
+    It has exactly one target: ``run`` (a ``RunRequest``), ``manager`` (as in a graph's step) or
+    ``graph`` (as a graph is sent). It has exactly one of ``cron`` and ``every_s``.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -94,7 +110,9 @@ class ScheduleSpec:
     """Local dates, such as ``2026-12-24``, on which nothing is due."""
     overlap: Overlap = Overlap.SKIP
     catch_up_s: int = 600
-    """The catch-up window in seconds: a due time that is later than this does not begin its target."""
+    """The catch-up window in seconds: a due time that is later than this does not begin its
+    target.
+    """
     pause_after_failures: int | None = None
 
     def __post_init__(self) -> None:
@@ -134,11 +152,14 @@ class ScheduleSpec:
         return found
 
     def target_at(self, due_at: datetime) -> dict[str, Any]:
-        """Return the target of a due time: each ``{due:FORMAT}`` is replaced by the time in the schedule's zone.
+        """Return the target of a due time: each ``{due:FORMAT}`` is replaced by the time in the
+        schedule's zone.
 
         Raises ``InvalidRequest`` for another text that begins with ``{due``.
         """
-        found: dict[str, Any] = _filled(str(self.kind), self.target, due_at.astimezone(read_zone(self.time_zone)))
+        found: dict[str, Any] = _filled(
+            str(self.kind), self.target, due_at.astimezone(read_zone(self.time_zone))
+        )
         return found
 
     def calendars(self) -> list[Calendar]:
@@ -149,28 +170,40 @@ class ScheduleSpec:
         return sorted({date.fromisoformat(text) for text in self.excluded})
 
     def clock_changes(self, after: datetime) -> list[ClockChange]:
-        """Return the days of the coming year on which a clock change skips a due time or repeats it."""
-        found = clock_changes(self.calendars(), read_zone(self.time_zone), max(after, self.start_at or after))
-        end = None if self.end_at is None else self.end_at.astimezone(read_zone(self.time_zone)).date()
+        """Return the days of the coming year on which a clock change skips a due time or repeats
+        it.
+        """
+        found = clock_changes(
+            self.calendars(), read_zone(self.time_zone), max(after, self.start_at or after)
+        )
+        end = (
+            None
+            if self.end_at is None
+            else self.end_at.astimezone(read_zone(self.time_zone)).date()
+        )
         off = self.excluded_days()
         return [due for due in found if due.day not in off and (end is None or due.day <= end)]
 
     def is_due(self, at: datetime) -> bool:
         """Return whether this is a due time."""
         local = at.astimezone(read_zone(self.time_zone))
-        if (self.start_at is not None and at < self.start_at) or (self.end_at is not None and at > self.end_at):
+        if (self.start_at is not None and at < self.start_at) or (
+            self.end_at is not None and at > self.end_at
+        ):
             return False
         if local.date() in self.excluded_days():
             return False
         if self.every_s is not None:
             return (at.timestamp() - self.offset_s) % self.every_s == 0
-        return not (at.second or at.microsecond) and any(calendar.has(local) for calendar in self.calendars())
+        return not (at.second or at.microsecond) and any(
+            calendar.has(local) for calendar in self.calendars()
+        )
 
     def due_times(self, after: datetime, until: datetime) -> Iterator[datetime]:
         """Return the due times after ``after`` and up to ``until``, in UTC and in order.
 
-        They do not come from Temporal. When clocks go back, Temporal skips times in zones east of Greenwich, and fires
-        at wrong times.
+        They do not come from Temporal. When clocks go back, Temporal skips times in zones east of
+        Greenwich, and fires at wrong times.
         """
         off = set(self.excluded_days())
         zone = read_zone(self.time_zone)
@@ -194,11 +227,14 @@ class ScheduleSpec:
                 yield at
 
     def firing(self, now: datetime) -> list[Calendar]:
-        """Return the calendars, in UTC, at which Temporal fires: at every due time and at some other times."""
+        """Return the calendars, in UTC, at which Temporal fires: at every due time and at some
+        other times.
+        """
         return in_utc(self.calendars(), read_zone(self.time_zone), now.year)
 
     def fires(self, at: datetime) -> bool:
-        """Return whether Temporal may fire by itself at this time, whatever the rules of the zone are.
+        """Return whether Temporal may fire by itself at this time, whatever the rules of the zone
+        are.
 
         At other times a person triggered the schedule.
         """
@@ -218,21 +254,33 @@ class ScheduleSpec:
         check_own(self.kind, self.target)
         size = len(json.dumps(self.target))
         if size > TARGET_BYTES:
-            raise InvalidRequest(f"{self.kind}: {size} bytes are too much; give at most {TARGET_BYTES}")
+            raise InvalidRequest(
+                f"{self.kind}: {size} bytes are too much; give at most {TARGET_BYTES}"
+            )
 
     def _check_times(self) -> None:
         if (self.cron is None) == (self.every_s is None):
-            raise InvalidRequest("cron: give either cron (a calendar) or every_s (an interval), and not both")
+            raise InvalidRequest(
+                "cron: give either cron (a calendar) or every_s (an interval), and not both"
+            )
         read_zone(self.time_zone)
         gap = self.every_s if self.every_s is not None else smallest_gap_s(self.calendars())
         if self.offset_s and (self.every_s is None or self.offset_s >= self.every_s):
-            raise refusal("offset_s", self.offset_s, "give it only with every_s, and smaller than every_s")
+            raise refusal(
+                "offset_s", self.offset_s, "give it only with every_s, and smaller than every_s"
+            )
         if self.jitter_s >= gap:
-            raise refusal("jitter_s", self.jitter_s, f"give less than the {gap} s between two due times")
+            raise refusal(
+                "jitter_s", self.jitter_s, f"give less than the {gap} s between two due times"
+            )
         for name in ("start_at", "end_at"):
             check_time(name, getattr(self, name))
         if self.start_at is not None and self.end_at is not None and self.end_at < self.start_at:
-            raise refusal("end_at", self.end_at.isoformat(), f"give a time after start_at, {self.start_at.isoformat()}")
+            raise refusal(
+                "end_at",
+                self.end_at.isoformat(),
+                f"give a time after start_at, {self.start_at.isoformat()}",
+            )
         if len(self.excluded) > EXCLUDED_MAX:
             raise refusal("excluded", len(self.excluded), f"give at most {EXCLUDED_MAX} dates")
         for n, text in enumerate(self.excluded):
@@ -258,7 +306,9 @@ def _filled(path: str, value: Any, local: datetime) -> Any:
 
 
 def kind_of(definition: Mapping[str, Any]) -> TargetKind:
-    """Return the kind of target of a stored definition, even if the rest of the definition is unreadable."""
+    """Return the kind of target of a stored definition, even if the rest of the definition is
+    unreadable.
+    """
     return next((kind for kind in TargetKind if definition.get(kind) is not None), TargetKind.RUN)
 
 
@@ -272,6 +322,12 @@ def check_own(kind: TargetKind, given: Container[str]) -> None:
 def check_schedule_name(name: str) -> None:
     """Raise ``InvalidRequest`` unless the text may be the name of a schedule."""
     if not SCHEDULE_NAME.fullmatch(name):
-        raise refusal("name", name, f"give at most {NAME_MAX} letters, digits and _ . -; begin with a letter or digit")
+        raise refusal(
+            "name",
+            name,
+            f"give at most {NAME_MAX} letters, digits and _ . -; begin with a letter or digit",
+        )
     if name == NAME_OF_FORM:
-        raise refusal("name", name, f"/schedules/{NAME_OF_FORM} is the page of the form; give another name")
+        raise refusal(
+            "name", name, f"/schedules/{NAME_OF_FORM} is the page of the form; give another name"
+        )

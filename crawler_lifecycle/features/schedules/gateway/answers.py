@@ -1,4 +1,6 @@
-"""Answers about schedules and their firings: filters, bodies, and the class that reads schedules for them."""
+"""Answers about schedules and their firings: filters, bodies, and the class that reads schedules
+for them.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ class Schedule(OfRow):
     project: str
     kind: TargetKind
     definition: Mapping[str, Any]
-    """The definition, in the form of the body of a put. The built-in manager has its command line as ``argv``."""
+    """The definition, in the form of the body of a put. The built-in manager has its command line
+    as ``argv``.
+    """
     revision: int
     paused: bool
     paused_at: datetime | None
@@ -70,11 +74,15 @@ class Schedule(OfRow):
     @classmethod
     def of(cls, row: ScheduleRow, **more: Any) -> Self:
         more |= {"paused": row.paused_at is not None, "in_temporal": row.told == row.revision}
-        return cls.from_row(row, definition=put_form(row.definition), kind=kind_of(row.definition), **more)
+        return cls.from_row(
+            row, definition=put_form(row.definition), kind=kind_of(row.definition), **more
+        )
 
 
 def put_form(definition: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a stored definition in the form of the body of a put: ``argv`` has the options of a manager."""
+    """Return a stored definition in the form of the body of a put: ``argv`` has the options of a
+    manager.
+    """
     manager = definition.get("manager")
     if not isinstance(manager, dict):
         return definition
@@ -96,11 +104,16 @@ class ScheduleDetail(Schedule):
     next_due: list[datetime]
     """The next five due times, also while it is paused."""
     clock_changes: list[ClockChangeAnswer]
-    """Days of the next year with a change of the clock. A skipped local time does not fire; a double one does twice."""
+    """Days of the next year with a change of the clock. A skipped local time does not fire; a
+    double one does twice.
+    """
 
 
 class AcceptedSchedule(ScheduleDetail):
-    """The schedule after a command. ``note`` is for people: what happens next, or why nothing changed."""
+    """The schedule after a command.
+
+    ``note`` is for people: what happens next, or why nothing changed.
+    """
 
     note: str | None
 
@@ -134,7 +147,9 @@ class Due(OfRow):
     @classmethod
     def of(cls, row: DueRow) -> Self:
         kind, number = (None, None) if row.target is None else (row.target.kind, row.target.id)
-        return cls.from_row(row, kind=kind, target_id=number, request_id=due_request_id(row.name, row.due_at))
+        return cls.from_row(
+            row, kind=kind, target_id=number, request_id=due_request_id(row.name, row.due_at)
+        )
 
 
 class DuePage(BaseModel):
@@ -174,7 +189,9 @@ class ScheduleViews:
         due = [] if row.deleted_at is not None else await run_in_threadpool(_next, spec, now)
         return {"next_due": due, "clock_changes": await run_in_threadpool(spec.clock_changes, now)}
 
-    def listed(self, fits: Callable[[ScheduleRow], bool], *, troubled: bool = False) -> list[dict[str, Any]]:
+    def listed(
+        self, fits: Callable[[ScheduleRow], bool], *, troubled: bool = False
+    ) -> list[dict[str, Any]]:
         """Return the schedules that fit, each with its next due time and its last firing. Blocks.
 
         ``troubled``: only those whose last due time was missed or ended badly.
@@ -185,18 +202,25 @@ class ScheduleViews:
         now, found = self.clock(), [row for row in found if fits(row)]
         last = self.schedules.latest_due()
         if troubled:
-            found = [row for row in found if row.schedule_id in last and last[row.schedule_id].trouble]
+            found = [
+                row for row in found if row.schedule_id in last and last[row.schedule_id].trouble
+            ]
         rows = []
         for row in found:
             due = last.get(row.schedule_id)
             spec, unreadable = spec_of(row)
-            more = {"next": next(iter(upcoming(row, spec, now, 1)), None), "last": due and Due.of(due).model_dump()}
+            more = {
+                "next": next(iter(upcoming(row, spec, now, 1)), None),
+                "last": due and Due.of(due).model_dump(),
+            }
             rows.append(self.of(row).model_dump() | more | {"unreadable": unreadable})
         return rows
 
     def of_crawler(self, crawler: str) -> list[dict[str, Any]]:
         """Return the schedules that start runs of this crawler, as ``listed`` does. Blocks."""
-        return self.listed(lambda row: mapping_of(row.definition.get(TargetKind.RUN)).get("crawler") == crawler)
+        return self.listed(
+            lambda row: mapping_of(row.definition.get(TargetKind.RUN)).get("crawler") == crawler
+        )
 
     def due(self, row: ScheduleRow, filters: DueFilters) -> tuple[list[DueRow], str | None]:
         """Return a page of firings, the latest first, and the token of the next page. Blocks.
@@ -216,7 +240,10 @@ class ScheduleViews:
         return shown, token
 
     def _explained(self, row: ScheduleRow) -> ScheduleRow:
-        """Return the row. ``trouble`` also says which workflow of its firings is missing or does not continue."""
+        """Return the row.
+
+        ``trouble`` also says which workflow of its firings is missing or does not continue.
+        """
         mine = due_workflow_id(row.name)
         bad = [name for name in self.blocked.names() if name[:-_DUE_LETTERS] == mine]
         return replace(row, trouble=self.blocked.listed_workflow(*bad) or row.trouble)
@@ -227,15 +254,24 @@ def _next(spec: ScheduleSpec, now: datetime) -> list[datetime]:
 
 
 def spec_of(row: ScheduleRow) -> tuple[ScheduleSpec | None, str | None]:
-    """Return the definition, or the reason why it cannot be read, with the cure. Somebody may have edited the row."""
+    """Return the definition, or the reason why it cannot be read, with the cure.
+
+    Somebody may have edited the row.
+    """
     try:
         return ScheduleSpec.read(row.definition), None
     except (ValueError, TypeError) as error:
         return None, f"its definition cannot be read, so it begins nothing: {error}; put it again"
 
 
-def upcoming(row: ScheduleRow, spec: ScheduleSpec | None, now: datetime, count: int) -> list[datetime]:
+def upcoming(
+    row: ScheduleRow, spec: ScheduleSpec | None, now: datetime, count: int
+) -> list[datetime]:
     """Return the next due times in the time zone of the schedule."""
-    found = spec.due_times(now, now + AHEAD) if spec and not row.paused_at and not row.deleted_at else ()
+    found = (
+        spec.due_times(now, now + AHEAD)
+        if spec and not row.paused_at and not row.deleted_at
+        else ()
+    )
     zone = zone_of(row)
     return [one.astimezone(zone) for one in itertools.islice(found, count)]

@@ -1,7 +1,9 @@
-"""The calendar of a schedule: firings of the last days and due times of the next ones, a row for each local day.
+"""The calendar of a schedule: firings of the last days and due times of the next ones, a row for
+each local day.
 
-A schedule may fire thousands of times a day. So only the newest firings are read one by one; those of days before them
-are counted by the database, at most ``COUNTED`` of a day. A day with more than ``MARKS`` firings shows only counts.
+A schedule may fire thousands of times a day. So only the newest firings are read one by one; those
+of days before them are counted by the database, at most ``COUNTED`` of a day. A day with more than
+``MARKS`` firings shows only counts.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ from ..domain.definition import ScheduleSpec, TargetKind
 from ..ports import BAD_ENDS, DueRow, ScheduleRow
 from ..store.schedules import ScheduleStore
 
-#: Days before and after today; the most marks of a day; the most firings that are read, and those of a day counted.
+#: Days before and after today; the most marks of a day; the most firings that are read, and those
+#: of a day counted.
 DAYS = 14
 MARKS = 24
 READ = 24 * 15
@@ -63,7 +66,10 @@ class Mark(NamedTuple):
 
 @dataclass
 class Day:
-    """One local day. With ``counts``, it has too many marks to show; ``most``: more than were counted."""
+    """One local day.
+
+    With ``counts``, it has too many marks to show; ``most``: more than were counted.
+    """
 
     day: date
     note: str
@@ -75,13 +81,20 @@ class Day:
 
 
 def outcome_of(decision: Decision, begun: bool, status: str | None) -> Outcome:
-    """Return what became of a due time with this decision. ``status``: that of its target, if it has ``begun``."""
+    """Return what became of a due time with this decision.
+
+    ``status``: that of its target, if it has ``begun``.
+    """
     if not decision.begins:
         return _DECIDED[decision]
     if not begun:
         return Outcome("queued", "◔", "waits for its start")
     if status is None or status.lower() == "completed":
-        return Outcome("completed", "●", "completed") if status else Outcome("", "?", "not on record any more")
+        return (
+            Outcome("completed", "●", "completed")
+            if status
+            else Outcome("", "?", "not on record any more")
+        )
     bad = status in BAD_ENDS
     return Outcome("failed" if bad else "processing", "▲" if bad else "◆", status.lower())
 
@@ -91,43 +104,74 @@ def path_of(one: DueRow) -> str | None:
     if one.target is None:
         return None
     is_graph = one.target.kind is TargetKind.GRAPH
-    return GRAPH.path(due_graph_key(one.name, one.due_at)) if is_graph else f"/{one.target.kind}s/{one.target.id}"
+    return (
+        GRAPH.path(due_graph_key(one.name, one.due_at))
+        if is_graph
+        else f"/{one.target.kind}s/{one.target.id}"
+    )
 
 
 def calendar(
-    schedules: ScheduleStore, row: ScheduleRow, spec: ScheduleSpec | None, newest: list[DueRow], now: datetime
+    schedules: ScheduleStore,
+    row: ScheduleRow,
+    spec: ScheduleSpec | None,
+    newest: list[DueRow],
+    now: datetime,
 ) -> list[Day]:
-    """Return the days, the earliest first: none before the first firing and none after the last due time. Blocks.
+    """Return the days, the earliest first: none before the first firing and none after the last due
+    time. Blocks.
 
-    ``newest``: the newest ``READ`` firings. Without ``spec``, which cannot be read or is paused, nothing comes.
+    ``newest``: the newest ``READ`` firings. Without ``spec``, which cannot be read or is paused,
+        nothing comes.
     """
     zone = zone_of(row)
     today = now.astimezone(zone).date()
     whole = len(newest) < READ
     oldest = newest[-1].due_at if newest else now
     begin = max(today - timedelta(DAYS), min(oldest, row.created_at).astimezone(zone).date())
-    days = [_day(begin + timedelta(n), zone, spec) for n in range((today - begin).days + 1 + (DAYS if spec else 0))]
+    days = [
+        _day(begin + timedelta(n), zone, spec)
+        for n in range((today - begin).days + 1 + (DAYS if spec else 0))
+    ]
     unknown = schedules.unfired_due(row.schedule_id, now) if spec else []
     for day in days:
         since = _midnight(day.day, zone)
         until = _midnight(day.day + timedelta(1), zone)
         if since <= now:
-            day.path = SCHEDULE.path(row.name) + query({"page_token": encode("due", int(until.timestamp()))}) + "#last"
+            day.path = (
+                SCHEDULE.path(row.name)
+                + query({"page_token": encode("due", int(until.timestamp()))})
+                + "#last"
+            )
         if whole or since > oldest:
-            day.marks += [_mark(due, zone) for due in reversed(newest) if since <= due.due_at < until]
-            day.marks += [Mark(at.astimezone(zone), _UNKNOWN) for at in unknown if since <= at < until]
+            day.marks += [
+                _mark(due, zone) for due in reversed(newest) if since <= due.due_at < until
+            ]
+            day.marks += [
+                Mark(at.astimezone(zone), _UNKNOWN) for at in unknown if since <= at < until
+            ]
             day.counts.update(mark.outcome for mark in day.marks)
         else:
             found = schedules.count_due(row.schedule_id, since, until, COUNTED + 1)
             for which, many in found.items():
                 day.counts[outcome_of(*which)] += many
         if spec is not None and until > now:
-            coming = _due(spec, max(since, now + _INSTANT), until) if since <= now else _due_on(_times(spec), day.day)
+            coming = (
+                _due(spec, max(since, now + _INSTANT), until)
+                if since <= now
+                else _due_on(_times(spec), day.day)
+            )
             day.marks += [Mark(at.astimezone(zone), _COMES) for at in coming[:MARKS]]
             day.counts.update([_COMES] * len(coming))
         day.most = day.counts.total() > COUNTED
         (day.counts if len(day.marks) == day.counts.total() <= MARKS else day.marks).clear()
-    return days[: max((n for n, one in enumerate(days) if one.day <= today or one.marks or one.counts), default=0) + 1]
+    return days[
+        : max(
+            (n for n, one in enumerate(days) if one.day <= today or one.marks or one.counts),
+            default=0,
+        )
+        + 1
+    ]
 
 
 def zone_of(row: ScheduleRow) -> ZoneInfo:
@@ -140,7 +184,11 @@ def zone_of(row: ScheduleRow) -> ZoneInfo:
 
 def _day(day: date, zone: ZoneInfo, spec: ScheduleSpec | None) -> Day:
     moved = 24 * 3600 - (_midnight(day + timedelta(1), zone) - _midnight(day, zone)).total_seconds()
-    clock = f"the clock goes {'forward' if moved > 0 else 'back'} by {span(abs(moved))}" if moved else ""
+    clock = (
+        f"the clock goes {'forward' if moved > 0 else 'back'} by {span(abs(moved))}"
+        if moved
+        else ""
+    )
     return Day(day, "excluded" if spec and day.isoformat() in spec.excluded else clock)
 
 
@@ -151,7 +199,10 @@ def _midnight(day: date, zone: ZoneInfo) -> datetime:
 def _mark(one: DueRow, zone: ZoneInfo) -> Mark:
     begun = f"{one.target.kind} {one.target.id}" if one.target else one.reason or ""
     return Mark(
-        one.due_at.astimezone(zone), outcome_of(one.decision, one.target is not None, one.status), path_of(one), begun
+        one.due_at.astimezone(zone),
+        outcome_of(one.decision, one.target is not None, one.status),
+        path_of(one),
+        begun,
     )
 
 

@@ -1,6 +1,7 @@
 """Schedules: bodies of requests, and the commands put, trigger and backfill.
 
-If Temporal is unavailable, workers of the role audit update it later, and start the requested firings.
+If Temporal is unavailable, workers of the role audit update it later, and start the requested
+firings.
 """
 
 from __future__ import annotations
@@ -31,7 +32,14 @@ from crawler_lifecycle.features.managers.gateway.requests import NAME_PATTERN, S
 from crawler_lifecycle.gateway.named import NamedCommands
 from crawler_lifecycle.gateway.runs.commands import BY_AUDIT, CommandResult, notify, sentences
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
-from crawler_lifecycle.gateway.runs.requests import PauseBody, Person, RequestId, StartRun, StrictBody, texts
+from crawler_lifecycle.gateway.runs.requests import (
+    PauseBody,
+    Person,
+    RequestId,
+    StartRun,
+    StrictBody,
+    texts,
+)
 from crawler_lifecycle.web.turns import in_turn
 
 from ..activities.due import run_request
@@ -51,8 +59,8 @@ _REQUEST = TypeAdapter(RunRequest)
 
 
 class PutSchedule(StrictBody):
-    """Body of ``PUT /v1/schedules/{name}``: the target (``run``, ``manager`` or ``graph``), and its times (``cron`` or
-    ``every_s``)."""
+    """Body of ``PUT /v1/schedules/{name}``: the target (``run``, ``manager`` or ``graph``), and its
+    times (``cron`` or ``every_s``)."""
 
     run: StartRun | None = None
     manager: StartManager | None = None
@@ -74,7 +82,10 @@ class PutSchedule(StrictBody):
     """Only a caller of all projects may name another one than its own."""
 
     def spec(self) -> ScheduleSpec:
-        """Return the definition, with its target as each firing starts it. Raises ``InvalidRequest``."""
+        """Return the definition, with its target as each firing starts it.
+
+        Raises ``InvalidRequest``.
+        """
         for kind in TargetKind:
             target: StrictBody | None = getattr(self, kind)
             check_own(kind, () if target is None else target.model_fields_set)
@@ -103,7 +114,9 @@ class AskSchedule(StrictBody):
 
 
 class Backfill(StrictBody):
-    """Body of ``POST /v1/schedules/{name}/backfill``: the due times after ``after``, up to ``until`` (default: now)."""
+    """Body of ``POST /v1/schedules/{name}/backfill``: the due times after ``after``, up to
+    ``until`` (default: now).
+    """
 
     after: AwareDatetime
     until: AwareDatetime | None = None
@@ -129,7 +142,12 @@ def _manager(body: StartManager) -> dict[str, Any]:
     if not re.fullmatch(NAME_PATTERN, name):
         raise refusal("manager.name", name, f"give at most {NAME_MAX} letters, digits and _ . -")
     plan = body.plan or BUILT_IN
-    return {"name": name, "plan": plan, "options": {"argv": body.command_line()}, "tags": list(body.tags)}
+    return {
+        "name": name,
+        "plan": plan,
+        "options": {"argv": body.command_line()},
+        "tags": list(body.tags),
+    }
 
 
 def _graph(body: StartGraph) -> dict[str, Any]:
@@ -165,8 +183,13 @@ class ScheduleCommands(NamedCommands[ScheduleRow]):
         note = await self._check_target(name, body, spec, project)
         return await self._put(name, spec.document(), body.requested_by, body.project, note)
 
-    async def _check_target(self, name: str, body: PutSchedule, spec: ScheduleSpec, project: str) -> str | None:
-        """Check that the target can be started. Return a note for the caller, if any. Raises ``Problem`` 422 or 503."""
+    async def _check_target(
+        self, name: str, body: PutSchedule, spec: ScheduleSpec, project: str
+    ) -> str | None:
+        """Check that the target can be started.
+
+        Return a note for the caller, if any. Raises ``Problem`` 422 or 503.
+        """
         if body.run is not None:
             crawler = await self.crawlers.get(body.run.crawler)
             request = checked_run(run_request(name, self.clock(), spec, project), [crawler])
@@ -183,10 +206,12 @@ class ScheduleCommands(NamedCommands[ScheduleRow]):
     async def trigger(
         self, name: str, body: AskSchedule, seen: datetime | None = None, key: str | None = None
     ) -> CommandResult[list[DueRow]]:
-        """Fire the schedule now, at most once a second. Return the firing. A repeat with the same ``key`` finds it.
+        """Fire the schedule now, at most once a second.
 
-        Raises ``NotInThisState`` if a person asked for a firing after ``seen``, or if another key has fired it in this
-        second.
+        Return the firing. A repeat with the same ``key`` finds it.
+
+        Raises ``NotInThisState`` if a person asked for a firing after ``seen``, or if another key
+        has fired it in this second.
         """
         await self.find(name)
         before = None if key is None else await run_in_threadpool(self.store.asked_due, name, key)
@@ -195,16 +220,25 @@ class ScheduleCommands(NamedCommands[ScheduleRow]):
         return CommandResult(lines, fresh=before is None, note=note)
 
     async def backfill(self, name: str, body: Backfill) -> tuple[list[DueRow], str | None]:
-        """Start the due times of a time window that started nothing. Return their firings, and a note if any."""
+        """Start the due times of a time window that started nothing.
+
+        Return their firings, and a note if any.
+        """
         row = await self.find(name)
         now = self.clock()
         until = body.until or now
         check_time("after", body.after)
         check_time("until", until)
         if not body.after < until:
-            raise refusal("until", until.isoformat(), f"give a time later than after, {body.after.isoformat()}")
+            raise refusal(
+                "until",
+                until.isoformat(),
+                f"give a time later than after, {body.after.isoformat()}",
+            )
         if until > now:
-            raise refusal("until", until.isoformat(), "it is in the future; give a time in the past")
+            raise refusal(
+                "until", until.isoformat(), "it is in the future; give a time in the past"
+            )
         found = ScheduleSpec.read(row.definition).due_times(body.after, until)
         due = await run_in_threadpool(lambda: list(itertools.islice(found, BACKFILL_MAX + 1)))
         if len(due) > BACKFILL_MAX:
@@ -224,7 +258,9 @@ class ScheduleCommands(NamedCommands[ScheduleRow]):
         key: str | None = None,
     ) -> tuple[list[DueRow], str | None]:
         who = by or "somebody over HTTP"
-        lines = await run_in_threadpool(self.store.ask_due, name, due, who, f"{what} by {who}", seen, key)
+        lines = await run_in_threadpool(
+            self.store.ask_due, name, due, who, f"{what} by {who}", seen, key
+        )
         waiting = [DueOrder(name, line.due_at) for line in lines if line.target is None]
 
         async def begin() -> None:
@@ -233,7 +269,9 @@ class ScheduleCommands(NamedCommands[ScheduleRow]):
 
         return lines, await notify(begin(), f"the firings of schedule {name}", BY_AUDIT)
 
-    async def _kept(self, row: ScheduleRow, fresh: bool = True, note: str | None = None) -> CommandResult[ScheduleRow]:
+    async def _kept(
+        self, row: ScheduleRow, fresh: bool = True, note: str | None = None
+    ) -> CommandResult[ScheduleRow]:
         keeper = ScheduleKeeper(self.store, self.workflows, self.clock)
         later = await notify(keeper.keep(row.name), f"schedule {row.name}", BY_AUDIT)
         found = await run_in_threadpool(self.store.get, row.name)

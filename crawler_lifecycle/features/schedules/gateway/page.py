@@ -1,4 +1,6 @@
-"""The web pages of schedules: a list, a page for each schedule with its firings and buttons, and a form."""
+"""The web pages of schedules: a list, a page for each schedule with its firings and buttons, and a
+form.
+"""
 
 from __future__ import annotations
 
@@ -51,12 +53,37 @@ _PAUSE = JsonBody(PauseSchedule)
 _NUMBERS = ("every_s", "offset_s", "jitter_s", "catch_up_s", "pause_after_failures")
 _TEXTS = ("cron", "time_zone", "start_at", "end_at", "overlap")
 _TARGET = ("crawler", "args", "plan", "argv", "target_name", "tags", "request")
-_KNOWN = ("name", "revision", "kind", *_TARGET, *_NUMBERS, *_TEXTS, "excluded", "paused", "was_paused", "reason")
+_KNOWN = (
+    "name",
+    "revision",
+    "kind",
+    *_TARGET,
+    *_NUMBERS,
+    *_TEXTS,
+    "excluded",
+    "paused",
+    "was_paused",
+    "reason",
+)
 _REQUEST = 'give one object, such as {"settings": {"DOWNLOAD_DELAY": "1"}}'
 _NEW = {"kind": "run", "time_zone": "UTC"}
-#: For each field that an error of the API names, the field of the form. ``request`` has the other fields of a target.
+#: For each field that an error of the API names, the field of the form. ``request`` has the other
+#: fields of a target.
 _PLACES = {
-    **{name: name for name in ("name", "excluded", "args", "crawler", "plan", "argv", "tags", *_NUMBERS, *_TEXTS)},
+    **{
+        name: name
+        for name in (
+            "name",
+            "excluded",
+            "args",
+            "crawler",
+            "plan",
+            "argv",
+            "tags",
+            *_NUMBERS,
+            *_TEXTS,
+        )
+    },
     **{f"run.{name}": name for name in ("crawler", "args", "tags")},
     **{f"manager.{name}": name for name in ("plan", "argv", "tags")},
     **{"manager.name": "target_name", "graph.name": "target_name", "graph.tags": "tags"},
@@ -93,12 +120,16 @@ def add_form(app: FastAPI, gateway: Gateway) -> None:
 
         return await fields.sent(kept, functools.partial(shown, request, given))
 
-    async def shown(request: Request, given: Mapping[str, str], problem: Problem | None = None) -> Response:
+    async def shown(
+        request: Request, given: Mapping[str, str], problem: Problem | None = None
+    ) -> Response:
         known, _ = await gateway.crawlers.last()
         wrong = problem and fields.placed(problem, _PLACES, tuple(TargetKind), "request")
         values = {"given": given, "wrong": wrong, "crawlers": sorted(known), "overlaps": OVERLAPS}
         values["zones"] = await run_in_threadpool(_zones)
-        return answer(request, "schedule_form.html", status=problem.status if problem else 200, **values)
+        return answer(
+            request, "schedule_form.html", status=problem.status if problem else 200, **values
+        )
 
 
 @functools.cache
@@ -108,7 +139,10 @@ def _zones() -> list[str]:
 
 
 def body_of(given: Mapping[str, str]) -> dict[str, Any]:
-    """Return the body of the API for the values of the form. Raises ``Problem`` 422 for a value that cannot be read."""
+    """Return the body of the API for the values of the form.
+
+    Raises ``Problem`` 422 for a value that cannot be read.
+    """
     body: dict[str, Any] = {name: given[name].strip() for name in _TEXTS if name in given}
     body |= {name: fields.whole(given[name]) for name in _NUMBERS if name in given}
     if "excluded" in given:
@@ -130,10 +164,14 @@ def _target(kind: str, given: Mapping[str, str]) -> dict[str, Any]:
         own |= {"plan": given["plan"].strip()} if "plan" in given else {}
         own |= {"argv": fields.words("argv", given["argv"])} if "argv" in given else {}
     own |= {"tags": fields.parts(given["tags"])} if "tags" in given else {}
-    more = fields.read_json("request", given["request"], dict, _REQUEST) if "request" in given else {}
+    more = (
+        fields.read_json("request", given["request"], dict, _REQUEST) if "request" in given else {}
+    )
     for name in own:
         if name in more:
-            raise refused("request", f"{name}: the form has a field for it above; leave it out here")
+            raise refused(
+                "request", f"{name}: the form has a field for it above; leave it out here"
+            )
     return {**more, **own}
 
 
@@ -143,7 +181,11 @@ def of_row(row: ScheduleRow) -> dict[str, str]:
     kind = kind_of(definition)
     more = dict(definition[kind])
     given: dict[str, str | None] = {"name": row.name, "revision": str(row.revision), "kind": kind}
-    given |= {name: str(definition[name]) for name in (*_NUMBERS, *_TEXTS) if definition.get(name) is not None}
+    given |= {
+        name: str(definition[name])
+        for name in (*_NUMBERS, *_TEXTS)
+        if definition.get(name) is not None
+    }
     if not fields.can_be_typed([given.get("cron") or ""]):
         given["cron"] = " ".join(str(definition["cron"]).split())
     given["excluded"] = "\n".join(definition.get("excluded", ()))
@@ -163,11 +205,21 @@ def of_row(row: ScheduleRow) -> dict[str, str]:
     return {name: text for name, text in given.items() if text}
 
 
-#: The number of future due times on the page, and the most past due times that are counted for a backfill.
+#: The number of future due times on the page, and the most past due times that are counted for a
+#: backfill.
 NEXT = 10
 COUNTED_MAX = 500
 #: The facts of a schedule that its page names before its definition.
-_NAMED = ("begins", "with", "due", "overlap", "start_at", "end_at", "pause_after_failures", "project")
+_NAMED = (
+    "begins",
+    "with",
+    "due",
+    "overlap",
+    "start_at",
+    "end_at",
+    "pause_after_failures",
+    "project",
+)
 
 
 class ScheduleForm(ActionForm):
@@ -193,15 +245,19 @@ def add_schedules(app: FastAPI, gateway: Gateway) -> None:
     def show_schedules(
         request: Request, search: Annotated[str, Query(max_length=200)] = "", troubled: bool = False
     ) -> Response:
-        """List schedules with their next due time and their last firing. ``search`` selects names with this text,
-        ``troubled`` those whose last due time was missed or ended badly."""
+        """List schedules with their next due time and their last firing.
+
+        ``search`` selects names with this text, ``troubled`` those whose last due time was missed
+        or ended badly."""
         rows = views.listed(lambda row: search.lower() in row.name.lower(), troubled=troubled)
         values: dict[str, Any] = {"rows": rows, "search": search, "troubled": troubled}
         return answer(request, "schedules.html", now=clock(), **values)
 
     @app.get("/schedules/{name}")
     async def show_schedule(name: ScheduleName, request: Request) -> Response:
-        """Show one schedule: its next due times, its last firings with their targets, and its definition."""
+        """Show one schedule: its next due times, its last firings with their targets, and its
+        definition.
+        """
         filters = query_of(request, DueFilters)
         return await run_in_threadpool(shown, request, await commands.find(name), filters)
 
@@ -213,28 +269,53 @@ def add_schedules(app: FastAPI, gateway: Gateway) -> None:
         schedule = views.of(row)
         zone = zone_of(row)
         comes = None if row.paused_at else spec
-        values: dict[str, Any] = {"schedule": schedule, "next": upcoming(row, comes, now, NEXT), "due": due, "now": now}
-        values |= {"more": next_page(filters, token), "definition": put_form(row.definition), "page_of": path_of}
-        values |= {"unreadable": unreadable, "days": calendar(schedules, row, comes, newest, now), "read": len(newest)}
+        values: dict[str, Any] = {
+            "schedule": schedule,
+            "next": upcoming(row, comes, now, NEXT),
+            "due": due,
+            "now": now,
+        }
+        values |= {
+            "more": next_page(filters, token),
+            "definition": put_form(row.definition),
+            "page_of": path_of,
+        }
+        values |= {
+            "unreadable": unreadable,
+            "days": calendar(schedules, row, comes, newest, now),
+            "read": len(newest),
+        }
         values["facts"] = [one for one in SCHEDULE.known(schedule.model_dump()) if one[0] in _NAMED]
         values["failure"] = next((one for one in newest if one.trouble), None)
         values |= {"seen": int(newest[0].due_at.timestamp()) if newest else 0, "overlaps": OVERLAPS}
-        values |= {"zone": zone, "today": now.astimezone(zone).date(), "marks": MARKS, "counted": COUNTED}
+        values |= {
+            "zone": zone,
+            "today": now.astimezone(zone).date(),
+            "marks": MARKS,
+            "counted": COUNTED,
+        }
         return answer(request, "schedule.html", filters=filters, **values)
 
     @app.post("/schedules/{name}")
     async def press_schedule(name: ScheduleName, request: Request) -> Response:
         """Pause, resume, run now, backfill or delete a schedule."""
         asked = read(ScheduleForm, await form(request))
-        if asked.do == "backfill" and (count := await _uncounted(commands, name, asked)) is not None:
+        if (
+            asked.do == "backfill"
+            and (count := await _uncounted(commands, name, asked)) is not None
+        ):
             present_call().admitted = False  # a question: nothing is done yet
-            return answer(request, "backfill.html", name=name, asked=asked, count=count, now=clock())
+            return answer(
+                request, "backfill.html", name=name, asked=asked, count=count, now=clock()
+            )
         act = functools.partial(_carried_out, commands, name, asked)
         return await fields.carry_out(request, gateway.once, asked, name, act, clock())
 
 
 async def _uncounted(commands: ScheduleCommands, name: str, asked: ScheduleForm) -> int | None:
-    """Return the number of due times of a backfill; ``None`` if the page has already shown this number."""
+    """Return the number of due times of a backfill; ``None`` if the page has already shown this
+    number.
+    """
     body = _window(asked)
     row = await commands.find(name)
 
@@ -250,7 +331,9 @@ async def _uncounted(commands: ScheduleCommands, name: str, asked: ScheduleForm)
 
 def _window(asked: ScheduleForm) -> Backfill:
     if asked.after is None or asked.until is None:
-        raise InvalidRequest("after: missing; give both times, with an offset, such as 2026-11-20T12:00:00Z")
+        raise InvalidRequest(
+            "after: missing; give both times, with an offset, such as 2026-11-20T12:00:00Z"
+        )
     return Backfill(after=asked.after, until=asked.until)
 
 
@@ -264,9 +347,16 @@ async def _carried_out(commands: ScheduleCommands, name: str, asked: ScheduleFor
             note = begun.note
         else:
             lines, note = await commands.backfill(name, signed(_window(asked)))
-        words = ", ".join(f"{line.due_at:%Y-%m-%d %H:%M:%S} UTC {line.decision}" for line in lines[:5])
+        words = ", ".join(
+            f"{line.due_at:%Y-%m-%d %H:%M:%S} UTC {line.decision}" for line in lines[:5]
+        )
         more = f" and {len(lines) - 5} more" if len(lines) > 5 else ""
-        return " ".join(filter(None, (f"{len(lines)} due: {words}{more}." if lines else "Nothing was due then.", note)))
+        return " ".join(
+            filter(
+                None,
+                (f"{len(lines)} due: {words}{more}." if lines else "Nothing was due then.", note),
+            )
+        )
     if asked.do == "pause":
         done = await commands.pause(name, signed(PauseSchedule(reason=asked.reason)))
     else:

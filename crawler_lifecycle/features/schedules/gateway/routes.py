@@ -51,7 +51,9 @@ def add_schedules(app: FastAPI, gateway: Gateway) -> None:
 
     @app.put("/v1/schedules/{name}")
     async def put_schedule(name: ScheduleName, body: _Put) -> AcceptedSchedule:
-        """Create a schedule, or replace its definition. A repeat with the same definition changes nothing.
+        """Create a schedule, or replace its definition.
+
+        A repeat with the same definition changes nothing.
 
         The answer lists the days of the coming year on which a due time is skipped or comes twice.
         """
@@ -59,14 +61,17 @@ def add_schedules(app: FastAPI, gateway: Gateway) -> None:
 
     @app.delete("/v1/schedules/{name}")
     async def delete_schedule(name: ScheduleName) -> AcceptedSchedule:
-        """Delete a schedule: it has no more firings. Its past firings stay recorded. Started runs, managers and graphs
-        continue.
+        """Delete a schedule: it has no more firings.
+
+        Its past firings stay recorded. Started runs, managers and graphs continue.
         """
         return await answer(await commands.delete(name))
 
     @app.post("/v1/schedules/{name}/pause")
     async def pause_schedule(name: ScheduleName, body: _Pause) -> AcceptedSchedule:
-        """Pause a schedule: firings start nothing until it is resumed, but each is still recorded."""
+        """Pause a schedule: firings start nothing until it is resumed, but each is still
+        recorded.
+        """
         return await answer(await commands.pause(name, signed(body)))
 
     @app.post("/v1/schedules/{name}/resume")
@@ -78,19 +83,22 @@ def add_schedules(app: FastAPI, gateway: Gateway) -> None:
     async def trigger_schedule(
         name: ScheduleName, body: _Ask, response: Response, idempotency_key: IdempotencyKey = None
     ) -> RequestedFirings:
-        """Fire a schedule now, even while it is paused. If an earlier target still executes, the new one waits for its
-        verdict.
+        """Fire a schedule now, even while it is paused.
+
+        If an earlier target still executes, the new one waits for its verdict.
 
         A repeat with the same `Idempotency-Key` answers with the same firing, even much later.
         """
-        done = await commands.trigger(name, signed(body), key=same_id(body.request_id, idempotency_key))
+        done = await commands.trigger(
+            name, signed(body), key=same_id(body.request_id, idempotency_key)
+        )
         done.mark(response)
         return RequestedFirings(due=[Due.of(line) for line in done.row], note=done.note)
 
     @app.post("/v1/schedules/{name}/backfill", status_code=202)
     async def backfill_schedule(name: ScheduleName, body: _Backfill) -> RequestedFirings:
-        """Fire past due times that have not started a target: missed, skipped, paused and failed ones, and due times
-        before the schedule was created.
+        """Fire past due times that have not started a target: missed, skipped, paused and failed
+        ones, and due times before the schedule was created.
 
         There may be at most 500. Targets start one after the other, unless they may overlap.
         """
@@ -104,15 +112,23 @@ def add_schedules(app: FastAPI, gateway: Gateway) -> None:
         with narrowed(filters.project):
             rows = views.schedules.page(after, filters.page_size + 1)
         page, token = cut("schedule", rows, filters.page_size, lambda row: row.schedule_id)
-        return conditional(request, SchedulePage(schedules=[views.of(row) for row in page], next_page_token=token))
+        return conditional(
+            request, SchedulePage(schedules=[views.of(row) for row in page], next_page_token=token)
+        )
 
     @app.get("/v1/schedules/{name}", **documents(ScheduleDetail))
     async def get_schedule(name: ScheduleName, request: Request) -> Response:
-        """One schedule: its definition, its next due times, and the days with a change of the clock."""
+        """One schedule: its definition, its next due times, and the days with a change of the
+        clock.
+        """
         return conditional(request, await views.detail(await commands.find(name)))
 
     @app.get("/v1/schedules/{name}/due", **documents(DuePage))
-    async def list_due(name: ScheduleName, filters: Annotated[DueFilters, Query()], request: Request) -> Response:
+    async def list_due(
+        name: ScheduleName, filters: Annotated[DueFilters, Query()], request: Request
+    ) -> Response:
         """The firings of a schedule with their results, the latest first."""
         page, token = await run_in_threadpool(views.due, await commands.find(name), filters)
-        return conditional(request, DuePage(due=[Due.of(one) for one in page], next_page_token=token))
+        return conditional(
+            request, DuePage(due=[Due.of(one) for one in page], next_page_token=token)
+        )

@@ -1,4 +1,7 @@
-"""Firings: rows of ``schedule_due``, one for each decided due time. The functions work in an open transaction."""
+"""Firings: rows of ``schedule_due``, one for each decided due time.
+
+The functions work in an open transaction.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,11 @@ from sqlalchemy import ColumnElement, Connection, case, insert, select, update
 from crawler_lifecycle.domain.due_ids import due_text
 from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.errors import NotInThisState, RowUnreadable
-from crawler_lifecycle.domain.names import EVENT_SCHEDULE_MISSED, EVENT_SCHEDULE_SKIPPED, schedule_subject
+from crawler_lifecycle.domain.names import (
+    EVENT_SCHEDULE_MISSED,
+    EVENT_SCHEDULE_SKIPPED,
+    schedule_subject,
+)
 from crawler_lifecycle.domain.retention import Stays, due_stays
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.features.graphs.domain.spec import GraphState
@@ -33,8 +40,16 @@ _s = schedule.c
 _d = schedule_due.c
 #: The key column, the state column and the condition "a person stopped it" of each kind of target.
 _TARGETS: Mapping[TargetKind, tuple[Any, Any, Any]] = {
-    TargetKind.RUN: (run_history.c.run_id, run_history.c.status, run_history.c.ended_by == EndedBy.PERSON),
-    TargetKind.MANAGER: (manager.c.manager_id, manager.c.status, manager.c.stop_requested_at.is_not(None)),
+    TargetKind.RUN: (
+        run_history.c.run_id,
+        run_history.c.status,
+        run_history.c.ended_by == EndedBy.PERSON,
+    ),
+    TargetKind.MANAGER: (
+        manager.c.manager_id,
+        manager.c.status,
+        manager.c.stop_requested_at.is_not(None),
+    ),
     TargetKind.GRAPH: (graph.c.graph_id, graph.c.state, graph.c.state == GraphState.CANCELLED),
 }
 OVER = {status.value for status in RunStatus if status.terminal} | {
@@ -58,7 +73,13 @@ def spec_of(row: Row) -> ScheduleSpec:
 
 
 def new_row(
-    row: Row, due_at: datetime, now: datetime, decision: Decision, reason: str | None, *, after_id: int | None = None
+    row: Row,
+    due_at: datetime,
+    now: datetime,
+    decision: Decision,
+    reason: str | None,
+    *,
+    after_id: int | None = None,
 ) -> dict[str, Any]:
     """Return the values of a new firing with this decision, which was made at ``now``."""
     return {
@@ -86,10 +107,14 @@ def written(conn: Connection, row: Row, values: Mapping[str, Any], before: Row |
 
 
 def note_all(conn: Connection, row: dict[Any, Any], now: datetime) -> list[Row]:
-    """Write a firing for each due time up to now, before the definition changes. Returns the events to append."""
+    """Write a firing for each due time up to now, before the definition changes.
+
+    Returns the events to append.
+    """
     events = list[Row]()
     more = True
-    with suppress(RowUnreadable):  # an unreadable definition has no due times, and is about to be replaced or removed
+    # An unreadable definition has no due times, and is about to be replaced or removed.
+    with suppress(RowUnreadable):
         while more:
             noted, new = note(conn, row, now, now)
             events, more = events + new, noted.more
@@ -101,7 +126,11 @@ def drop_queued(conn: Connection, row: Row, now: datetime) -> list[Row]:
 
     A later schedule with the same name must not inherit them. Firings that a person requested stay.
     """
-    mine = (_d.schedule_id == row["schedule_id"], _d.decision == Decision.QUEUED, _d.target_id.is_(None))
+    mine = (
+        _d.schedule_id == row["schedule_id"],
+        _d.decision == Decision.QUEUED,
+        _d.target_id.is_(None),
+    )
     queued = conn.execute(select(schedule_due).where(*mine).order_by(_d.due_at)).mappings().all()
     firings = {firing["due_id"]: firing for firing in queued if firing["asked_by"] is None}
     if not firings:
@@ -110,15 +139,19 @@ def drop_queued(conn: Connection, row: Row, now: datetime) -> list[Row]:
     conn.execute(update(schedule_due).where(*mine, _d.asked_by.is_(None)).values(**failed))
     for firing in queued:
         after = firing["after_id"]
-        while after in firings:  # a requested firing now waits for the firing before the cancelled ones
+        # A requested firing now waits for the firing before the cancelled ones.
+        while after in firings:
             after = firings[after]["after_id"]
         if firing["due_id"] not in firings and after != firing["after_id"]:
             change_row(conn, schedule_due, firing, {"after_id": after})
     return [event_of(row, [{**firing, **failed} for firing in firings.values()], now)]
 
 
-def note(conn: Connection, row: dict[Any, Any], until: datetime, now: datetime) -> tuple[NotedFirings, list[Row]]:
-    """Write a firing for each due time without one, from the last check until ``until``, at most 1,000 at a time.
+def note(
+    conn: Connection, row: dict[Any, Any], until: datetime, now: datetime
+) -> tuple[NotedFirings, list[Row]]:
+    """Write a firing for each due time without one, from the last check until ``until``, at most
+    1,000 at a time.
 
     Returns the numbers of new firings and the events to append.
     """
@@ -140,10 +173,13 @@ def note(conn: Connection, row: dict[Any, Any], until: datetime, now: datetime) 
     return NotedFirings(len(missed), len(firings) - len(missed), last is not None), events
 
 
-def unfired_times(conn: Connection, row: Row, until: datetime) -> tuple[list[datetime], datetime | None]:
+def unfired_times(
+    conn: Connection, row: Row, until: datetime
+) -> tuple[list[datetime], datetime | None]:
     """Return the due times since the last check that have no firing, of the first 1,000 due times.
 
-    The second value is the last examined due time; ``None``: there are no more due times until ``until``.
+    The second value is the last examined due time; ``None``: there are no more due times until
+    ``until``.
     """
     due = list(itertools.islice(spec_of(row).due_times(row["checked_until"], until), _NOTED_MAX))
     if not due:
@@ -155,7 +191,10 @@ def unfired_times(conn: Connection, row: Row, until: datetime) -> tuple[list[dat
 
 
 def event_of(row: Row, firings: Sequence[Row], now: datetime) -> Row:
-    """Return the event about these firings, which all have one decision. It is empty when the decision has no event."""
+    """Return the event about these firings, which all have one decision.
+
+    It is empty when the decision has no event.
+    """
     first = firings[0]
     last = firings[-1]
     decision = Decision(firings[0]["decision"])
@@ -166,20 +205,30 @@ def event_of(row: Row, firings: Sequence[Row], now: datetime) -> Row:
     for name, value in (("due_at", first["due_at"]), ("last_due_at", last["due_at"])):
         body[name] = value.astimezone(UTC).isoformat()
     kind = TargetKind(first["target_kind"])
-    crawler = (row["definition"].get(kind.value) or {}).get("crawler") if kind is TargetKind.RUN else None
+    crawler = (
+        (row["definition"].get(kind.value) or {}).get("crawler") if kind is TargetKind.RUN else None
+    )
     body |= {"name": row["name"], "count": len(firings), "kind": kind.value, "crawler": crawler}
     body["project"] = row["project"]
     # A due time is unique for its schedule, in this database and in every other one.
-    about = {"subject": schedule_subject(row["name"]), "uid": f"{first['due_at'].astimezone(UTC):%Y%m%dT%H%M%SZ}"}
+    about = {
+        "subject": schedule_subject(row["name"]),
+        "uid": f"{first['due_at'].astimezone(UTC):%Y%m%dT%H%M%SZ}",
+    }
     return {**about, "at": now, "type": _EVENTS[decision], "attempt": row["revision"], "body": body}
 
 
 def check_seen(conn: Connection, schedule_id: int, seen: datetime) -> None:
     """Raise ``NotInThisState`` when a person requested a due time after ``seen``."""
     mine = (_d.schedule_id == schedule_id, _d.due_at > seen, _d.asked_by.is_not(None))
-    found = conn.execute(select(_d.due_at, _d.asked_by).where(*mine).order_by(_d.due_at.desc()).limit(1)).one_or_none()
+    found = conn.execute(
+        select(_d.due_at, _d.asked_by).where(*mine).order_by(_d.due_at.desc()).limit(1)
+    ).one_or_none()
     if found is not None:
-        what = f"{found.asked_by} requested the due time {due_text(found.due_at)} after you loaded the schedule"
+        what = (
+            f"{found.asked_by} requested the due time {due_text(found.due_at)} after you loaded "
+            "the schedule"
+        )
         raise NotInThisState(f"Nothing was started: {what}. Load the schedule again first.")
 
 
@@ -195,10 +244,15 @@ def at(conn: Connection, row: Row, due_at: datetime) -> dict[Any, Any] | None:
 
 
 def take(conn: Connection, firing: Mapping[Any, Any], request_key: str) -> None:
-    """Record that the request with this key asked for this firing. Raises ``NotInThisState`` if another request did."""
+    """Record that the request with this key asked for this firing.
+
+    Raises ``NotInThisState`` if another request did.
+    """
     if firing["request_key"] is not None:
         at = due_text(firing["due_at"])
-        raise NotInThisState(f"Another request has started the due time {at}; send your request again a second later")
+        raise NotInThisState(
+            f"Another request has started the due time {at}; send your request again a second later"
+        )
     change_row(conn, schedule_due, firing, {"request_key": request_key})
 
 
@@ -213,19 +267,26 @@ def previous(conn: Connection, schedule_id: int) -> Row | None:
 
 
 def decided_after(previous: Row | None, now: datetime) -> datetime:
-    """Return the time of a new decision. It is after the previous decision, even if the clocks of workers differ."""
+    """Return the time of a new decision.
+
+    It is after the previous decision, even if the clocks of workers differ.
+    """
     return now if previous is None else max(now, previous["decided_at"] + timedelta(microseconds=1))
 
 
 def target_status(conn: Connection, firing: Row) -> str | None:
     """Return the status of a firing's target; ``None``: the target does not exist any more."""
     key, state, _ = _TARGETS[TargetKind(firing["target_kind"])]
-    found: str | None = conn.execute(select(state).where(key == firing["target_id"])).scalar_one_or_none()
+    found: str | None = conn.execute(
+        select(state).where(key == firing["target_id"])
+    ).scalar_one_or_none()
     return found
 
 
 def has_failed(conn: Connection, firing: Row) -> bool:
-    """Return whether a firing began nothing, or its target has ended badly and no person stopped it."""
+    """Return whether a firing began nothing, or its target has ended badly and no person stopped
+    it.
+    """
     if firing["decision"] == Decision.FAILED or firing["target_id"] is None:
         return bool(firing["decision"] == Decision.FAILED)
     key, state, stopped = _TARGETS[TargetKind(firing["target_kind"])]
@@ -234,7 +295,10 @@ def has_failed(conn: Connection, firing: Row) -> bool:
 
 
 def is_live(conn: Connection, firing: Row) -> bool:
-    """Return whether the target of a firing has not ended yet. A target that has not started is live, too."""
+    """Return whether the target of a firing has not ended yet.
+
+    A target that has not started is live, too.
+    """
     if not Decision(firing["decision"]).begins:
         return False
     if firing["target_id"] is None:
@@ -257,16 +321,24 @@ def status_column() -> Any:
 
 def target_of(firing: Row) -> TargetRef | None:
     """Return the target that the firing started; ``None``: it has started no target yet."""
-    return None if firing["target_id"] is None else TargetRef(TargetKind(firing["target_kind"]), firing["target_id"])
+    return (
+        None
+        if firing["target_id"] is None
+        else TargetRef(TargetKind(firing["target_kind"]), firing["target_id"])
+    )
 
 
 def due_row(firing: Row, name: str) -> DueRow:
     """Return the firing as a value of the port."""
-    more = {"decision": Decision(firing["decision"]), "target": target_of(firing), "status": firing.get("status")}
+    more = {
+        "decision": Decision(firing["decision"]),
+        "target": target_of(firing),
+        "status": firing.get("status"),
+    }
     return made(DueRow, firing, name=name, **more)
 
 
-# --- retention -----------------------------------------------------------------------------------------------------
+# --- retention ------------------------------------------------------------------------------------
 
 
 def _firing_stays(row: Row, owner: Stays | None, before: datetime) -> Stays | None:
@@ -280,7 +352,8 @@ RETENTION = FeatureRetention(
             schedule_due,
             columns=(_d.decision, _d.target_id, _d.decided_at, status_column()),
             rule=_firing_stays,
-            still=lambda before: (_d.decided_at < before,),  # a person may have requested the due time meanwhile
+            # A person may have requested the due time meanwhile.
+            still=lambda before: (_d.decided_at < before,),
         ),
     )
 )

@@ -45,8 +45,8 @@ schedule = new_table(
 
 schedule_due = new_table(
     "schedule_due",
-    # One row (a firing) for each due time. A row changes later when its target starts or can never start. A firing
-    # without a target also changes when a person requests it.
+    # One row (a firing) for each due time. A row changes later when its target starts or can never
+    # start. A firing without a target also changes when a person requests it.
     counted_key("due_id"),
     required("schedule_id", Key, ForeignKey("schedule.schedule_id")),
     # The revision of the definition that was valid at the decision.

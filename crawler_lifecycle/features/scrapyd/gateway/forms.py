@@ -1,4 +1,6 @@
-"""Forms as scrapyd accepts them: fields in the address and in the body, each with one or more values."""
+"""Forms as scrapyd accepts them: fields in the address and in the body, each with one or more
+values.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,10 @@ _PART_HEAD_MAX = 1024
 _URLENCODED = "application/x-www-form-urlencoded"
 _MULTIPART = "multipart/form-data"
 _BOUNDARY = re.compile(r"""boundary=(?:"([^"]{1,100})"|([^\s;,"]{1,100}))""", re.IGNORECASE)
-_NAME = re.compile(rb"""^content-disposition:[ \t]*form-data;(?:[^\r\n]*;)?[ \t]*name="([^"\r\n]*)\"""", re.I | re.M)
+_NAME = re.compile(
+    rb"""^content-disposition:[ \t]*form-data;(?:[^\r\n]*;)?[ \t]*name="([^"\r\n]*)\"""",
+    re.I | re.M,
+)
 
 
 def refused(text: str) -> Problem:
@@ -29,7 +34,10 @@ def refused(text: str) -> Problem:
 
 
 class Form:
-    """The fields of one request. If a field is given twice, its first value counts, as with scrapyd."""
+    """The fields of one request.
+
+    If a field is given twice, its first value counts, as with scrapyd.
+    """
 
     def __init__(self, fields: Mapping[str, list[bytes]]) -> None:
         self._fields = dict(fields)
@@ -72,7 +80,10 @@ def shown(text: object) -> str:
 
 
 async def read_form(request: Request) -> Form:
-    """Read the fields of a request. Fields of the body replace those of the address. Raises ``Problem``."""
+    """Read the fields of a request.
+
+    Fields of the body replace those of the address. Raises ``Problem``.
+    """
     fields = _urlencoded(request.scope["query_string"])
     body = await request.body()
     if body and request.method == "POST":
@@ -90,7 +101,12 @@ async def read_form(request: Request) -> Form:
 def _urlencoded(raw: bytes) -> dict[str, list[bytes]]:
     # Latin-1 keeps each byte, so that an error about bad UTF-8 can later name the field.
     try:
-        pairs = parse_qsl(raw.decode("latin-1"), keep_blank_values=True, encoding="latin-1", max_num_fields=FIELDS_MAX)
+        pairs = parse_qsl(
+            raw.decode("latin-1"),
+            keep_blank_values=True,
+            encoding="latin-1",
+            max_num_fields=FIELDS_MAX,
+        )
     except ValueError:
         raise _too_many() from None
     return _gathered((name.encode("latin-1"), value.encode("latin-1")) for name, value in pairs)
@@ -103,7 +119,11 @@ def _multipart(body: bytes, content_type: str) -> dict[str, list[bytes]]:
     boundary = (found[1] or found[2]).encode("latin-1")
     _, *parts = (b"\r\n" + body).split(b"\r\n--" + boundary, FIELDS_MAX + 1)
     if not parts or not parts[-1].startswith(b"--"):
-        raise _too_many() if len(parts) > FIELDS_MAX else refused("body: the form has no end; let a library write it")
+        raise (
+            _too_many()
+            if len(parts) > FIELDS_MAX
+            else refused("body: the form has no end; let a library write it")
+        )
     pairs = []
     for part in parts[:-1]:
         head, _, value = part.partition(b"\r\n\r\n")
@@ -125,7 +145,9 @@ def _text(name: str, value: bytes) -> str:
     try:
         return value.decode()
     except UnicodeDecodeError:
-        raise refused(f"{shown(name)[1:-1]} is invalid: {shown(value[:100])} is not UTF-8; send it as UTF-8") from None
+        raise refused(
+            f"{shown(name)[1:-1]} is invalid: {shown(value[:100])} is not UTF-8; send it as UTF-8"
+        ) from None
 
 
 def _too_many() -> Problem:

@@ -1,4 +1,6 @@
-"""The calls of scrapyd's API: one project, the crawlers of the catalogue as spiders, and runs as jobs."""
+"""The calls of scrapyd's API: one project, the crawlers of the catalogue as spiders, and runs as
+jobs.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ from .forms import Form, refused, shown
 
 Answer = dict[str, Any]
 
-#: The most jobs in one list: live ones, and the newest ended ones (as scrapyd's ``finished_to_keep``).
+#: The most jobs in one list: live ones, and the newest ended ones (as scrapyd's
+#: ``finished_to_keep``).
 LIVE_MAX = 1000
 FINISHED_MAX = 100
 #: The highest number that ``daemonstatus`` counts.
@@ -50,17 +53,23 @@ _FIELDS = {"request_id": "jobid", "crawler": "spider"}
 
 @dataclass(frozen=True)
 class Jobs:
-    """Answers each call, without ``status`` and ``node_name``. Raises ``Problem`` or an error of the domain."""
+    """Answers each call, without ``status`` and ``node_name``.
+
+    Raises ``Problem`` or an error of the domain.
+    """
 
     project: str
     commands: Commands
     crawlers: Crawlers
     runs: RunReader
 
-    # --- projects, versions and spiders -----------------------------------------------------------------------------
+    # --- projects, versions and spiders -----------------------------------------------------------
 
     async def daemonstatus(self, form: Form) -> Answer:
-        """Return the number of jobs in each state. Finished jobs are counted up to the number that a list shows."""
+        """Return the number of jobs in each state.
+
+        Finished jobs are counted up to the number that a list shows.
+        """
 
         def count(state: str, most: int) -> int:
             return self.runs.count_runs(_statuses(state), most)
@@ -84,8 +93,13 @@ class Jobs:
 
     async def _version(self) -> str:
         """Return a hash of the catalogue."""
-        known = [dataclasses.asdict(crawler) for _, crawler in sorted((await self.crawlers.all()).items())]
-        return hashlib.sha256(json.dumps(known, sort_keys=True, default=str).encode()).hexdigest()[:12]
+        known = [
+            dataclasses.asdict(crawler)
+            for _, crawler in sorted((await self.crawlers.all()).items())
+        ]
+        return hashlib.sha256(json.dumps(known, sort_keys=True, default=str).encode()).hexdigest()[
+            :12
+        ]
 
     def _check_project(self, project: str | None) -> None:
         if project not in (None, self.project):
@@ -97,10 +111,11 @@ class Jobs:
     async def _check_version(self, version: str | None) -> None:
         if version and version != (known := await self._version()):
             raise refused(
-                f"version {shown(version)} not found; the version is {known!r} now: send it, or leave _version out"
+                f"version {shown(version)} not found; the version is {known!r} now: send it, or "
+                "leave _version out"
             )
 
-    # --- jobs ---------------------------------------------------------------------------------------------------------
+    # --- jobs -------------------------------------------------------------------------------------
 
     async def schedule(self, form: Form) -> Answer:
         """Start a run with the id of the job. A repeat finds the run, and starts nothing."""
@@ -119,10 +134,15 @@ class Jobs:
             done = await self.commands.start(body, None)
         except Problem as problem:
             if problem.code == "unknown_crawler":
-                problem.detail = f"spider {shown(body.crawler)} not found; {problem.detail.partition('; ')[2]}"
+                problem.detail = (
+                    f"spider {shown(body.crawler)} not found; {problem.detail.partition('; ')[2]}"
+                )
             if problem.code == "idempotency_mismatch":
-                problem.detail = f"jobid: {shown(jobid)} is already used by another request; give another one"
-            # A recorded run starts by itself. A client that gets an error could repeat it with another id.
+                problem.detail = (
+                    f"jobid: {shown(jobid)} is already used by another request; give another one"
+                )
+            # A recorded run starts by itself. A client that gets an error could repeat it with
+            # another id.
             if problem.code != "temporal_unavailable" or problem.run_id is None:
                 raise
             present_call().about.append(("run", str(problem.run_id), None, True))
@@ -134,13 +154,18 @@ class Jobs:
         return {"jobid": jobid}
 
     async def cancel(self, form: Form) -> Answer:
-        """Stop the run of a job, by force with the signal ``KILL``. Return its former state; ``None`` if it ended."""
+        """Stop the run of a job, by force with the signal ``KILL``.
+
+        Return its former state; ``None`` if it ended.
+        """
         self._check_project(form.need("project"))
         job = form.need("job")
         signal = form.get("signal") or "INT"
         force = _SIGNALS.get(signal.upper().removeprefix("SIG"))
         if force is None:
-            raise refused(f"signal: {shown(signal)} is not allowed; give INT for a graceful stop, or KILL")
+            raise refused(
+                f"signal: {shown(signal)} is not allowed; give INT for a graceful stop, or KILL"
+            )
         row = await self._find(job)
         if row is not None:
             present_call().about.append(("run", str(row.run_id), None, True))
@@ -159,7 +184,8 @@ class Jobs:
     async def listjobs(self, form: Form) -> Answer:
         """Return the newest jobs, newest first."""
         self._check_project(form.get("project"))
-        # In this order, a run that ends between the calls is in both lists. In the other order, it could be in none.
+        # In this order, a run that ends between the calls is in both lists. In the other order, it
+        # could be in none.
         live = await run_in_threadpool(self._listed, ("pending", "running"), LIVE_MAX)
         ended = await run_in_threadpool(self._listed, ("finished",), FINISHED_MAX)
         over = {row.run_id for row in ended}
@@ -175,12 +201,18 @@ class Jobs:
         row = await self._find(job)
         if row is None or (project, spider) != (self.project, row.crawler):
             what = f"project {shown(project)} has no job {shown(job)} of spider {shown(spider)}"
-            raise Problem(404, "log_not_found", f"{what}; listjobs.json lists the newest jobs with their log_url")
+            raise Problem(
+                404,
+                "log_not_found",
+                f"{what}; listjobs.json lists the newest jobs with their log_url",
+            )
         return row
 
     def _listed(self, states: tuple[str, ...], most: int) -> list[RunRow]:
         statuses = [status for state in states for status in _statuses(state)]
-        return [row for row in self.runs.list_runs(status=statuses, limit=most) if row.status in STATES]
+        return [
+            row for row in self.runs.list_runs(status=statuses, limit=most) if row.status in STATES
+        ]
 
     async def _find(self, job: str) -> RunRow | None:
         if not travels(job, REQUEST_ID_MAX):
@@ -196,7 +228,11 @@ class Jobs:
 
     def _ran(self, row: RunRow) -> Answer:
         began = {"start_time": _time(row.started_at or row.created_at)}
-        more = {"end_time": _time(row.ended_at or row.updated_at)} if row.status.terminal else {"pid": None}
+        more = (
+            {"end_time": _time(row.ended_at or row.updated_at)}
+            if row.status.terminal
+            else {"pid": None}
+        )
         log = f"/logs/{self.project}/{quote(row.crawler)}/{quote(row.request_id, safe='')}.log"
         return {**self._job(row), **began, **more, "log_url": log, "items_url": None}
 
@@ -219,5 +255,7 @@ def _setting(text: str) -> tuple[str, str]:
 
 
 def _time(moment: datetime) -> str:
-    """Return a time as scrapyd writes it: in UTC but without a zone, and with microseconds, which its clients need."""
+    """Return a time as scrapyd writes it: in UTC but without a zone, and with microseconds, which
+    its clients need.
+    """
     return moment.replace(tzinfo=None).isoformat(" ", "microseconds")

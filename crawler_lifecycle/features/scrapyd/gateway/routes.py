@@ -1,4 +1,7 @@
-"""Routes of scrapyd's API (docs/scrapyd.md). They are not in the OpenAPI document, which describes only our own API."""
+"""Routes of scrapyd's API (docs/scrapyd.md).
+
+They are not in the OpenAPI document, which describes only our own API.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,8 @@ from crawler_lifecycle.web.problems import MEDIA_TYPE
 from .forms import Form, read_form, refused
 from .jobs import Answer, Jobs, in_its_words
 
-#: The node name in answers. It is the same for every gateway, so that callers do not see names of machines.
+#: The node name in answers. It is the same for every gateway, so that callers do not see names of
+#: machines.
 NODE = "crawler-lifecycle"
 READS = ("daemonstatus", "listprojects", "listversions", "listspiders", "listjobs", "status")
 WRITES = ("schedule", "cancel")
@@ -33,7 +37,8 @@ PATHS = frozenset(f"/{call}.json" for call in (*READS, *WRITES, *UPLOADS))
 #: The statuses of errors that scrapyd answers with HTTP 200.
 _ITS_OWN = frozenset({400, 404, 405, 409, 415, 421, 422})
 _NOT_HERE = (
-    "crawlers cannot be uploaded or deleted here: they are entries of the catalogue (crawlers.yaml, "
+    "crawlers cannot be uploaded or deleted here: they are entries of the catalogue "
+    "(crawlers.yaml, "
     "LIFECYCLE_CRAWLERS) of the scheduler service; add, change or remove one there. "
     "listspiders.json lists all crawlers"
 )
@@ -90,9 +95,12 @@ def _document(answer: Answer) -> bytes:
 
 
 class Dialect(Converter):
-    """ASGI middleware around all others. On paths of scrapyd's API, it converts errors to scrapyd's form.
+    """ASGI middleware around all others.
 
-    Clients read ``message`` in an answer with HTTP 200. The statuses 401, 403, 429 and 5xx stay as they are.
+    On paths of scrapyd's API, it converts errors to scrapyd's form.
+
+    Clients read ``message`` in an answer with HTTP 200. The statuses 401, 403, 429 and 5xx stay as
+    they are.
     """
 
     def holds(self, scope: Scope, headers: MutableHeaders) -> bool:

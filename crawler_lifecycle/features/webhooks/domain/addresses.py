@@ -1,4 +1,6 @@
-"""The allowed addresses of webhooks: addresses of the public internet, and addresses in the settings."""
+"""The allowed addresses of webhooks: addresses of the public internet, and addresses in the
+settings.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 #: Public addresses at which a cloud offers private services to its machines.
 _INNER = (ipaddress.ip_network("168.63.129.16/32"),)
-#: Networks that are not public by IANA's registries, but that some supported Python versions call global.
+#: Networks that are not public by IANA's registries, but that some supported Python versions call
+#: global.
 _SPECIAL = tuple(map(ipaddress.ip_network, ("192.0.0.0/24", "2002::/16", "3fff::/20")))
 #: The network of all public IPv6 addresses.
 _PUBLIC6 = ipaddress.ip_network("2000::/3")
@@ -27,8 +30,11 @@ _PUBLIC6 = ipaddress.ip_network("2000::/3")
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 #: ISATAP: with these 32 bits before them, the last 32 bits of an IPv6 address are an IPv4 address.
 _ISATAP = (0x0000_5EFE, 0x0200_5EFE)
-#: Names that exist only in private networks (RFC 6761, 6762, 8375; ICANN reserves .internal for this).
-_INNER_NAME = re.compile(r"[^.]+|(.+\.)?(localhost|local|internal|home\.arpa|svc|lan|intranet|corp|home)")
+#: Names that exist only in private networks (RFC 6761, 6762, 8375; ICANN reserves .internal for
+#: this).
+_INNER_NAME = re.compile(
+    r"[^.]+|(.+\.)?(localhost|local|internal|home\.arpa|svc|lan|intranet|corp|home)"
+)
 _SETTING = "LIFECYCLE_WEBHOOKS__"
 
 
@@ -36,8 +42,8 @@ _SETTING = "LIFECYCLE_WEBHOOKS__"
 class WebhookRules:
     """The rules of an installation for its webhooks.
 
-    They check a definition when it is made, and again at each delivery. A delivery also checks each address to which
-    the host name resolves.
+    They check a definition when it is made, and again at each delivery. A delivery also checks each
+    address to which the host name resolves.
     """
 
     networks: Sequence[Network] = ()
@@ -48,9 +54,11 @@ class WebhookRules:
     """The prefix of the variables with secrets."""
 
     def check(self, spec: WebhookSpec) -> None:
-        """Raise ``InvalidRequest`` for a forbidden address, and for secrets that are not for webhooks.
+        """Raise ``InvalidRequest`` for a forbidden address, and for secrets that are not for
+        webhooks.
 
-        Names are not resolved here, and no reference. An e-mail goes to the mail server of the settings.
+        Names are not resolved here, and no reference. An e-mail goes to the mail server of the
+        settings.
         """
         for key, text in (("url", spec.url), *(("secrets", secret) for secret in spec.secrets)):
             check_variable(key, text, self.env_prefix, f"{_SETTING}ENV_PREFIX")
@@ -61,7 +69,8 @@ class WebhookRules:
         here = self.loopback and is_loopback(host)
         if parts.scheme != "https" and not here:
             raise InvalidRequest(
-                f"url: {host}: http is only for loopback with crawlctl dev ({_SETTING}LOOPBACK); give an https address"
+                f"url: {host}: http is only for loopback with crawlctl dev ({_SETTING}LOOPBACK); "
+                "give an https address"
             )
         if NUMBER.fullmatch(host):
             self.check_address(host, host)
@@ -78,7 +87,8 @@ class WebhookRules:
 def refused(text: str, networks: Sequence[Network] = (), *, loopback: bool = False) -> str | None:
     """Return the reason why this address may not be called; ``None``: it may.
 
-    ``networks``: addresses that are always allowed. ``loopback``: this machine itself may be called.
+    ``networks``: addresses that are always allowed. ``loopback``: this machine itself may be
+        called.
     """
     try:
         given = ipaddress.ip_address(text.partition("%")[0])

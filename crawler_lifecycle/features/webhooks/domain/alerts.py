@@ -1,6 +1,7 @@
 """Alerts: one event as a short message for people, and its forms for Slack, Teams and Discord.
 
-Texts of crawlers are quoted, never interpreted: they mention nobody, format nothing and fit into each service's limits.
+Texts of crawlers are quoted, never interpreted: they mention nobody, format nothing and fit into
+each service's limits.
 """
 
 from __future__ import annotations
@@ -18,16 +19,30 @@ from crawler_lifecycle.domain.last_words import printable
 TITLE_MAX = 150
 CAUSE_MAX = 1500
 LINE_MAX = 1000
-#: The most characters of a text in a message, with the marks that quote it: Slack takes 3,000, Discord 4,096 and 256.
+#: The most characters of a text in a message, with the marks that quote it: Slack takes 3,000,
+#: Discord 4,096 and 256.
 SLACK_MAX = 2800
 DISCORD_MAX = 4000
 DISCORD_TITLE_MAX = 250
 #: Event type -> its words in a title. Events without words here are told by their status.
 _WORDS: Mapping[str, str] = {
-    **{"run.started": "started", "run.stopped": "stopped", "run.blocked": "its workflow cannot go on"},
-    **{"run.stale": "nobody knows how it stands, its look is overdue", "webhook.test": "this is a test"},
-    **{"correction.made": "a recorded status was wrong", "webhook.paused": "paused, it delivers nothing"},
-    **{"schedule.missed": "a due time began nothing", "schedule.skipped": "a due time began nothing"},
+    **{
+        "run.started": "started",
+        "run.stopped": "stopped",
+        "run.blocked": "its workflow cannot go on",
+    },
+    **{
+        "run.stale": "nobody knows how it stands, its look is overdue",
+        "webhook.test": "this is a test",
+    },
+    **{
+        "correction.made": "a recorded status was wrong",
+        "webhook.paused": "paused, it delivers nothing",
+    },
+    **{
+        "schedule.missed": "a due time began nothing",
+        "schedule.skipped": "a due time began nothing",
+    },
     **{"webhook.missed": "events were removed before they were delivered"},
     **{"run.empty": "it brought nothing", "run.dropped": "it brought less than usual"},
 }
@@ -36,7 +51,8 @@ _COUNTS = ("tasks", "jobs", "steps", "pages", "items", "errors", "count", "event
 #: Statuses and ends of types that mean trouble.
 _BAD = ("FAILED", "discarded")
 _TROUBLES = (".stale", ".blocked", ".made", ".missed", ".paused")
-#: Characters that Slack and Discord read as marks -> their quoted form. Slack has no quoted form of a backtick.
+#: Characters that Slack and Discord read as marks -> their quoted form. Slack has no quoted form of
+#: a backtick.
 _SLACK = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "`": "'"}
 _DISCORD = {letter: f"\\{letter}" for letter in "\\*_~`|<>#[]()-:@"}
 
@@ -69,31 +85,53 @@ def alert_of(type: str, subject: str, body: Mapping[str, Any], page: str | None)
     words = _WORDS.get(type, f"{status} ({outcome})" if outcome else status)
     cause = next((body[cause] for cause in _CAUSES if isinstance(body.get(cause), str)), "")
     if type == "webhook.test":
-        cause = f"Alerts arrive here. Asked for by {body.get('requested_by') or 'somebody without a name'}."
+        cause = (
+            "Alerts arrive here. Asked for by "
+            f"{body.get('requested_by') or 'somebody without a name'}."
+        )
     for correction in (body.get("corrections") or ())[:1]:
         cause = f"Recorded was {correction.get('believed')}, true was {correction.get('truth')}."
-    line = " · ".join(f"{count.capitalize()}: {_counted(body[count])}" for count in _COUNTS if body.get(count))
+    line = " · ".join(
+        f"{count.capitalize()}: {_counted(body[count])}" for count in _COUNTS if body.get(count)
+    )
     where = quote(name if plural in ("webhooks", "schedules") else key, safe="", errors="replace")
     return Alert(
-        _cut(f"{plural[:-1].capitalize()} {name}: {'not ' if body.get('started') is False else ''}{words}", TITLE_MAX),
+        _cut(
+            f"{plural[:-1].capitalize()} {name}: "
+            f"{'not ' if body.get('started') is False else ''}{words}",
+            TITLE_MAX,
+        ),
         _cut(cause, CAUSE_MAX),
         _cut(line, LINE_MAX),
         f"{page.rstrip('/')}/{plural}/{where}" if page else None,
-        (status in _BAD and not stopped) or type.endswith(_TROUBLES) or body.get("attention") is not None,
+        (status in _BAD and not stopped)
+        or type.endswith(_TROUBLES)
+        or body.get("attention") is not None,
     )
 
 
 def message(kind: str, alert: Alert) -> dict[str, Any]:
-    """Return the body for an incoming webhook of Slack, a workflow of Microsoft Teams, or a webhook of Discord."""
+    """Return the body for an incoming webhook of Slack, a workflow of Microsoft Teams, or a webhook
+    of Discord.
+    """
     return {"slack": _slack, "teams": _teams, "discord": _discord}[kind](alert)
 
 
 def _slack(alert: Alert) -> dict[str, Any]:
-    # Slack formats nothing inside of code, and has no quoted form of the marks that it formats elsewhere.
-    texts = {"*`{}`*": alert.title, "```{}```": alert.cause, "`{}`": alert.line, "<{}|Open the page>": alert.link}
+    # Slack formats nothing inside of code, and has no quoted form of the marks that it formats
+    # elsewhere.
+    texts = {
+        "*`{}`*": alert.title,
+        "```{}```": alert.cause,
+        "`{}`": alert.line,
+        "<{}|Open the page>": alert.link,
+    }
     parts = [form.format(_quoted(text, SLACK_MAX, _SLACK)) for form, text in texts.items() if text]
     # verbatim: Slack makes no links and no mentions of its own.
-    blocks = [{"type": "section", "text": {"type": "mrkdwn", "text": part, "verbatim": True}} for part in parts]
+    blocks = [
+        {"type": "section", "text": {"type": "mrkdwn", "text": part, "verbatim": True}}
+        for part in parts
+    ]
     # Notifications, and receivers that take Slack's form without blocks, show this text.
     return {"text": f"```{_quoted(alert.text, SLACK_MAX, _SLACK)}```", "blocks": blocks}
 
@@ -102,18 +140,41 @@ def _teams(alert: Alert) -> dict[str, Any]:
     """Return an Adaptive Card. Its blocks read no marks."""
     title = {"text": alert.title, "weight": "bolder", "color": "attention" if alert.bad else "good"}
     runs = [title, {"text": alert.cause, "fontType": "monospace"}, {"text": alert.line}]
-    blocks = [{"type": "RichTextBlock", "inlines": [{"type": "TextRun", **run}]} for run in runs if run["text"]]
-    links = [{"type": "Action.OpenUrl", "title": "Open the page", "url": alert.link}] if alert.link else []
+    blocks = [
+        {"type": "RichTextBlock", "inlines": [{"type": "TextRun", **run}]}
+        for run in runs
+        if run["text"]
+    ]
+    links = (
+        [{"type": "Action.OpenUrl", "title": "Open the page", "url": alert.link}]
+        if alert.link
+        else []
+    )
     schema = "http://adaptivecards.io/schemas/adaptive-card.json"
-    card = {"$schema": schema, "type": "AdaptiveCard", "version": "1.4", "body": blocks, "actions": links}
-    attached = {"contentType": "application/vnd.microsoft.card.adaptive", "contentUrl": None, "content": card}
+    card = {
+        "$schema": schema,
+        "type": "AdaptiveCard",
+        "version": "1.4",
+        "body": blocks,
+        "actions": links,
+    }
+    attached = {
+        "contentType": "application/vnd.microsoft.card.adaptive",
+        "contentUrl": None,
+        "content": card,
+    }
     return {"type": "message", "attachments": [attached]}
 
 
 def _discord(alert: Alert) -> dict[str, Any]:
     title = _quoted(alert.title, DISCORD_TITLE_MAX, _DISCORD)
     cause = _quoted(alert.cause, DISCORD_MAX, _DISCORD)
-    embed = {"title": title, "description": cause, "footer": {"text": alert.line}, "url": alert.link}
+    embed = {
+        "title": title,
+        "description": cause,
+        "footer": {"text": alert.line},
+        "url": alert.link,
+    }
     color = 0xC62828 if alert.bad else 0x2E7D32
     return {"embeds": [{**embed, "color": color}], "allowed_mentions": {"parse": []}}
 

@@ -1,4 +1,6 @@
-"""The definition of a webhook: its kind, its address, its events, and the secrets for their signatures."""
+"""The definition of a webhook: its kind, its address, its events, and the secrets for their
+signatures.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,12 @@ from urllib.parse import urlsplit
 from crawler_lifecycle.domain.bounds import STRICT, check_text, refusal
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.loopback import is_loopback
-from crawler_lifecycle.domain.names import EVENT_TYPES, EVENT_WEBHOOK_TEST, NAME_OF_FORM, verdict_events
+from crawler_lifecycle.domain.names import (
+    EVENT_TYPES,
+    EVENT_WEBHOOK_TEST,
+    NAME_OF_FORM,
+    verdict_events,
+)
 
 NAME_MAX = 80
 WEBHOOK_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{NAME_MAX - 1}}}")
@@ -20,7 +27,8 @@ URL_MAX = 2000
 #: The most values of one filter, and the most characters of a value.
 VALUES_MAX = 100
 VALUE_MAX = 200
-#: The most webhooks that an installation may allow, and the most rows that are read. ``bounds.MOST`` has the default.
+#: The most webhooks that an installation may allow, and the most rows that are read.
+#: ``bounds.MOST`` has the default.
 WEBHOOKS_MAX = 1_000
 #: A webhook is paused after its deliveries have failed for this many seconds.
 GIVE_UP_S = 24 * 3600.0
@@ -45,11 +53,14 @@ _RECIPIENT = re.compile(
 )
 _SECRET = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]{0,199}", re.ASCII)
 _LABEL = "[A-Za-z0-9_-]{1,63}"
-_HOST = re.compile(rf"(?=.{{1,253}}$)(?:{_LABEL}\.)*{_LABEL}\.?|[0-9A-Fa-f:.]+:[0-9A-Fa-f:.]*", re.ASCII)
-#: Hosts that resolvers read as an address and not as a name: the last part is a number (WHATWG URL, "ends in a
-#: number"), or there is a colon.
+_HOST = re.compile(
+    rf"(?=.{{1,253}}$)(?:{_LABEL}\.)*{_LABEL}\.?|[0-9A-Fa-f:.]+:[0-9A-Fa-f:.]*", re.ASCII
+)
+#: Hosts that resolvers read as an address and not as a name: the last part is a number (WHATWG URL,
+#: "ends in a number"), or there is a colon.
 NUMBER = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)\.?|.*:.*", re.ASCII | re.IGNORECASE)
-#: Allowed ports: https, http (on a developer's machine), and all from 1024 on. Lower ports belong to other protocols.
+#: Allowed ports: https, http (on a developer's machine), and all from 1024 on. Lower ports belong
+#: to other protocols.
 _PORTS = frozenset({443, 80, *range(1024, 2**16)})
 #: Name of a filter -> the field of an event that it tests.
 FILTERS: Mapping[str, str] = {
@@ -68,7 +79,9 @@ def webhook_workflow_id(name: str) -> str:
 
 
 def webhook_sink(webhook_id: int | str) -> str:
-    """Return the value of ``sink`` in the rows of a webhook's deliveries; for ``""``: the prefix of all webhooks."""
+    """Return the value of ``sink`` in the rows of a webhook's deliveries; for ``""``: the prefix of
+    all webhooks.
+    """
     return f"webhook/{webhook_id}"
 
 
@@ -84,26 +97,39 @@ def webhook_subject(webhook_id: int) -> str:
 def check_webhook_name(name: object) -> None:
     """Raise ``InvalidRequest`` unless this may be the name of a webhook."""
     if not isinstance(name, str) or not WEBHOOK_NAME.fullmatch(name):
-        raise refusal("name", name, f"give 1 to {NAME_MAX} letters, digits, dots, dashes and underscores")
+        raise refusal(
+            "name", name, f"give 1 to {NAME_MAX} letters, digits, dots, dashes and underscores"
+        )
     if name == NAME_OF_FORM:
-        raise refusal("name", name, f"/webhooks/{NAME_OF_FORM} is the page of the form; give another name")
+        raise refusal(
+            "name", name, f"/webhooks/{NAME_OF_FORM} is the page of the form; give another name"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class WebhookSpec:
-    """The definition of a webhook. Raises ``InvalidRequest`` naming the field, the value and the cure.
+    """The definition of a webhook.
 
-    An event is delivered if it matches at least one value of each filter. An empty filter matches every event.
+    Raises ``InvalidRequest`` naming the field, the value and the cure.
+
+    An event is delivered if it matches at least one value of each filter. An empty filter matches
+    every event.
     """
 
     __pydantic_config__: ClassVar = STRICT
 
     url: str
-    """The address, or a reference ``env:NAME`` to it. The addresses of an e-mail are separated by commas."""
+    """The address, or a reference ``env:NAME`` to it. The addresses of an e-mail are separated by
+    commas.
+    """
     secrets: list[str] = field(default_factory=list)
-    """References ``env:NAME`` to the secrets: one, or two while a secret is replaced. Only the kind webhook signs."""
+    """References ``env:NAME`` to the secrets: one, or two while a secret is replaced. Only the kind
+    webhook signs.
+    """
     events: list[str] = field(default_factory=list)
-    """Types of events, or a pattern such as ``run.*`` for all types of one kind. Empty: all types."""
+    """Types of events, or a pattern such as ``run.*`` for all types of one kind. Empty: all
+    types.
+    """
     crawlers: list[str] = field(default_factory=list)
     tags: list[str] = field(default_factory=list)
     flows: list[str] = field(default_factory=list)
@@ -121,22 +147,33 @@ class WebhookSpec:
             check_url(self.url, hidden=self.kind in CHATS)
         if self.kind != WEBHOOK:
             if self.secrets:
-                raise refusal("secrets", len(self.secrets), f"leave them out: the kind {self.kind} is not signed")
+                raise refusal(
+                    "secrets",
+                    len(self.secrets),
+                    f"leave them out: the kind {self.kind} is not signed",
+                )
         elif not 1 <= len(self.secrets) <= 2 or len(set(self.secrets)) < len(self.secrets):
             raise refusal(
-                "secrets", len(self.secrets), "give one reference, or two different references while the secret changes"
+                "secrets",
+                len(self.secrets),
+                "give one reference, or two different references while the secret changes",
             )
         for secret in self.secrets:
             if not _is_reference(secret):
                 # The message does not show the text, because it may be the secret itself.
                 raise InvalidRequest(
-                    "secrets: this is no reference; give env:NAME, a variable of the workers of the role webhooks"
+                    "secrets: this is no reference; give env:NAME, a variable of the workers of "
+                    "the role webhooks"
                 )
         for name in ("events", *FILTERS):
             _check_values(name, getattr(self, name))
         for event in self.events:
             if not any(_named(event, type) for type in EVENT_TYPES):
-                raise refusal("events", event, f"choose from {', '.join(sorted(EVENT_TYPES))}, or a kind such as run.*")
+                raise refusal(
+                    "events",
+                    event,
+                    f"choose from {', '.join(sorted(EVENT_TYPES))}, or a kind such as run.*",
+                )
 
     @classmethod
     def read(cls, definition: Mapping[str, Any]) -> WebhookSpec:
@@ -160,13 +197,16 @@ class WebhookSpec:
     def types(self) -> list[str]:
         """The types of events that the webhook may receive."""
         return sorted(
-            type for type in EVENT_TYPES if not self.events or any(_named(event, type) for event in self.events)
+            type
+            for type in EVENT_TYPES
+            if not self.events or any(_named(event, type) for event in self.events)
         )
 
     def fits(self, type: str, facts: Mapping[str, object]) -> bool:
         """Return whether an event with these facts (``event_facts``) is delivered.
 
-        A filter does not match if the event does not have its field. People are told of a verdict once.
+        A filter does not match if the event does not have its field. People are told of a verdict
+        once.
         """
         types = self.types
         if type == EVENT_WEBHOOK_TEST or type not in types:
@@ -174,11 +214,18 @@ class WebhookSpec:
         told = [event for event in verdict_events(facts.get("attention")) if event in types]
         if self.kind != WEBHOOK and type in told[1:]:
             return False
-        return all(_has(facts.get(fact), getattr(self, name)) for name, fact in FILTERS.items() if getattr(self, name))
+        return all(
+            _has(facts.get(fact), getattr(self, name))
+            for name, fact in FILTERS.items()
+            if getattr(self, name)
+        )
 
 
 def event_facts(body: Mapping[str, object], run: Mapping[str, object] | None) -> dict[str, object]:
-    """Return the fields of an event that filters test. They come from its body and from the run it is about."""
+    """Return the fields of an event that filters test.
+
+    They come from its body and from the run it is about.
+    """
     names = ("crawler", "flow_id", "status", "outcome", "ended_by", "attention")
     own = {name: body[name] for name in names if body.get(name) is not None}
     state = {} if body.get("state") is None else {"status": body["state"]}
@@ -186,7 +233,9 @@ def event_facts(body: Mapping[str, object], run: Mapping[str, object] | None) ->
 
 
 def shown(definition: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the definition as answers show it: the address of a channel without its end, which is a secret."""
+    """Return the definition as answers show it: the address of a channel without its end, which is
+    a secret.
+    """
     scheme, there, rest = str(definition.get("url")).partition("://")
     if definition.get("kind") not in CHATS or not there:
         return definition
@@ -200,12 +249,17 @@ def _is_reference(text: object) -> bool:
 def _check_recipients(found: Sequence[str]) -> None:
     wrong = [event for event in found if not _RECIPIENT.fullmatch(event)]
     if wrong or len(found) > RECIPIENTS_MAX:
-        cure = f"give 1 to {RECIPIENTS_MAX} addresses such as ops@example.com, with commas between them"
+        cure = (
+            f"give 1 to {RECIPIENTS_MAX} addresses such as ops@example.com, with commas "
+            "between them"
+        )
         raise refusal("url", wrong[0] if wrong else len(found), cure)
 
 
 def check_url(url: object, *, hidden: bool = False) -> None:
-    """Raise ``InvalidRequest`` unless the text is a valid address. ``WebhookRules`` decides if it may be called.
+    """Raise ``InvalidRequest`` unless the text is a valid address.
+
+    ``WebhookRules`` decides if it may be called.
 
     ``hidden``: the message does not show the address, because it is a secret.
     """
@@ -213,9 +267,22 @@ def check_url(url: object, *, hidden: bool = False) -> None:
     said = "…" if hidden else url
     if isinstance(url, str) and "@" in re.split(r"[/?#]", url.partition("//")[2], maxsplit=1)[0]:
         # The message does not show the address, because it may contain a password.
-        raise InvalidRequest("url: a name or password in it is not allowed; deliveries are signed, check the signature")
-    if not isinstance(url, str) or not url.isascii() or not url.isprintable() or " " in url or len(url) > URL_MAX:
-        raise refusal("url", said, f"{cure}, of at most {URL_MAX} plain characters: %C3%BC for ü, and xn--… in names")
+        raise InvalidRequest(
+            "url: a name or password in it is not allowed; deliveries are signed, check the "
+            "signature"
+        )
+    if (
+        not isinstance(url, str)
+        or not url.isascii()
+        or not url.isprintable()
+        or " " in url
+        or len(url) > URL_MAX
+    ):
+        raise refusal(
+            "url",
+            said,
+            f"{cure}, of at most {URL_MAX} plain characters: %C3%BC for ü, and xn--… in names",
+        )
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -236,7 +303,8 @@ def check_url(url: object, *, hidden: bool = False) -> None:
         raise refusal(
             "url",
             said,
-            "give an https address; http is only for this machine, with crawlctl dev, such as http://127.0.0.1:9000/",
+            "give an https address; http is only for this machine, with crawlctl dev, such as "
+            "http://127.0.0.1:9000/",
         )
 
 
@@ -252,16 +320,24 @@ def _named(pattern: str, type: str) -> bool:
 
 
 def _has(value: object, wanted: Collection[str]) -> bool:
-    return any(entry in wanted for entry in value) if isinstance(value, list | tuple) else value in wanted
+    return (
+        any(entry in wanted for entry in value)
+        if isinstance(value, list | tuple)
+        else value in wanted
+    )
 
 
 def cure(name: str, through_seq: int, *, fails: bool) -> str:
     """Return the cure for a paused or failing webhook.
 
-    ``through_seq``: the number of the last delivered event. ``fails``: the delivery of the next event fails.
+    ``through_seq``: the number of the last delivered event. ``fails``: the delivery of the next
+        event fails.
     """
     resume = f"crawlctl webhook resume {name}"
     stuck = through_seq + 1
     if not fails:
         return f"{resume}, or delete it"
-    return f"repair the receiver, then {resume}; to skip only event {stuck}: {resume} --skip-event {stuck}"
+    return (
+        f"repair the receiver, then {resume}; to skip only event {stuck}: {resume} --skip-event "
+        f"{stuck}"
+    )

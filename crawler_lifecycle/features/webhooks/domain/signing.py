@@ -1,4 +1,6 @@
-"""Signatures of Standard Webhooks 1.0: three headers that prove the sender, the body and the time to a receiver."""
+"""Signatures of Standard Webhooks 1.0: three headers that prove the sender, the body and the time
+to a receiver.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,15 @@ MOST = 64
 
 
 def read_secret(reference: str, text: str | None) -> bytes:
-    """Read the key from the text of a variable. Raises ``InvalidRequest``; the message never shows the key."""
+    """Read the key from the text of a variable.
+
+    Raises ``InvalidRequest``; the message never shows the key.
+    """
     name = reference.removeprefix("env:")
     if not text:
         raise InvalidRequest(
-            f"secrets: the variable {name} is not set for this worker; export it, and start crawlctl dev or the worker "
+            f"secrets: the variable {name} is not set for this worker; export it, and start "
+            "crawlctl dev or the worker "
             "again"
         )
     try:
@@ -30,8 +36,13 @@ def read_secret(reference: str, text: str | None) -> bytes:
     except (binascii.Error, ValueError):
         key = b""
     if not LEAST <= len(key) <= MOST:
-        cure = f"whsec_ and {LEAST} to {MOST} random bytes in base64: echo whsec_$(openssl rand -base64 32)"
-        raise InvalidRequest(f"secrets: the value of the variable {name} is no secret of a webhook; give {cure}")
+        cure = (
+            f"whsec_ and {LEAST} to {MOST} random bytes in base64: echo whsec_$(openssl rand "
+            "-base64 32)"
+        )
+        raise InvalidRequest(
+            f"secrets: the value of the variable {name} is no secret of a webhook; give {cure}"
+        )
     return key
 
 
@@ -44,9 +55,13 @@ def message_id(event_id: str) -> str:
 
 
 def signed_headers(id: str, at: int, body: bytes, keys: Sequence[bytes]) -> Mapping[str, str]:
-    """Return the headers of one try at the time ``at`` (seconds since 1970), with one signature for each key."""
+    """Return the headers of one try at the time ``at`` (seconds since 1970), with one signature for
+    each key.
+    """
     content = f"{id}.{at}.".encode() + body
-    signatures = [base64.b64encode(hmac.new(key, content, hashlib.sha256).digest()).decode() for key in keys]
+    signatures = [
+        base64.b64encode(hmac.new(key, content, hashlib.sha256).digest()).decode() for key in keys
+    ]
     return {
         "webhook-id": id,
         "webhook-timestamp": str(at),

@@ -1,4 +1,6 @@
-"""Answers about webhooks and their deliveries: filters, bodies, and the class that reads webhooks for them."""
+"""Answers about webhooks and their deliveries: filters, bodies, and the class that reads webhooks
+for them.
+"""
 
 from __future__ import annotations
 
@@ -37,18 +39,22 @@ class Webhook(OfRow):
     project: str
     """The project whose events it gets; ``*``: all projects."""
     definition: Mapping[str, Any]
-    """The definition, in the form of the body of a put. The address of a chat has ``…`` in place of its secret end."""
+    """The definition, in the form of the body of a put. The address of a chat has ``…`` in place of
+    its secret end.
+    """
     revision: int
     state: Literal["active", "failing", "paused"]
     failing_since: datetime | None
-    """The time since when the receiver has not accepted the next event. After 24 hours, the webhook is paused."""
+    """The time since when the receiver has not accepted the next event. After 24 hours, the webhook
+    is paused.
+    """
     error: str | None
     """The error of the last try, while deliveries fail."""
     delivered_at: datetime | None
     """The time of the last delivery."""
     through_seq: int
-    """Each event up to this number was delivered or skipped, or does not fit the filters. If deliveries fail, the next
-    event is the one that fails."""
+    """Each event up to this number was delivered or skipped, or does not fit the filters. If
+    deliveries fail, the next event is the one that fails."""
     paused_at: datetime | None
     pause_reason: str | None
     requested_by: str | None
@@ -61,7 +67,10 @@ class Webhook(OfRow):
 
 
 class AcceptedWebhook(Webhook):
-    """The webhook after a command. ``note`` is for people: what happens next, or why nothing changed."""
+    """The webhook after a command.
+
+    ``note`` is for people: what happens next, or why nothing changed.
+    """
 
     note: str | None
 
@@ -105,7 +114,10 @@ class WebhookViews:
     clock: Clock
 
     def of(self, row: WebhookRow) -> Webhook:
-        """Return the answer about one webhook. If its workflow is missing or does not continue, this is its error."""
+        """Return the answer about one webhook.
+
+        If its workflow is missing or does not continue, this is its error.
+        """
         why = self.blocked.listed_workflow(webhook_workflow_id(row.name))
         if why is not None:
             row = replace(row, error=why, failing_since=row.failing_since or row.updated_at)
@@ -115,6 +127,10 @@ class WebhookViews:
         """Return a page of deliveries to a webhook, the latest event first. Blocks."""
         before = decode("delivery", filters.page_token)
         size = filters.page_size
-        rows = self.webhooks.list_webhook_deliveries(row.webhook_id, before, size + 1, filters.status)
+        rows = self.webhooks.list_webhook_deliveries(
+            row.webhook_id, before, size + 1, filters.status
+        )
         page, token = cut("delivery", rows, size, lambda one: one.seq)
-        return DeliveryPage(deliveries=[Delivery(**asdict(one)) for one in page], next_page_token=token)
+        return DeliveryPage(
+            deliveries=[Delivery(**asdict(one)) for one in page], next_page_token=token
+        )

@@ -1,6 +1,7 @@
 """Webhooks: bodies of requests, and the commands put and test.
 
-If Temporal is unavailable, workers of the role audit check later that each webhook has its workflow.
+If Temporal is unavailable, workers of the role audit check later that each webhook has its
+workflow.
 """
 
 from __future__ import annotations
@@ -35,22 +36,25 @@ Values = Annotated[list[str], Field(max_length=VALUES_MAX)]
 
 
 class PutWebhook(StrictBody):
-    """Body of ``PUT /v1/webhooks/{name}``: the kind, the address, the secrets that sign, and the filters of events.
+    """Body of ``PUT /v1/webhooks/{name}``: the kind, the address, the secrets that sign, and the
+    filters of events.
 
-    An event must fit each given filter: one of the filter's values is enough. A filter that is left out selects all.
+    An event must fit each given filter: one of the filter's values is enough. A filter that is left
+    out selects all.
     """
 
     kind: Literal["webhook", "slack", "teams", "discord", "email"] = "webhook"
     """``webhook``: signed events for programs. The others are alerts: short messages for people."""
     url: str
-    """The https address, or ``env:NAME``, an environment variable that holds it. For ``email``: addresses with commas
-    between them. Answers hide the end of a chat's address, and that form means the address on record."""
+    """The https address, or ``env:NAME``, an environment variable that holds it. For ``email``:
+    addresses with commas between them. Answers hide the end of a chat's address, and that form
+    means the address on record."""
     secrets: Annotated[list[str], Field(max_length=2)] = Field(default_factory=list)
-    """``env:NAME``: an environment variable of the workers of the role webhooks. Give two while the secret changes.
-    Only the kind ``webhook`` has secrets, and needs one."""
+    """``env:NAME``: an environment variable of the workers of the role webhooks. Give two while the
+    secret changes. Only the kind ``webhook`` has secrets, and needs one."""
     events: Values = Field(default_factory=list)
-    """Types of events, or a name such as ``run.*`` for all types of one kind. Without it: all, and for alerts what
-    ended or needs a person."""
+    """Types of events, or a name such as ``run.*`` for all types of one kind. Without it: all, and
+    for alerts what ended or needs a person."""
     crawlers: Values = Field(default_factory=list)
     tags: Values = Field(default_factory=list)
     flows: Values = Field(default_factory=list)
@@ -59,7 +63,9 @@ class PutWebhook(StrictBody):
     ended_by: Annotated[list[EndedBy], Field(max_length=5)] = Field(default_factory=list)
     requested_by: Person | None = None
     project: str | None = None
-    """A webhook of a caller of all projects gets the events of all, or of the one that is named here."""
+    """A webhook of a caller of all projects gets the events of all, or of the one that is named
+    here.
+    """
 
     def spec(self) -> WebhookSpec:
         """Return the definition. Raises ``InvalidRequest``."""
@@ -68,9 +74,19 @@ class PutWebhook(StrictBody):
         return spec if spec.events or spec.kind == WEBHOOK else replace(spec, events=list(ALERTS))
 
     def over(self, row: WebhookRow | None) -> Self:
-        """Return the body with the address on record, if it has the form in which answers show that address."""
-        same = row is not None and self.kind == row.definition.get("kind") and self.url == shown(row.definition)["url"]
-        return self.model_copy(update={"url": row.definition["url"]}) if row is not None and same else self
+        """Return the body with the address on record, if it has the form in which answers show that
+        address.
+        """
+        same = (
+            row is not None
+            and self.kind == row.definition.get("kind")
+            and self.url == shown(row.definition)["url"]
+        )
+        return (
+            self.model_copy(update={"url": row.definition["url"]})
+            if row is not None and same
+            else self
+        )
 
 
 class PauseWebhook(PauseBody):
@@ -107,11 +123,19 @@ class WebhookCommands(NamedCommands[WebhookRow]):
         before = await self.seen(name)
         spec = body.over(before).spec()
         self.rules.check(spec)
-        note = "The webhook is paused: resume it." if before is not None and before.paused_at is not None else None
+        note = (
+            "The webhook is paused: resume it."
+            if before is not None and before.paused_at is not None
+            else None
+        )
         return await self._put(name, spec.document(), body.requested_by, body.project, note)
 
-    async def test(self, name: str, requested_by: str | None, seen: int | None = None) -> tuple[Event, str | None]:
-        """Send a test event to this webhook only. Return the event, and a note for the caller if any.
+    async def test(
+        self, name: str, requested_by: str | None, seen: int | None = None
+    ) -> tuple[Event, str | None]:
+        """Send a test event to this webhook only.
+
+        Return the event, and a note for the caller if any.
 
         Raises ``NotInThisState`` if a test event with a number above ``seen`` exists already.
         """
@@ -122,7 +146,9 @@ class WebhookCommands(NamedCommands[WebhookRow]):
         begun = self.workflows.start_for(WebhookOrder(name), webhook_workflow_id(name))
         return event, await notify(begun, f"webhook {name}", BY_AUDIT)
 
-    async def _kept(self, row: WebhookRow, fresh: bool = True, note: str | None = None) -> CommandResult[WebhookRow]:
+    async def _kept(
+        self, row: WebhookRow, fresh: bool = True, note: str | None = None
+    ) -> CommandResult[WebhookRow]:
         name = row.name
         begun = self.workflows.start_for(WebhookOrder(name), webhook_workflow_id(name), wake=True)
         later = await notify(begun, f"webhook {name}", BY_AUDIT)

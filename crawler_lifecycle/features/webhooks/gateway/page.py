@@ -1,4 +1,6 @@
-"""The web pages of webhooks: a list, a page for each webhook with its deliveries and buttons, and a form."""
+"""The web pages of webhooks: a list, a page for each webhook with its deliveries and buttons, and a
+form.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +38,21 @@ from .commands import (
 _PUT = JsonBody(PutWebhook)
 _PAUSE = JsonBody(PauseWebhook)
 _SECRETS = ("secret", "next_secret")
-_KNOWN = ("name", "revision", "kind", "url", *_SECRETS, "events", *FILTERS, "paused", "was_paused", "reason")
-_PLACES = {name: name for name in ("name", "kind", "url", "events", *FILTERS, "reason")} | {"secrets": "secret"}
+_KNOWN = (
+    "name",
+    "revision",
+    "kind",
+    "url",
+    *_SECRETS,
+    "events",
+    *FILTERS,
+    "paused",
+    "was_paused",
+    "reason",
+)
+_PLACES = {name: name for name in ("name", "kind", "url", "events", *FILTERS, "reason")} | {
+    "secrets": "secret"
+}
 #: The types of events in the form: first all types of each kind, then each type.
 EVENTS = [*sorted({f"{one.partition('.')[0]}.*" for one in EVENT_TYPES}), *sorted(EVENT_TYPES)]
 
@@ -69,33 +84,57 @@ def add_form(app: FastAPI, gateway: Gateway) -> None:
 
         return await fields.sent(kept, functools.partial(shown, request, given))
 
-    async def shown(request: Request, given: Mapping[str, str], problem: Problem | None = None) -> Response:
+    async def shown(
+        request: Request, given: Mapping[str, str], problem: Problem | None = None
+    ) -> Response:
         # A value without ``env:`` may be the secret itself, so it is not written into the page.
-        given = {name: text for name, text in given.items() if name not in _SECRETS or text.startswith("env:")}
+        given = {
+            name: text
+            for name, text in given.items()
+            if name not in _SECRETS or text.startswith("env:")
+        }
         wrong = problem and fields.placed(problem, _PLACES)
-        values = {"given": given, "wrong": wrong, "events": EVENTS, "filters": FILTERS, "kinds": KINDS}
+        values = {
+            "given": given,
+            "wrong": wrong,
+            "events": EVENTS,
+            "filters": FILTERS,
+            "kinds": KINDS,
+        }
         values["ticked"] = given.get("events", "").split("\n")
-        return answer(request, "webhook_form.html", status=problem.status if problem else 200, **values)
+        return answer(
+            request, "webhook_form.html", status=problem.status if problem else 200, **values
+        )
 
 
 def body_of(given: Mapping[str, str]) -> dict[str, Any]:
     """Return the body of the API for the values of the form."""
-    body: dict[str, Any] = {name: fields.lines(given[name]) for name in ("events", *FILTERS) if name in given}
+    body: dict[str, Any] = {
+        name: fields.lines(given[name]) for name in ("events", *FILTERS) if name in given
+    }
     body |= {name: given[name].strip() for name in ("kind", "url") if name in given}
     return body | {"secrets": [given[name].strip() for name in _SECRETS if name in given]}
 
 
 def of_row(row: WebhookRow) -> dict[str, str]:
-    """Return the form's values for a webhook. If they are sent unchanged, nothing changes. Raises ``Problem`` 409."""
+    """Return the form's values for a webhook.
+
+    If they are sent unchanged, nothing changes. Raises ``Problem`` 409.
+    """
     definition = shown_definition(row.definition)
     given = {"name": row.name, "revision": str(row.revision), "url": str(definition["url"])}
-    given |= {"kind": definition.get("kind", ""), **dict(zip(_SECRETS, definition.get("secrets", ()), strict=False))}
+    given |= {
+        "kind": definition.get("kind", ""),
+        **dict(zip(_SECRETS, definition.get("secrets", ()), strict=False)),
+    }
     for name in ("events", *FILTERS):
         values = definition.get(name, [])
         given[name] = "\n".join(values)
         if fields.lines(given[name]) != values or not fields.can_be_typed(values):
             cure = f"change it by PUT /v1/webhooks/{row.name}"
-            raise Problem(409, "not_in_this_state", f"{name}: has a value that a form cannot contain; {cure}")
+            raise Problem(
+                409, "not_in_this_state", f"{name}: has a value that a form cannot contain; {cure}"
+            )
     if row.paused_at is not None:
         given |= {"paused": "yes", "was_paused": "yes"}
     return {name: text for name, text in given.items() if text}
@@ -128,7 +167,12 @@ def add_webhooks(app: FastAPI, gateway: Gateway) -> None:
         found: list[WebhookRow] = []
         while page := webhooks.page(found[-1].webhook_id if found else 0, 200):
             found += page
-        return answer(request, "webhooks.html", rows=[views.of(row).model_dump() for row in found], now=clock())
+        return answer(
+            request,
+            "webhooks.html",
+            rows=[views.of(row).model_dump() for row in found],
+            now=clock(),
+        )
 
     @app.get("/webhooks/{name}")
     async def show_webhook(name: WebhookName, request: Request) -> Response:
@@ -136,9 +180,15 @@ def add_webhooks(app: FastAPI, gateway: Gateway) -> None:
         filters = query_of(request, DeliveryFilters)
         row = await commands.find(name)
         page = await run_in_threadpool(views.deliveries, row, filters)
-        values: dict[str, Any] = {"webhook": views.of(row), "deliveries": page.deliveries, "now": clock()}
+        values: dict[str, Any] = {
+            "webhook": views.of(row),
+            "deliveries": page.deliveries,
+            "now": clock(),
+        }
         values["seen"] = await run_in_threadpool(gateway.store.events.last_event_seq)
-        return answer(request, "webhook.html", more=next_page(filters, page.next_page_token), **values)
+        return answer(
+            request, "webhook.html", more=next_page(filters, page.next_page_token), **values
+        )
 
     @app.post("/webhooks/{name}")
     async def press_webhook(name: WebhookName, request: Request) -> Response:
@@ -153,7 +203,11 @@ async def _carried_out(commands: WebhookCommands, name: str, asked: WebhookForm)
     match asked.action.path:
         case "test":
             event, note = await commands.test(name, caller_name(), asked.seen)
-            return " ".join(filter(None, (f"The test has the number {event.seq} in the list of deliveries.", note)))
+            return " ".join(
+                filter(
+                    None, (f"The test has the number {event.seq} in the list of deliveries.", note)
+                )
+            )
         case "pause":
             done = await commands.pause(name, signed(PauseWebhook(reason=asked.reason)))
         case "delete":

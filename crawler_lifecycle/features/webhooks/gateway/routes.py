@@ -49,7 +49,9 @@ def add_webhooks(app: FastAPI, gateway: Gateway) -> None:
 
     @app.put("/v1/webhooks/{name}")
     async def put_webhook(name: WebhookName, body: _Put) -> AcceptedWebhook:
-        """Create a webhook, or replace its definition. A repeat with the same definition changes nothing.
+        """Create a webhook, or replace its definition.
+
+        A repeat with the same definition changes nothing.
 
         A new webhook receives only events from now on.
         """
@@ -67,14 +69,19 @@ def add_webhooks(app: FastAPI, gateway: Gateway) -> None:
 
     @app.post("/v1/webhooks/{name}/resume")
     async def resume_webhook(name: WebhookName, body: _Resume) -> AcceptedWebhook:
-        """Continue a paused webhook, and send the events of the pause. `skip` skips all events up to now, and
-        `skip_seq` skips one event that fails again and again.
+        """Continue a paused webhook, and send the events of the pause.
+
+        `skip` skips all events up to now, and `skip_seq` skips one event that fails again and
+        again.
         """
         return answer(await commands.resume(name, skip=body.skip, skip_seq=body.skip_seq))
 
     @app.post("/v1/webhooks/{name}/test", status_code=202)
     async def test_webhook(name: WebhookName, body: _Test) -> RequestedTest:
-        """Send an event `webhook.test` to the webhook, after the events that wait. `deliveries` shows the result."""
+        """Send an event `webhook.test` to the webhook, after the events that wait.
+
+        `deliveries` shows the result.
+        """
         event, note = await commands.test(name, signed(body).requested_by)
         return RequestedTest(seq=event.seq, note=note)
 
@@ -85,16 +92,24 @@ def add_webhooks(app: FastAPI, gateway: Gateway) -> None:
         with narrowed(filters.project):
             rows = views.webhooks.page(after, filters.page_size + 1)
         page, token = cut("webhook", rows, filters.page_size, lambda row: row.webhook_id)
-        return conditional(request, WebhookPage(webhooks=[views.of(row) for row in page], next_page_token=token))
+        return conditional(
+            request, WebhookPage(webhooks=[views.of(row) for row in page], next_page_token=token)
+        )
 
     @app.get("/v1/webhooks/{name}", **documents(Webhook))
     async def get_webhook(name: WebhookName, request: Request) -> Response:
         """One webhook: its definition and its state."""
         return conditional(request, views.of(await commands.find(name)))
 
-    @app.get("/v1/webhooks/{name}/deliveries", operation_id="listWebhookDeliveries", **documents(DeliveryPage))
+    @app.get(
+        "/v1/webhooks/{name}/deliveries",
+        operation_id="listWebhookDeliveries",
+        **documents(DeliveryPage),
+    )
     async def list_deliveries(
         name: WebhookName, filters: Annotated[DeliveryFilters, Query()], request: Request
     ) -> Response:
         """The events that were sent to a webhook or tried, the latest event first."""
-        return conditional(request, await run_in_threadpool(views.deliveries, await commands.find(name), filters))
+        return conditional(
+            request, await run_in_threadpool(views.deliveries, await commands.find(name), filters)
+        )

@@ -1,4 +1,5 @@
-"""Links of a list: to its filters with the values that exist, to its orders, and to lists that many need.
+"""Links of a list: to its filters with the values that exist, to its orders, and to lists that many
+need.
 
 Each link is the address of the list with one thing changed, so all of it works without JavaScript.
 """
@@ -55,20 +56,41 @@ class Chooser:
     fields: Sequence[str] = ("search",)
     """Filters with a field of their own in the form. The others are kept in it, hidden."""
 
-    def shown(self, filters: SearchParameters, known: Mapping[str, Sequence[str]], token: str | None) -> dict[str, Any]:
-        """Return the values of ``list_tools.html`` and of the heads of the table. ``known``: values of filters that
-        exist."""
-        asked = filters.model_dump(mode="json", exclude_defaults=True, exclude={"page_token", "all"})
+    def shown(
+        self, filters: SearchParameters, known: Mapping[str, Sequence[str]], token: str | None
+    ) -> dict[str, Any]:
+        """Return the values of ``list_tools.html`` and of the heads of the table.
+
+        ``known``: values of filters that exist."""
+        asked = filters.model_dump(
+            mode="json", exclude_defaults=True, exclude={"page_token", "all"}
+        )
         more = next_page(filters, token, "all")
         return {
-            **{"chooser": self, "asked": asked, "filters": filters, "more": more and self.path + more},
-            **{"facets": self._facets(asked, known), "chips": self._chips(asked), "sorts": self._sorts(asked)},
+            **{
+                "chooser": self,
+                "asked": asked,
+                "filters": filters,
+                "more": more and self.path + more,
+            },
+            **{
+                "facets": self._facets(asked, known),
+                "chips": self._chips(asked),
+                "sorts": self._sorts(asked),
+            },
             "hidden": [(name, value) for name, value in _pairs(asked) if name not in self.fields],
-            "views": [Choice(word, self.path + query(one), dict(asked) == one) for word, one in self.presets.items()],
+            "views": [
+                Choice(word, self.path + query(one), dict(asked) == one)
+                for word, one in self.presets.items()
+            ],
         }
 
     def listed(
-        self, filters: SearchParameters, page: ResultPage, total: tuple[int, bool], acts: Sequence[str]
+        self,
+        filters: SearchParameters,
+        page: ResultPage,
+        total: tuple[int, bool],
+        acts: Sequence[str],
     ) -> dict[str, Any]:
         """Return the values of ``list.html``. ``acts``: what the caller may do with chosen rows."""
         rows = [one.model_dump() for one in getattr(page, self.subject.plural)]
@@ -76,21 +98,36 @@ class Chooser:
         return self.shown(filters, {}, page.next_page_token) | own
 
     def _facets(self, asked: Asked, known: Mapping[str, Sequence[str]]) -> dict[str, list[Choice]]:
-        """Return the values that exist of each filter, by its word. Those that are chosen are among them."""
+        """Return the values that exist of each filter, by its word.
+
+        Those that are chosen are among them.
+        """
         values = {**self.values, **known}
         found = {}
         for name, word in self.facets.items():
             chosen = [str(value) for one, value in _pairs(asked) if one == name]
-            every = [*(one for one in chosen if one not in values.get(name, ())), *map(str, values.get(name, ()))]
+            every = [
+                *(one for one in chosen if one not in values.get(name, ())),
+                *map(str, values.get(name, ())),
+            ]
             if name in values or chosen:
-                found[word] = [Choice(one, self._link(asked, name, one, one in chosen), one in chosen) for one in every]
+                found[word] = [
+                    Choice(one, self._link(asked, name, one, one in chosen), one in chosen)
+                    for one in every
+                ]
         return found
 
     def _chips(self, asked: Asked) -> list[tuple[str, str, str]]:
-        """Return each filter that is set: its word, its value, and the link to the list without it."""
+        """Return each filter that is set: its word, its value, and the link to the list without
+        it.
+        """
         words = {**_WORDS, **self.facets}
         return [
-            (words.get(n, n.capitalize()), self._worded(n, value), self._link(asked, n, value, True))
+            (
+                words.get(n, n.capitalize()),
+                self._worded(n, value),
+                self._link(asked, n, value, True),
+            )
             for n, value in _pairs(asked)
         ]
 
@@ -101,8 +138,8 @@ class Chooser:
         return "" if value is True else str(value)
 
     def _sorts(self, asked: Asked) -> dict[str, tuple[str, str | None]]:
-        """Return the link of each column that can be put in order, by its title, and its order now for
-        ``aria-sort``."""
+        """Return the link of each column that can be put in order, by its title, and its order now
+        for ``aria-sort``."""
         found = dict[str, tuple[str, str | None]]()
         now = asked.get("sort", "")
         for name, title in self.sorts.items():

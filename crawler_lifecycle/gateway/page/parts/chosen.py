@@ -1,8 +1,8 @@
 """Actions on what was chosen on a list: one thing, a selection, or all that fit.
 
-The commands of the API carry out the action for each thing, and each has its own result. A form contains a key, and the
-attempt of each thing that was shown. A form that is sent again, for example after Back, does nothing twice. A thing
-that has another attempt now is reported and not changed.
+The commands of the API carry out the action for each thing, and each has its own result. A form
+contains a key, and the attempt of each thing that was shown. A form that is sent again, for example
+after Back, does nothing twice. A thing that has another attempt now is reported and not changed.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ Find = Callable[[str], Awaitable[Any]]
 Act = Callable[[str, int], Awaitable[tuple[bool, str]]]
 """Carries out the action for a thing. Returns whether it did something, and a sentence."""
 Do = Callable[[str, Any], Coroutine[Any, Any, str]]
-"""Carries out the action of a form for the thing with this key. Returns a sentence about the result."""
+"""Carries out the action of a form for the thing with this key. Returns a sentence about the
+result.
+"""
 
 
 class ChosenForm(ActionForm):
@@ -66,7 +68,10 @@ class ChosenForm(ActionForm):
         """Return each thing once. Raises ``Problem`` 422 for none, or for too many."""
         noun = self.subject.noun
         most = SELECTED_MAX
-        found = {key: int(attempt) for key, _, attempt in (text.rpartition(".") for text in getattr(self, noun))}
+        found = {
+            key: int(attempt)
+            for key, _, attempt in (text.rpartition(".") for text in getattr(self, noun))
+        }
         if not found:
             raise refused(noun, f"no {noun} was chosen; go back and choose the {noun}s first")
         if len(found) > most:
@@ -74,7 +79,9 @@ class ChosenForm(ActionForm):
         return list(found.items())
 
 
-async def press(request: Request, asked: ChosenForm, find: Find, act: Act, now: datetime) -> Response:
+async def press(
+    request: Request, asked: ChosenForm, find: Find, act: Act, now: datetime
+) -> Response:
     """Carry out the action for each thing, and show the result of each."""
     chosen = asked.chosen()
     if asked.action.danger and (expected := await _unconfirmed(find, chosen, asked)) is not None:
@@ -94,7 +101,8 @@ async def press(request: Request, asked: ChosenForm, find: Find, act: Act, now: 
 async def _unconfirmed(find: Find, chosen: Sequence[Thing], asked: ChosenForm) -> str | None:
     """Return the text that a person must type before a force or a deletion.
 
-    Return ``None`` if the text was typed, or, for a force, if all these things already have a stop or have ended.
+    Return ``None`` if the text was typed, or, for a force, if all these things already have a stop
+    or have ended.
     """
     numbered = len(chosen) == 1 and chosen[0][0].isdecimal()
     expected = chosen[0][0] if numbered else str(len(chosen))
@@ -112,7 +120,9 @@ async def _unconfirmed(find: Find, chosen: Sequence[Thing], asked: ChosenForm) -
     return None
 
 
-async def _carried_out(asked: ChosenForm, find: Find, act: Act, key: str, attempt: int) -> tuple[bool, str]:
+async def _carried_out(
+    asked: ChosenForm, find: Find, act: Act, key: str, attempt: int
+) -> tuple[bool, str]:
     try:
         with suppress(RowUnreadable):  # such a thing can still be stopped
             check_shown(attempt, await find(key))

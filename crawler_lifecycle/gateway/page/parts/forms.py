@@ -1,4 +1,6 @@
-"""Forms of web pages: strict reading, conversion between fields and bodies of the API, and the results of actions."""
+"""Forms of web pages: strict reading, conversion between fields and bodies of the API, and the
+results of actions.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,14 @@ from typing import Annotated, Any, ClassVar, TypeGuard, TypeVar
 from urllib.parse import parse_qsl
 
 from fastapi import Request
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    field_validator,
+)
 from starlette.responses import RedirectResponse, Response
 
 from crawler_lifecycle.domain.errors import LifecycleError, NotInThisState
@@ -28,7 +37,8 @@ from crawler_lifecycle.subjects import Action, Subject
 from crawler_lifecycle.web.problems import Problem, check_json, invalid, of_error, refused
 from crawler_lifecycle.web.turns import in_turn
 
-#: The most fields of one form: a selection of 500 runs, and some more. The most lines of all its fields: 10,000 tasks.
+#: The most fields of one form: a selection of 500 runs, and some more. The most lines of all its
+#: fields: 10,000 tasks.
 FIELDS_MAX = 2000
 LINES_MAX = 11_000
 _KIND = "application/x-www-form-urlencoded"
@@ -44,22 +54,34 @@ async def form(request: Request) -> list[tuple[str, str]]:
     """Return the fields of a form in their order. Raises ``Problem`` 400, 415 or 422."""
     kind = request.headers.get("content-type", "nothing")
     if kind.partition(";")[0].strip().lower() != _KIND:
-        raise Problem(415, "unsupported_type", f"Content-Type: {kind[:100]} is not accepted; send {_KIND}")
+        raise Problem(
+            415, "unsupported_type", f"Content-Type: {kind[:100]} is not accepted; send {_KIND}"
+        )
     try:
         text = (await request.body()).decode("ascii")
-        parse = functools.partial(parse_qsl, keep_blank_values=True, max_num_fields=FIELDS_MAX, errors="strict")
+        parse = functools.partial(
+            parse_qsl, keep_blank_values=True, max_num_fields=FIELDS_MAX, errors="strict"
+        )
         pairs = await in_turn(len(text), parse, text)
     except UnicodeDecodeError:
-        raise Problem(400, "bad_request", "body: not valid UTF-8; send the form from its page") from None
+        raise Problem(
+            400, "bad_request", "body: not valid UTF-8; send the form from its page"
+        ) from None
     except ValueError:
-        raise Problem(422, "invalid_request", f"body: more than {FIELDS_MAX} fields; select fewer") from None
+        raise Problem(
+            422, "invalid_request", f"body: more than {FIELDS_MAX} fields; select fewer"
+        ) from None
     if (many := sum(value.count("\n") for _, value in pairs)) > LINES_MAX:
-        raise refused("body", f"{many} lines are too many; write at most {LINES_MAX}, or use the API")
+        raise refused(
+            "body", f"{many} lines are too many; write at most {LINES_MAX}, or use the API"
+        )
     return pairs
 
 
 def read(kind: type[T], pairs: Pairs) -> T:
-    """Convert the fields to a ``kind``, without empty fields. Raises ``Problem`` 422, which names each wrong field.
+    """Convert the fields to a ``kind``, without empty fields.
+
+    Raises ``Problem`` 422, which names each wrong field.
 
     A field may be given only once, unless ``kind`` has a list for it.
     """
@@ -80,12 +102,18 @@ def read(kind: type[T], pairs: Pairs) -> T:
 
 
 def query_of(request: Request, kind: type[T]) -> T:
-    """Convert the query of a page's address to a ``kind``, as ``read`` does. Raises ``Problem`` 422."""
+    """Convert the query of a page's address to a ``kind``, as ``read`` does.
+
+    Raises ``Problem`` 422.
+    """
     return read(kind, request.query_params.multi_items())
 
 
 def validated(kind: type[T], values: Mapping[str, object]) -> T:
-    """Convert the values, which may be texts, to a ``kind``. Raises ``Problem`` 422, which names each wrong field."""
+    """Convert the values, which may be texts, to a ``kind``.
+
+    Raises ``Problem`` 422, which names each wrong field.
+    """
     try:
         return kind.model_validate(values)
     except ValidationError as error:
@@ -134,7 +162,10 @@ class ActionForm(KeyedForm):
         return f"{self.key}.{self.do}"
 
     def sentence(self, fresh: bool, note: str | None, **values: object) -> str:
-        """Return a sentence about the result. ``fresh``: something was changed. ``values`` are used in the sentence."""
+        """Return a sentence about the result.
+
+        ``fresh``: something was changed. ``values`` are used in the sentence.
+        """
         text = (self.action.done if fresh else self.action.before).format(**values)
         return f"{text} {note}" if note else text
 
@@ -150,7 +181,9 @@ class Outcome:
 
 
 def check_shown(shown: int, row: Any) -> None:
-    """Raise ``NotInThisState`` if the row of a run, manager or graph has another attempt than the form showed."""
+    """Raise ``NotInThisState`` if the row of a run, manager or graph has another attempt than the
+    form showed.
+    """
     if shown != row.attempt:
         status = getattr(row, "status", None) or row.state
         words = f"it is {status} in attempt {row.attempt} now, but the form showed attempt {shown}"
@@ -158,17 +191,22 @@ def check_shown(shown: int, row: Any) -> None:
 
 
 class Once:
-    """The actions of this process, by the keys of their forms. A form that is sent again gets the same outcome.
+    """The actions of this process, by the keys of their forms.
 
-    Another gateway, or this one after a restart, does not know the key, so the sentence may then differ. The database
-    ensures that no action is done twice (docs/page.md, "Several gateways").
+    A form that is sent again gets the same outcome.
+
+    Another gateway, or this one after a restart, does not know the key, so the sentence may then
+    differ. The database ensures that no action is done twice (docs/page.md, "Several gateways").
     """
 
     def __init__(self) -> None:
         self._asked: dict[tuple[str | None, str], asyncio.Task[Any]] = {}
 
     async def __call__(self, key: str, act: Callable[[], Coroutine[Any, Any, R]]) -> R:
-        """Return the outcome of the action. A failure is not kept, so that the form may be sent again."""
+        """Return the outcome of the action.
+
+        A failure is not kept, so that the form may be sent again.
+        """
         own = only(), key
         asked = self._asked.get(own)
         if asked is None:
@@ -187,15 +225,24 @@ def outcomes_page(request: Request, word: str, outcomes: list[Outcome], now: dat
     """Return the page with the results of an action, and tell the access log about them."""
     for outcome in outcomes:
         kind, _, subject = outcome.name.partition(" ")
-        present_call().about.append((kind if subject else None, subject or None, word, outcome.done))
+        present_call().about.append(
+            (kind if subject else None, subject or None, word, outcome.done)
+        )
     return answer(request, "outcomes.html", word=word, outcomes=outcomes, now=now)
 
 
 async def carry_out(
-    request: Request, once: Once, asked: ActionForm, key: object, act: Callable[[], Awaitable[str]], now: datetime
+    request: Request,
+    once: Once,
+    asked: ActionForm,
+    key: object,
+    act: Callable[[], Awaitable[str]],
+    now: datetime,
 ) -> Response:
-    """Carry out an action once, and return the page with its result. ``act`` carries it out, and returns a sentence
-    about the result. ``NotInThisState`` is a result, too."""
+    """Carry out an action once, and return the page with its result.
+
+    ``act`` carries it out, and returns a sentence about the result. ``NotInThisState`` is a result,
+    too."""
     name = f"{asked.subject.noun} {key}"
     href = asked.subject.path(key)
 
@@ -204,13 +251,17 @@ async def carry_out(
             text = await act()
         except NotInThisState as error:
             return Outcome(name, href, False, str(error))
-        return Outcome(name, f"/{asked.subject.plural}" if asked.do == "delete" else href, True, text)
+        return Outcome(
+            name, f"/{asked.subject.plural}" if asked.do == "delete" else href, True, text
+        )
 
-    return outcomes_page(request, asked.action.title, [await once(asked.request_key, carried_out)], now)
+    return outcomes_page(
+        request, asked.action.title, [await once(asked.request_key, carried_out)], now
+    )
 
 
-#: The most characters of a typed command line: to split it takes some microseconds for each character. The most texts
-#: between commas.
+#: The most characters of a typed command line: to split it takes some microseconds for each
+#: character. The most texts between commas.
 _WORDS_MAX = 16 * 1024
 _PARTS_MAX = 1000
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
@@ -226,8 +277,9 @@ class Wrong:
 
 
 def typed(pairs: Pairs, known: Iterable[str], *, several: Iterable[str] = ()) -> dict[str, str]:
-    """Return the fields without the empty ones. A field of ``several`` may be given more than once; then its text has
-    one value in each line.
+    """Return the fields without the empty ones.
+
+    A field of ``several`` may be given more than once; then its text has one value in each line.
 
     Raises ``Problem`` 422 for an unknown field, or for a field that is given twice.
     """
@@ -238,7 +290,8 @@ def typed(pairs: Pairs, known: Iterable[str], *, several: Iterable[str] = ()) ->
         if name in found and name not in several:
             raise refused(name, "given twice; give it once")
         if value.strip():
-            found.setdefault(name, []).append(value.replace("\r\n", "\n"))  # browsers send line ends in this form
+            # Browsers send line ends in this form.
+            found.setdefault(name, []).append(value.replace("\r\n", "\n"))
     return {name: "\n".join(values) for name, values in found.items()}
 
 
@@ -268,7 +321,10 @@ def assignments(field: str, text: str) -> dict[str, str]:
 def words(field: str, text: str) -> list[str]:
     """Split a text into words, as a shell does. Raises ``Problem`` 422."""
     if len(text) > _WORDS_MAX:
-        raise refused(field, f"{len(text)} characters are too many; give at most {_WORDS_MAX}, or argv as JSON")
+        raise refused(
+            field,
+            f"{len(text)} characters are too many; give at most {_WORDS_MAX}, or argv as JSON",
+        )
     try:
         return shlex.split(text)
     except ValueError as error:
@@ -276,12 +332,18 @@ def words(field: str, text: str) -> list[str]:
 
 
 def whole(text: str) -> int | str:
-    """Return the number in a text. Another text is returned unchanged, and the API refuses it later."""
+    """Return the number in a text.
+
+    Another text is returned unchanged, and the API refuses it later.
+    """
     return int(text) if _WHOLE.fullmatch(text.strip()) else text
 
 
 def read_json(field: str, text: str, kind: type[J], cure: str) -> J:
-    """Read JSON as strictly as a body of the API. Raises ``Problem`` 422, with the ``cure`` for another ``kind``."""
+    """Read JSON as strictly as a body of the API.
+
+    Raises ``Problem`` 422, with the ``cure`` for another ``kind``.
+    """
     try:
         found = check_json(text.encode())
     except Problem as problem:
@@ -325,14 +387,21 @@ def as_parts(values: object) -> str | None:
 
 
 def _are_texts(values: object) -> TypeGuard[list[str]]:
-    return isinstance(values, list) and all(isinstance(value, str) for value in values) and can_be_typed(values)
+    return (
+        isinstance(values, list)
+        and all(isinstance(value, str) for value in values)
+        and can_be_typed(values)
+    )
 
 
-def placed(problem: Problem, names: Mapping[str, str], kinds: Sequence[str] = (), rest: str | None = None) -> Wrong:
+def placed(
+    problem: Problem, names: Mapping[str, str], kinds: Sequence[str] = (), rest: str | None = None
+) -> Wrong:
     """Assign the errors of the API to the fields of a form.
 
-    ``names`` maps fields of the API to fields of the form. A field of the API may begin with one of ``kinds``, such as
-    ``run`` in ``run.crawler``. ``names`` then has it as ``run.crawler``; otherwise it belongs to the field ``rest``.
+    ``names`` maps fields of the API to fields of the form. A field of the API may begin with one of
+    ``kinds``, such as ``run`` in ``run.crawler``. ``names`` then has it as ``run.crawler``;
+    otherwise it belongs to the field ``rest``.
     """
     found: dict[str, str] = {}
     for error in problem.errors:
@@ -341,14 +410,23 @@ def placed(problem: Problem, names: Mapping[str, str], kinds: Sequence[str] = ()
         path = inner if within else error.field
         first = re.split(r"[.\[]", path)[0]
         own = (names.get(f"{kind}.{first}") if within else names.get(first)) or rest
-        place = path if own == rest and path not in (own, "body") else path.removeprefix(first).lstrip(".")
+        place = (
+            path
+            if own == rest and path not in (own, "body")
+            else path.removeprefix(first).lstrip(".")
+        )
         if own:
             found.setdefault(own, f"{place}: {error.message}" if place else error.message)
     return Wrong(problem.detail, found)
 
 
-async def keep(commands: NamedCommands[Any], given: Mapping[str, str], body: Any, pause: Any) -> None:
-    """Create or change the schedule or webhook that a form names. Then pause or resume it, as the form says."""
+async def keep(
+    commands: NamedCommands[Any], given: Mapping[str, str], body: Any, pause: Any
+) -> None:
+    """Create or change the schedule or webhook that a form names.
+
+    Then pause or resume it, as the form says.
+    """
     name = given.get("name", "").strip()
     row = await commands.seen(name)
     spec = await in_turn(math.inf, body.spec)
@@ -366,7 +444,9 @@ def reason(given: Mapping[str, str]) -> bytes:
     return json.dumps({"reason": given.get("reason")}).encode()
 
 
-async def sent(carry_out: Callable[[], Awaitable[str]], shown: Callable[[Problem], Awaitable[Response]]) -> Response:
+async def sent(
+    carry_out: Callable[[], Awaitable[str]], shown: Callable[[Problem], Awaitable[Response]]
+) -> Response:
     """Redirect to the page that ``carry_out`` returns, or show the form again with its errors."""
     try:
         return RedirectResponse(await carry_out(), 303)
@@ -375,11 +455,17 @@ async def sent(carry_out: Callable[[], Awaitable[str]], shown: Callable[[Problem
 
 
 def check_seen(given: Mapping[str, str], revision: int | None) -> None:
-    """Raise ``Problem`` if the form showed another revision than the present one: it would overwrite a change."""
+    """Raise ``Problem`` if the form showed another revision than the present one: it would
+    overwrite a change.
+    """
     shown = given.get("revision")
     if shown == (None if revision is None else str(revision)):
         return
     if shown is None:
         raise refused("name", "this name already exists; change that one, or give another name")
     what = "it was deleted" if revision is None else "somebody changed it"
-    raise Problem(409, "not_in_this_state", f"Nothing was saved: {what} after you opened the form. Open it again.")
+    raise Problem(
+        409,
+        "not_in_this_state",
+        f"Nothing was saved: {what} after you opened the form. Open it again.",
+    )

@@ -1,7 +1,7 @@
 """Rendering of web pages: asset files, templates, and texts for times and numbers.
 
-Any text may come from an attacker. All templates use autoescape, invisible characters are made visible before that, and
-no template marks a text as safe.
+Any text may come from an attacker. All templates use autoescape, invisible characters are made
+visible before that, and no template marks a text as safe.
 """
 
 from __future__ import annotations
@@ -30,12 +30,28 @@ from starlette.responses import Response
 from crawler_lifecycle.domain.waiting import MARK
 from crawler_lifecycle.gateway.access.operations import caller_name, caller_role, may
 from crawler_lifecycle.observability.metrics import release
-from crawler_lifecycle.subjects import SUBJECTS, At, Cell, Column, Count, Lag, Link, Took, Word, deletion_words, plain
+from crawler_lifecycle.subjects import (
+    SUBJECTS,
+    At,
+    Cell,
+    Column,
+    Count,
+    Lag,
+    Link,
+    Took,
+    Word,
+    deletion_words,
+    plain,
+)
 from crawler_lifecycle.web.problems import Problem
 
 FOLDER = Path(__file__).parents[1] / "assets"
 PREFIX = "/page/assets/"
-_TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
+_TYPES = {
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
 _FOR_EVER = {"Cache-Control": "public, max-age=31536000, immutable", "Vary": "Accept-Encoding"}
 
 
@@ -59,7 +75,9 @@ def assets() -> dict[str, Asset]:
             plain = path.read_bytes()
             digest = hashlib.sha256(plain).hexdigest()[:16]
             name = f"{path.stem}.{digest}{path.suffix}"
-            found[path.name] = Asset(name, _TYPES[path.suffix], plain, gzip.compress(plain, 9, mtime=0))
+            found[path.name] = Asset(
+                name, _TYPES[path.suffix], plain, gzip.compress(plain, 9, mtime=0)
+            )
     return found
 
 
@@ -70,8 +88,12 @@ def address(name: str) -> str:
 
 def accepts_gzip(request: Request) -> bool:
     """Return whether the client accepts a gzip answer."""
-    coding = [part.split(";") for part in request.headers.get("accept-encoding", "").lower().split(",")]
-    return any(name[0].strip() == "gzip" and "q=0" not in [p.strip() for p in name[1:]] for name in coding)
+    coding = [
+        part.split(";") for part in request.headers.get("accept-encoding", "").lower().split(",")
+    ]
+    return any(
+        name[0].strip() == "gzip" and "q=0" not in [p.strip() for p in name[1:]] for name in coding
+    )
 
 
 def add_assets(app: FastAPI) -> None:
@@ -83,22 +105,28 @@ def add_assets(app: FastAPI) -> None:
         """Send an asset file. It needs no token, because the login page uses it."""
         asset = served.get(name)
         if asset is None:
-            raise Problem(404, "not_found", f"{name[:100]}: this build has no such file; load the page again")
+            raise Problem(
+                404, "not_found", f"{name[:100]}: this build has no such file; load the page again"
+            )
         if accepts_gzip(request):
             return Response(
-                asset.zipped, media_type=asset.media_type, headers={**_FOR_EVER, "Content-Encoding": "gzip"}
+                asset.zipped,
+                media_type=asset.media_type,
+                headers={**_FOR_EVER, "Content-Encoding": "gzip"},
             )
         return Response(asset.plain, media_type=asset.media_type, headers=_FOR_EVER)
 
 
 #: Pages with fewer bytes are sent without compression.
 _ZIP_FROM = 1024
-#: Characters that are invisible or change the direction of text. The page shows their numbers instead.
+#: Characters that are invisible or change the direction of text. The page shows their numbers
+#: instead.
 _UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028\u2029\u202a-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb"
     "\ud800-\udfff\U000e0000-\U000e007f]"
 )
-#: A time as ``waiting`` writes it. With " ago" behind it, it is shown as a moment, otherwise as a duration.
+#: A time as ``waiting`` writes it. With " ago" behind it, it is shown as a moment, otherwise as a
+#: duration.
 _MOMENT = re.compile(rf"{MARK}(\d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{{6}})?\+00:00){MARK}( ago)?")
 #: The operations of the pages that update themselves.
 MOVES = {
@@ -113,14 +141,24 @@ MOVES = {
         "showGraphs",
         "showGraph",
     ),
-    *("showSchedules", "showSchedule", "showWebhooks", "showWebhook", "showCorrections", "showAudit", "showCrawler"),
+    *(
+        "showSchedules",
+        "showSchedule",
+        "showWebhooks",
+        "showWebhook",
+        "showCorrections",
+        "showAudit",
+        "showCrawler",
+    ),
 }
-#: The key in a request's scope which says that only the main part of a page is wanted, for all its readers.
+#: The key in a request's scope which says that only the main part of a page is wanted, for all its
+#: readers.
 ALONE = "lifecycle.page.alone"
 #: Placeholders in rendered text: for the key of forms, and for the address of the page's stream.
 NO_KEY = secrets.token_hex(16)
 _STREAM = secrets.token_hex(16)
-#: The mark around parts that are updated separately. It is random and never sent, so that no text can contain it.
+#: The mark around parts that are updated separately. It is random and never sent, so that no text
+#: can contain it.
 _PART = secrets.token_hex(8)
 _END = Markup("<!--{}-->").format(_PART)
 _PARTS = re.compile(f"<!--{_PART} ([a-z0-9-]+)-->(.*?)<!--{_PART}-->", re.DOTALL)
@@ -131,7 +169,9 @@ SEEN_MAX = 250
 
 
 def visible(value: Any) -> Any:
-    """Return a value for a template: a dash for ``None``, and a text with its invisible characters made visible."""
+    """Return a value for a template: a dash for ``None``, and a text with its invisible characters
+    made visible.
+    """
     if value is None:
         return "–"
     if isinstance(value, Markup):
@@ -146,7 +186,10 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def exact(value: str) -> Markup:
-    """Return an escaped text for a form field. It must come back unchanged, so invisible characters stay."""
+    """Return an escaped text for a form field.
+
+    It must come back unchanged, so invisible characters stay.
+    """
     return escape(value)
 
 
@@ -155,10 +198,16 @@ def span(seconds: float) -> str:
     left = max(int(seconds), 0)
     if left < 120:
         return f"{left} s"
-    for unit, size, smaller, less in (("min", 60, "s", 1), ("h", 3600, "min", 60), ("d", 86400, "h", 3600)):
+    for unit, size, smaller, less in (
+        ("min", 60, "s", 1),
+        ("h", 3600, "min", 60),
+        ("d", 86400, "h", 3600),
+    ):
         if left < size * {"min": 120, "h": 48, "d": 10**9}[unit]:
             rest = left % size // less
-            return f"{left // size} {unit}" + (f" {rest} {smaller}" if rest and left < 10 * size else "")
+            return f"{left // size} {unit}" + (
+                f" {rest} {smaller}" if rest and left < 10 * size else ""
+            )
     return f"{left // 86400} d"
 
 
@@ -183,7 +232,7 @@ def lasting(begin: datetime, now: datetime) -> Markup:
 def _time_tag(tag: str, value: datetime, words: str) -> Markup:
     text = value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     title = f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
-    return Markup(tag + ' datetime="{}" title="{}">{}</time>').format(text, title, words)  # noqa: S704 - ours
+    return Markup(tag + ' datetime="{}" title="{}">{}</time>').format(text, title, words)  # noqa: S704
 
 
 def between(begin: datetime | None, end: datetime | None, now: datetime) -> str | Markup:
@@ -201,7 +250,9 @@ def aging(sentence: str | None, now: datetime) -> Markup | None:
     end = 0
     for found in _MOMENT.finditer(sentence):
         since = datetime.fromisoformat(found[1])
-        text += escape(visible(sentence[end : found.start()])) + (moment if found[2] else lasting)(since, now)
+        text += escape(visible(sentence[end : found.start()])) + (moment if found[2] else lasting)(
+            since, now
+        )
         end = found.end()
     return text + escape(visible(sentence[end:]))
 
@@ -220,7 +271,9 @@ def cell(value: Cell, now: datetime) -> str | Markup:
         case Link(text, path):
             return Markup('<a href="{}">{}</a>').format(path, visible(str(text)))
         case Word(text, bad, why):
-            word = Markup('<span class="{}">{}</span>').format("flag bad" if bad else f"status {text}".lower(), text)
+            word = Markup('<span class="{}">{}</span>').format(
+                "flag bad" if bad else f"status {text}".lower(), text
+            )
             return word + Markup("").join(
                 Markup('<div class="why" title="{0}">{0}</div>').format(visible(one)) for one in why
             )
@@ -235,7 +288,11 @@ def number(value: float | None) -> str:
     """Return a number with thin spaces between thousands."""
     if value is None:
         return "–"
-    return f"{value:,}".replace(",", "\u202f") if isinstance(value, int) else f"{value:,.1f}".replace(",", "\u202f")
+    return (
+        f"{value:,}".replace(",", "\u202f")
+        if isinstance(value, int)
+        else f"{value:,.1f}".replace(",", "\u202f")
+    )
 
 
 def size(value: int | None) -> str:
@@ -262,7 +319,9 @@ def query(values: Mapping[str, Any]) -> str:
 
 
 def next_page(filters: BaseModel, token: str | None, *without: str) -> str | None:
-    """Return the address of the next page of a list, with the same filters; ``None`` without a next page."""
+    """Return the address of the next page of a list, with the same filters; ``None`` without a next
+    page.
+    """
     asked = filters.model_dump(mode="json", exclude_defaults=True, exclude={"page_token", *without})
     return query({**asked, "page_token": token}) if token else None
 
@@ -273,15 +332,20 @@ def columns(given: Sequence[Column]) -> list[Column]:
 
 
 def part(name: str) -> Markup:
-    """Return the mark before a part that is updated separately: an element with this id. ``end`` comes after it."""
+    """Return the mark before a part that is updated separately: an element with this id.
+
+    ``end`` comes after it.
+    """
     return Markup("<!--{} {}-->").format(_PART, name)
 
 
 def parts_of(text: str) -> tuple[str, dict[str, tuple[str, str]]]:
-    """Return the main part of a page without marks, and each part with its checksum. The frame has the name ``""``.
+    """Return the main part of a page without marks, and each part with its checksum.
 
-    The checksum changes when the visible content changes, and is the same on every gateway. It leaves out words for
-    ages, which the page updates itself, and the keys of forms.
+    The frame has the name ``""``.
+
+    The checksum changes when the visible content changes, and is the same on every gateway. It
+    leaves out words for ages, which the page updates itself, and the keys of forms.
     """
     whole = text[text.index("<main ") : text.index("</main>") + len("</main>")]
     parts = {"": _PARTS.sub(r"<\1>", whole), **dict(_PARTS.findall(whole))}
@@ -298,7 +362,11 @@ def _stream(request: Request, text: str) -> str:
     """Return the address of the stream for a page that was rendered as ``text``."""
     _, parts = parts_of(text)
     seen = "".join([mark for mark, _ in parts.values()][:SEEN_MAX])
-    said = {"path": request.scope["path"], "query": request.scope["query_string"].decode("latin-1"), "seen": seen}
+    said = {
+        "path": request.scope["path"],
+        "query": request.scope["query_string"].decode("latin-1"),
+        "seen": seen,
+    }
     return "/page/events" + query(said)
 
 
@@ -313,7 +381,13 @@ def _environment() -> Environment:
         auto_reload=False,
     )
     made.filters |= {"deletion": lambda one: deletion_words(one.model_dump(mode="json"))}
-    made.filters |= {"moment": moment, "between": between, "number": number, "size": size, "pretty": pretty}
+    made.filters |= {
+        "moment": moment,
+        "between": between,
+        "number": number,
+        "size": size,
+        "pretty": pretty,
+    }
     made.filters |= {"aging": aging, "span": span, "rung": rung, "exact": exact, "cell": cell}
     made.globals |= {"asset": address, "query": query, "may": may, "part": part}
     made.globals |= {"subjects": SUBJECTS, "columns": columns}
@@ -327,11 +401,15 @@ _TEMPLATES = _environment()
 def html(template: str, **values: Any) -> str:
     """Render a template with these values, and with the name and role of the caller."""
     who = {"caller": caller_name(), "role": caller_role(), "build": release()}
-    return _TEMPLATES.get_template(template).render(who | {"layout": "base.html", "moves": False} | values)
+    return _TEMPLATES.get_template(template).render(
+        who | {"layout": "base.html", "moves": False} | values
+    )
 
 
 def answer(request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
-    """Return a whole page, compressed if the client accepts that, or only its main part for a stream."""
+    """Return a whole page, compressed if the client accepts that, or only its main part for a
+    stream.
+    """
     alone = ALONE in request.scope
     moves = getattr(request.scope.get("route"), "operation_id", None) in MOVES
     layout = "main.html" if alone else "base.html"

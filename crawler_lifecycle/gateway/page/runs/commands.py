@@ -41,11 +41,18 @@ CHOOSER = Chooser(
     "/",
     "Crawler, tag, flow, argument, number",
     facets={
-        **{"status": "Status", "crawler": "Crawler", "outcome": "Outcome", "tag": "Tag", "flow_id": "Flow"},
+        **{
+            "status": "Status",
+            "crawler": "Crawler",
+            "outcome": "Outcome",
+            "tag": "Tag",
+            "flow_id": "Flow",
+        },
         **{"pool": "Pool", "trigger": "Trigger", "ended_by": "Ended by"},
     },
     values={"status": list(RunStatus), "trigger": list(Trigger), "ended_by": list(EndedBy)},
-    sorts={name: name.capitalize() for name in SORTS} | {"verified_at": "Checked", "started_at": "Started"},
+    sorts={name: name.capitalize() for name in SORTS}
+    | {"verified_at": "Checked", "started_at": "Started"},
     presets={
         **{"All": {}, "Live": {"status": LIVE}, "Failed": {"status": ["FAILED"]}},
         "Needs attention": {"attention": True},
@@ -60,7 +67,9 @@ class RunForm(ChosenForm):
     """The form of one or more runs."""
 
     subject: ClassVar[Subject] = RUN
-    run: Annotated[list[Annotated[str, StringConstraints(pattern=NUMBERED)]], Field(default_factory=list)]
+    run: Annotated[
+        list[Annotated[str, StringConstraints(pattern=NUMBERED)]], Field(default_factory=list)
+    ]
 
 
 def add_commands(app: FastAPI, commands: Commands, clock: Clock) -> None:
@@ -71,7 +80,9 @@ def add_commands(app: FastAPI, commands: Commands, clock: Clock) -> None:
         """Carry out the action, and show its result for each run."""
         asked = read(RunForm, await form(request))
         if asked.do == "delete" and not may("deleteRun"):
-            raise Problem(403, "forbidden", "do: 'delete' needs the role admin; ask for a token that has it")
+            raise Problem(
+                403, "forbidden", "do: 'delete' needs the role admin; ask for a token that has it"
+            )
 
         async def act(key: str, attempt: int) -> tuple[bool, str]:
             outcome = await _do(commands, asked, int(key), attempt)
@@ -88,7 +99,9 @@ def outcome_of(run_id: int, done: bool, text: str) -> Outcome:
     return Outcome(f"run {run_id}", f"/runs/{run_id}", done, text)
 
 
-async def _do(commands: Commands, asked: RunForm, run_id: int, attempt: int) -> CommandResult[RunRow]:
+async def _do(
+    commands: Commands, asked: RunForm, run_id: int, attempt: int
+) -> CommandResult[RunRow]:
     own = asked.action.body
     match asked.action.path:
         case "stop":
@@ -107,20 +120,29 @@ HEALTH_WAIT_S = 0.3
 
 
 class PageFilters(RunFilters):
-    """Filters in the address of the list. With ``all``, all runs that fit are listed and chosen, up to the limit."""
+    """Filters in the address of the list.
+
+    With ``all``, all runs that fit are listed and chosen, up to the limit.
+    """
 
     all: bool = False
 
 
-def add_runs(app: FastAPI, views: RunViews, health: Health, overview: Overview, runs: RunReader) -> None:
+def add_runs(
+    app: FastAPI, views: RunViews, health: Health, overview: Overview, runs: RunReader
+) -> None:
     """Add the list of runs."""
     kept = KeptForEach(lambda: run_in_threadpool(runs.known_values, VALUES_MAX), FRESH_S)
 
     @app.get("/")
     async def show_runs(request: Request) -> Response:
-        """Show the status bar, and below it the runs that fit the filters of the address, newest first."""
+        """Show the status bar, and below it the runs that fit the filters of the address, newest
+        first.
+        """
         filters = query_of(request, PageFilters)
-        read_runs = run_in_threadpool(lambda: _everything(views, filters) if filters.all else views.listed(filters))
+        read_runs = run_in_threadpool(
+            lambda: _everything(views, filters) if filters.all else views.listed(filters)
+        )
         # A list with filters is about other runs.
         parts: list[Any] = [health, kept.own, *([] if request.query_params else [overview])]
         found, strip, known, *above = await asyncio.gather(
@@ -138,9 +160,18 @@ def add_runs(app: FastAPI, views: RunViews, health: Health, overview: Overview, 
         tasks: dict[int, RunTasks],
     ) -> Response:
         values = CHOOSER.shown(filters, known or {}, page.next_page_token)
-        values |= {"strip": strip, "runs": page.runs, "overdue": page.overdue, "now": views.clock(), "note": page.note}
+        values |= {
+            "strip": strip,
+            "runs": page.runs,
+            "overdue": page.overdue,
+            "now": views.clock(),
+            "note": page.note,
+        }
         values |= {"tasks": {run_id: one.counts.positive() for run_id, one in tasks.items()}}
-        values |= {"everything": "/" + query({**values["asked"], "all": "true"}), "selected_max": SELECTED_MAX}
+        values |= {
+            "everything": "/" + query({**values["asked"], "all": "true"}),
+            "selected_max": SELECTED_MAX,
+        }
         values["total"] = total_words(*views.counted(filters, page))
         values["overview"] = next(iter(above), None)
         values |= {"acts": may("pressRuns"), "chosen": filters.all}
@@ -148,12 +179,17 @@ def add_runs(app: FastAPI, views: RunViews, health: Health, overview: Overview, 
 
 
 def _everything(views: RunViews, filters: PageFilters) -> tuple[RunPage, dict[int, RunTasks]]:
-    """Return all runs that fit, up to the limit of one form. The page token says whether there are more."""
+    """Return all runs that fit, up to the limit of one form.
+
+    The page token says whether there are more.
+    """
     page, tasks = views.listed(filters.model_copy(update={"page_size": PAGE_MAX}))
     runs = page.runs
     token = page.next_page_token
     while token is not None and len(runs) < SELECTED_MAX:
         size = min(PAGE_MAX, SELECTED_MAX - len(runs))
-        page, more = views.listed(filters.model_copy(update={"page_size": size, "page_token": token}))
+        page, more = views.listed(
+            filters.model_copy(update={"page_size": size, "page_token": token})
+        )
         runs, token, tasks = [*runs, *page.runs], page.next_page_token, tasks | more
     return page.model_copy(update={"runs": runs, "next_page_token": token}), tasks

@@ -1,4 +1,6 @@
-"""Counters of a run over time, as far as they are on record: each change of status is an event that has them."""
+"""Counters of a run over time, as far as they are on record: each change of status is an event that
+has them.
+"""
 
 from __future__ import annotations
 
@@ -36,17 +38,40 @@ class Counters:
 
 
 def counters_of(run: RunDetail, events: Sequence[Event], now: datetime) -> Counters | None:
-    """Draw the counters of the present attempt; ``None`` if fewer than two times are known. ``events``: the newest."""
+    """Draw the counters of the present attempt; ``None`` if fewer than two times are known.
+
+    ``events``: the newest.
+    """
     names = ("pages", "items", "errors")
     found = [
-        (event.created_at, [value if type(value := event.body.get(name)) is int else None for name in names])
+        (
+            event.created_at,
+            [value if type(value := event.body.get(name)) is int else None for name in names],
+        )
         for event in events
         if event.attempt == run.attempt and event.type in ("run.changed", "run.ended")
     ]
-    found.append((run.ended_at or min(run.last_progress_at or now, now), [getattr(run, name) for name in names]))
-    rows = [row for row in sorted(found, key=lambda row: row[0]) if any(one is not None for one in row[1])]
-    rows = [row for n, row in enumerate(rows) if n == 0 or row[1] != rows[n - 1][1] or n == len(rows) - 1]
-    rows = [rows[n * (len(rows) - 1) // (POINTS - 1)] for n in range(POINTS)] if len(rows) > POINTS else rows
+    found.append(
+        (
+            run.ended_at or min(run.last_progress_at or now, now),
+            [getattr(run, name) for name in names],
+        )
+    )
+    rows = [
+        row
+        for row in sorted(found, key=lambda row: row[0])
+        if any(one is not None for one in row[1])
+    ]
+    rows = [
+        row
+        for n, row in enumerate(rows)
+        if n == 0 or row[1] != rows[n - 1][1] or n == len(rows) - 1
+    ]
+    rows = (
+        [rows[n * (len(rows) - 1) // (POINTS - 1)] for n in range(POINTS)]
+        if len(rows) > POINTS
+        else rows
+    )
     if len(rows) < 2 or (length := (rows[-1][0] - rows[0][0]).total_seconds()) <= 0:
         return None
     lines = []
@@ -54,6 +79,9 @@ def counters_of(run: RunDetail, events: Sequence[Event], now: datetime) -> Count
         known = [((at - rows[0][0]).total_seconds(), values[n]) for at, values in rows]
         most = max((value or 0 for _, value in known), default=0)
         drawn = [(x, value) for x, value in known if value is not None]
-        points = [(round(WIDTH * x / length, 1), round(HEIGHT * (1 - y / max(most, 1)), 1)) for x, y in drawn]
+        points = [
+            (round(WIDTH * x / length, 1), round(HEIGHT * (1 - y / max(most, 1)), 1))
+            for x, y in drawn
+        ]
         lines += [Line(name, most, points)] if points else []
     return Counters(lines, rows, len(events) < READ)

@@ -1,4 +1,6 @@
-"""The runs of the last 24 hours as bars: how many were accepted in each hour, and what became of them."""
+"""The runs of the last 24 hours as bars: how many were accepted in each hour, and what became of
+them.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +19,20 @@ from crawler_lifecycle.gateway.page.parts.choosing import LIVE
 from crawler_lifecycle.gateway.page.parts.rendering import number, query
 from crawler_lifecycle.store.runs.reads import RunReader
 
-#: Hours with a bar of their own, the present one included; seconds for which the numbers are reused.
+#: Hours with a bar of their own, the present one included; seconds for which the numbers are
+#: reused.
 HOURS = 24
 FRESH_S = 10.0
 #: How late a run may appear in the list of an hour.
 HOUR = timedelta(hours=1)
 LATE = timedelta(minutes=10)
-#: The size of a bar, and the least height of a part, so that one failed run among thousands is seen.
+#: The size of a bar, and the least height of a part, so that one failed run among thousands is
+#: seen.
 WIDTH = 24
 HEIGHT = 40
 LEAST = 3
-#: What becomes of a run, from the bottom of a bar to its top; its width says the same as its colour.
+#: What becomes of a run, from the bottom of a bar to its top; its width says the same as its
+#: colour.
 _WIDTHS = {"completed": 12, "open": 16, "stopped": 16, "failed": 22}
 
 
@@ -54,8 +59,9 @@ class Day:
 class LastDay:
     """Counts the runs of the last 24 hours. The answer is reused for ``FRESH_S`` seconds.
 
-    An hour that is over, and whose runs have all ended, changes only when somebody resumes one of them. Each time, only
-    one such hour is counted again, in turn: to count all runs of a day would cost a database too much.
+    An hour that is over, and whose runs have all ended, changes only when somebody resumes one of
+    them. Each time, only one such hour is counted again, in turn: to count all runs of a day would
+    cost a database too much.
     """
 
     runs: RunReader
@@ -63,7 +69,8 @@ class LastDay:
 
     def __post_init__(self) -> None:
         self.kept = KeptForEach(partial(run_in_threadpool, self._count), FRESH_S)
-        #: By project: the hours, the one that was counted longest ago first. Each has its time of counting and numbers.
+        #: By project: the hours, the one that was counted longest ago first. Each has its time of
+        #: counting and numbers.
         self._hours: dict[str | None, dict[datetime, tuple[datetime, Counter[str]]]] = {}
 
     def _count(self) -> Day:
@@ -77,7 +84,11 @@ class LastDay:
             if at >= begin + HOUR + LATE and not counts["open"] and begin in hours
         ]
         kept = dict(over[1:])
-        kept |= {begin: (now, self.runs.runs_between(begin, begin + HOUR)) for begin in hours if begin not in kept}
+        kept |= {
+            begin: (now, self.runs.runs_between(begin, begin + HOUR))
+            for begin in hours
+            if begin not in kept
+        }
         self._hours[only()] = kept
         return drawn(since, [kept[begin][1] for begin in hours])
 
@@ -88,10 +99,18 @@ def drawn(since: datetime, hours: list[Counter[str]]) -> Day:
     bars = [_bar(since, n, one, most) for n, one in enumerate(hours)]
     every = sum(hours, Counter())
     ended = every["failed"] + every["stopped"]
-    counted = [("completed", every["completed"], ["COMPLETED"]), ("failed or stopped", ended, ["FAILED"])]
+    counted = [
+        ("completed", every["completed"], ["COMPLETED"]),
+        ("failed or stopped", ended, ["FAILED"]),
+    ]
     counted.append(("not ended", every["open"], LIVE))
     return Day(
-        bars, [(f"{number(many)} {word}", _link(since, status=status)) for word, many, status in counted if many]
+        bars,
+        [
+            (f"{number(many)} {word}", _link(since, status=status))
+            for word, many, status in counted
+            if many
+        ],
     )
 
 
@@ -104,7 +123,12 @@ def _bar(since: datetime, n: int, counts: Mapping[str, int], most: int) -> Bar:
             high = max(round(many / most * (HEIGHT - LEAST * len(_WIDTHS))), LEAST)
             top -= high
             parts.append((kind, n * WIDTH + (WIDTH - width) // 2, top, width, high))
-    said = ", ".join(f"{number(counts[kind])} {kind}" for kind in reversed(_WIDTHS) if counts.get(kind)) or "no run"
+    said = (
+        ", ".join(
+            f"{number(counts[kind])} {kind}" for kind in reversed(_WIDTHS) if counts.get(kind)
+        )
+        or "no run"
+    )
     until = begin + timedelta(hours=1)
     link = _link(begin, created_until=until.isoformat())
     return Bar(n * WIDTH, f"{begin:%H:%M} to {until:%H:%M} UTC: {said}", link, parts)

@@ -1,4 +1,5 @@
-"""The overview above the list of runs: what runs, what waits and why, what needs attention, and where.
+"""The overview above the list of runs: what runs, what waits and why, what needs attention, and
+where.
 
 The template makes the links: each number is the length of the list to which it leads.
 """
@@ -20,11 +21,12 @@ from crawler_lifecycle.store.store import Store
 
 from .day import LastDay
 
-#: Seconds for which the figures of live runs are reused, and those that are expensive and change less.
+#: Seconds for which the figures of live runs are reused, and those that are expensive and change
+#: less.
 LIVE_S = 2.0
 TROUBLES_S = 10.0
-#: The most live runs of a status, and the most runs that need attention, that are counted. The page says if there are
-#: more.
+#: The most live runs of a status, and the most runs that need attention, that are counted. The page
+#: says if there are more.
 LIVE_MAX = 10_000
 ATTENTION_MAX = 100
 #: The most runs and schedules in trouble, and the most reasons of waits, that are named.
@@ -47,23 +49,38 @@ class Overview:
         }
 
     async def read_within(self, seconds: float) -> dict[str, Any]:
-        """Return the values of the templates. Of a part that takes longer, return the last values, or ``None``.
+        """Return the values of the templates.
+
+        Of a part that takes longer, return the last values, or ``None``.
 
         Raises ``StoreUnavailable``.
         """
-        parts = await asyncio.gather(*(part.own.read_within(seconds) for part in self._parts.values()))
+        parts = await asyncio.gather(
+            *(part.own.read_within(seconds) for part in self._parts.values())
+        )
         return dict(zip(self._parts, parts, strict=True))
 
     def _live(self) -> dict[str, Any]:
         live = self.store.runs.live_now(LIVE_MAX)
         waits = sorted(live.waits, key=lambda one: -one.runs)
         said = self._why([wait.oldest for wait in waits[:REASONS]])
-        return {"runs": live, "most": LIVE_MAX, "waits": waits[:REASONS], "more": len(waits[REASONS:]), "said": said}
+        return {
+            "runs": live,
+            "most": LIVE_MAX,
+            "waits": waits[:REASONS],
+            "more": len(waits[REASONS:]),
+            "said": said,
+        }
 
     def _why(self, run_ids: list[int]) -> dict[int, str | None]:
         """Return for each of these runs the sentence that says why it waits."""
         near = [self.store.runs.list_runs(before_run_id=run_id + 1, limit=1) for run_id in run_ids]
-        rows = [row for run_id, page in zip(run_ids, near, strict=True) for row in page if row.run_id == run_id]
+        rows = [
+            row
+            for run_id, page in zip(run_ids, near, strict=True)
+            for row in page
+            if row.run_id == run_id
+        ]
         tasks = self.views.tasks_of(rows)
         now = self.views.clock()
         return {row.run_id: self.views.of(row, now, tasks[row.run_id]).waits for row in rows}

@@ -33,10 +33,11 @@ LINES = 500
 BYTES = 256 * 1024
 #: The most items on one page.
 ROWS = 200
-#: Escape sequences of terminals, all other control characters except line end and tab, and characters that change the
-#: direction of text.
+#: Escape sequences of terminals, all other control characters except line end and tab, and
+#: characters that change the direction of text.
 _ESCAPES = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]?|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)?|\x1b[ "
+    r"-/]*[0-~]?|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
     "|[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"
 )
 
@@ -48,7 +49,9 @@ class ShownItems(ItemsChoice):
 
 
 def plain(data: bytes) -> str:
-    """Return the output of a task as text, without characters that a terminal or a page could misread."""
+    """Return the output of a task as text, without characters that a terminal or a page could
+    misread.
+    """
     text = data.decode("utf-8", "replace").replace("\r\n", "\n")
     return _ESCAPES.sub("", text)
 
@@ -57,14 +60,28 @@ def add_log(app: FastAPI, reader: LogReader, views: RunViews) -> None:
     """Add the page of a log, and the download of the whole log."""
 
     @app.get("/runs/{run_id}/log")
-    async def show_log(run_id: RunId, choice: Annotated[LogChoice, Query()], request: Request) -> Response:
-        """Show the end of a task's log, or the lines around its last error, or the reason why it is not here."""
+    async def show_log(
+        run_id: RunId, choice: Annotated[LogChoice, Query()], request: Request
+    ) -> Response:
+        """Show the end of a task's log, or the lines around its last error, or the reason why it is
+        not here.
+        """
         row = await run_in_threadpool(undeleted, reader.runs, run_id)
         task = await run_in_threadpool(find_task, reader.tasks, row.ref, choice.task)
         # The stream of the page moves the status only: the lines come from the stream of the log.
-        text, away = ("", None) if ALONE in request.scope else await _part(reader, task, at_error=choice.at_error)
+        text, away = (
+            ("", None)
+            if ALONE in request.scope
+            else await _part(reader, task, at_error=choice.at_error)
+        )
         run = views.of(row, views.clock())
-        values: dict[str, Any] = {"run": run, "task": task, "text": text, "away": away, "now": views.clock()}
+        values: dict[str, Any] = {
+            "run": run,
+            "task": task,
+            "text": text,
+            "away": away,
+            "now": views.clock(),
+        }
         return answer(request, "log.html", lines=LINES, at_error=choice.at_error, **values)
 
     @app.get("/runs/{run_id}/log/whole")
@@ -72,7 +89,9 @@ def add_log(app: FastAPI, reader: LogReader, views: RunViews) -> None:
         """Send the whole log of a task up to now, byte by byte."""
         asked = await logged_task(reader, run_id, choice.task)
         named = f'attachment; filename="run-{run_id}-task-{asked.ref.task_id}.log"'
-        return reader.answer(await reader.whole(asked), TEXT, {**HEADERS, "Content-Disposition": named})
+        return reader.answer(
+            await reader.whole(asked), TEXT, {**HEADERS, "Content-Disposition": named}
+        )
 
 
 async def _part(reader: LogReader, task: LoggedTask, *, at_error: bool) -> tuple[str, str | None]:
@@ -92,7 +111,8 @@ async def _part(reader: LogReader, task: LoggedTask, *, at_error: bool) -> tuple
 #: The most bytes of a text, and of a picture, that the page shows.
 TEXT_MAX = 256 * 1024
 PICTURE_MAX = 2 * 1024 * 1024
-#: Types of pictures by their first bytes, as a crawler may choose any file name. SVG is left out: it may run scripts.
+#: Types of pictures by their first bytes, as a crawler may choose any file name. SVG is left out:
+#: it may run scripts.
 _PICTURES = {
     b"\x89PNG\r\n\x1a\n": "image/png",
     b"\xff\xd8\xff": "image/jpeg",
@@ -117,10 +137,14 @@ def add_files(app: FastAPI, files: RunFiles, views: RunViews, runs: RunReader) -
 
         here = await threads.run(request, listed)
         rows = [(file, urlencode({"name": file.name}), is_items(file.name)) for file in here.files]
-        return answer(request, "files.html", run_id=run_id, listed=here, rows=rows, now=views.clock())
+        return answer(
+            request, "files.html", run_id=run_id, listed=here, rows=rows, now=views.clock()
+        )
 
     @app.get("/runs/{run_id}/file")
-    async def show_file(run_id: RunId, choice: Annotated[NameChoice, Query()], request: Request) -> Response:
+    async def show_file(
+        run_id: RunId, choice: Annotated[NameChoice, Query()], request: Request
+    ) -> Response:
         """Show the beginning of one file, as text or as a picture."""
 
         def begin() -> tuple[int, bytes]:
@@ -133,22 +157,57 @@ def add_files(app: FastAPI, files: RunFiles, views: RunViews, runs: RunReader) -
 
         size, data = await threads.run(request, begin)
         kind = next((kind for mark, kind in _PICTURES.items() if data.startswith(mark)), None)
-        picture = f"data:{kind};base64,{base64.b64encode(data).decode()}" if kind and size <= PICTURE_MAX else None
+        picture = (
+            f"data:{kind};base64,{base64.b64encode(data).decode()}"
+            if kind and size <= PICTURE_MAX
+            else None
+        )
         text = None if kind or _BINARY.search(data[:TEXT_MAX]) else plain(data[:TEXT_MAX])
-        values: dict[str, Any] = {"run_id": run_id, "name": choice.name, "size": size, "picture": picture, "text": text}
-        values |= {"short": PurePosixPath(choice.name).name, "cut": size > TEXT_MAX, "items": is_items(choice.name)}
-        return answer(request, "file.html", asked=urlencode({"name": choice.name}), now=views.clock(), **values)
+        values: dict[str, Any] = {
+            "run_id": run_id,
+            "name": choice.name,
+            "size": size,
+            "picture": picture,
+            "text": text,
+        }
+        values |= {
+            "short": PurePosixPath(choice.name).name,
+            "cut": size > TEXT_MAX,
+            "items": is_items(choice.name),
+        }
+        return answer(
+            request,
+            "file.html",
+            asked=urlencode({"name": choice.name}),
+            now=views.clock(),
+            **values,
+        )
 
 
 def add_items(app: FastAPI, items: RunItems, views: RunViews) -> None:
     """Add the web page of items: a table, a filter, and optional statistics of the fields."""
 
     @app.get("/runs/{run_id}/items")
-    async def show_items(run_id: RunId, choice: Annotated[ShownItems, Query()], request: Request) -> Response:
+    async def show_items(
+        run_id: RunId, choice: Annotated[ShownItems, Query()], request: Request
+    ) -> Response:
         """Show items as a table. The fields that most items have are the first columns."""
         table = await items.tables.run(request, items.table, run_id, choice, ROWS)
-        stats = await items.tables.run(request, items.stats, run_id, choice) if choice.stats else None
+        stats = (
+            await items.tables.run(request, items.stats, run_id, choice) if choice.stats else None
+        )
         asked = choice.model_dump(exclude_none=True, exclude={"offset", "stats"})
-        values: dict[str, Any] = {"run_id": run_id, "choice": choice, "table": table, "stats": stats}
+        values: dict[str, Any] = {
+            "run_id": run_id,
+            "choice": choice,
+            "table": table,
+            "stats": stats,
+        }
         values |= {"before": max(0, table.offset - ROWS) if table.offset else None}
-        return answer(request, "items.html", now=views.clock(), link=lambda **more: urlencode(asked | more), **values)
+        return answer(
+            request,
+            "items.html",
+            now=views.clock(),
+            link=lambda **more: urlencode(asked | more),
+            **values,
+        )

@@ -1,4 +1,7 @@
-"""The web page of one run. It first shows whether the status is true, then why, then the possible actions."""
+"""The web page of one run.
+
+It first shows whether the status is true, then why, then the possible actions.
+"""
 
 from __future__ import annotations
 
@@ -43,11 +46,13 @@ SQUARES_MAX = 10_000
 BLOCK = 250
 #: Squares in one row. Ten rows make a block.
 COLUMNS = 25
-#: The most characters in the text of a square. A reason may have thousands, for each of ten thousand tasks.
+#: The most characters in the text of a square. A reason may have thousands, for each of ten
+#: thousand tasks.
 SAID_MAX = 200
 #: The most tasks that are listed in addition to their squares.
 FEW = 20
-#: The most entries of the timeline, and the most corrections, on the page of a run. Other pages have the rest.
+#: The most entries of the timeline, and the most corrections, on the page of a run. Other pages
+#: have the rest.
 ENTRIES_MAX = 200
 #: The letter of each status of a task: its first one, but T for STOPPING.
 LETTERS = {status.value: status[0] for status in TaskStatus} | {"STOPPING": "T"}
@@ -68,8 +73,12 @@ class AgainForm(BaseModel):
     what: str | None = None
 
 
-def add_run(app: FastAPI, store: Store, views: RunViews, ui: str | None, deliveries: Deliveries) -> None:
-    """Add the web pages of a run, of its tasks and of its timeline, and the action that repeats deliveries."""
+def add_run(
+    app: FastAPI, store: Store, views: RunViews, ui: str | None, deliveries: Deliveries
+) -> None:
+    """Add the web pages of a run, of its tasks and of its timeline, and the action that repeats
+    deliveries.
+    """
     clock = views.clock
     timeline = Timeline(store.runs, store.tasks, store.corrections, store.exports, store.events)
 
@@ -82,8 +91,16 @@ def add_run(app: FastAPI, store: Store, views: RunViews, ui: str | None, deliver
 
     def shown(request: Request, row: RunRow, run: RunDetail) -> Response:
         workflow = f"{ui.rstrip('/')}/workflows/{quote(run.workflow_id, safe='')}" if ui else None
-        values: dict[str, Any] = {"run": run, "ladder": ladder(run), "workflow": workflow, "now": clock()}
-        values |= {"schedule": schedule_of(run.request_id), "manager": names_of_workflow(run.parent or "")}
+        values: dict[str, Any] = {
+            "run": run,
+            "ladder": ladder(run),
+            "workflow": workflow,
+            "now": clock(),
+        }
+        values |= {
+            "schedule": schedule_of(run.request_id),
+            "manager": names_of_workflow(run.parent or ""),
+        }
         values |= {**tasks_of(store, run), **(history := history_of(store, timeline, row))}
         whole: bool = history["whole_timeline"]
         oldest = history["timeline"][::-1] if whole else history["timeline"]
@@ -101,20 +118,33 @@ def add_run(app: FastAPI, store: Store, views: RunViews, ui: str | None, deliver
             run_id, after_task_id=after, limit=filters.page_size + 1, superseded=filters.superseded
         )
         page, token = cut("task", rows, filters.page_size, lambda task: task.task_id)
-        values: dict[str, Any] = {"run": run, "tasks": page, "more": next_page(filters, token, "task"), "now": clock()}
+        values: dict[str, Any] = {
+            "run": run,
+            "tasks": page,
+            "more": next_page(filters, token, "task"),
+            "now": clock(),
+        }
         return answer(request, "tasks.html", filters=filters, **values)
 
     @app.get("/runs/{run_id}/timeline")
-    def show_timeline(run_id: RunId, paging: Annotated[Paging, Query()], request: Request) -> Response:
+    def show_timeline(
+        run_id: RunId, paging: Annotated[Paging, Query()], request: Request
+    ) -> Response:
         """Show the timeline of a run, oldest entries first."""
         row = found(store.runs, run_id)
         page = timeline.page(row, paging.page_token, paging.page_size)
-        values: dict[str, Any] = {"timeline": page.timeline, "more": next_page(paging, page.next_page_token)}
+        values: dict[str, Any] = {
+            "timeline": page.timeline,
+            "more": next_page(paging, page.next_page_token),
+        }
         return answer(request, "timeline.html", run=row, now=clock(), **values)
 
     @app.post("/runs/{run_id}/export")
     async def press_export(run_id: RunId, request: Request) -> Response:
-        """Repeat the deliveries of an ended run. They keep their ids, so a receiver can ignore a second one."""
+        """Repeat the deliveries of an ended run.
+
+        They keep their ids, so a receiver can ignore a second one.
+        """
         read(AgainForm, await form(request))
         outcome = await deliveries.resend(run_id, ResendExport())
         sent = outcome_of(run_id, True, outcome.note or "The deliveries are repeated.")
@@ -122,7 +152,9 @@ def add_run(app: FastAPI, store: Store, views: RunViews, ui: str | None, deliver
 
 
 def tasks_of(store: Store, run: RunDetail) -> dict[str, Any]:
-    """Return the tasks as squares, and the few tasks that the page lists: all of a small run, or those that failed."""
+    """Return the tasks as squares, and the few tasks that the page lists: all of a small run, or
+    those that failed.
+    """
     drawn: Sequence[DrawnTask] = []
     few: Sequence[TaskRow] = []
     unreadable = None
@@ -136,17 +168,24 @@ def tasks_of(store: Store, run: RunDetail) -> dict[str, Any]:
     made = squares(drawn[:SQUARES_MAX] if len(drawn) > 1 else [])
     more = len(drawn) > SQUARES_MAX
     counts = Counter(run.tasks)
-    return {"squares": made, "tasks": few, "more_tasks": more, "counts": counts, "unread": unreadable}
+    return {
+        "squares": made,
+        "tasks": few,
+        "more_tasks": more,
+        "counts": counts,
+        "unread": unreadable,
+    }
 
 
 def squares(tasks: Sequence[DrawnTask]) -> list[Markup]:
-    """Return one square for each task, as blocks of HTML. The number of blocks is fixed, because a page can replace a
-    block but not add one.
+    """Return one square for each task, as blocks of HTML.
 
-    A square is a character and not an HTML element: ten thousand elements would slow down a browser. A block has its
-    complete rows, and then the last row. Both have one text for each status, with spaces for the other statuses. The
-    attribute ``data-tasks`` has a line with the id and the text of each square. ``squares.js`` shows that text, and
-    opens the task after a click.
+    The number of blocks is fixed, because a page can replace a block but not add one.
+
+    A square is a character and not an HTML element: ten thousand elements would slow down a
+    browser. A block has its complete rows, and then the last row. Both have one text for each
+    status, with spaces for the other statuses. The attribute ``data-tasks`` has a line with the id
+    and the text of each square. ``squares.js`` shows that text, and opens the task after a click.
     """
     said: dict[tuple[object, ...], str] = {}
     blocks = []
@@ -162,7 +201,7 @@ def squares(tasks: Sequence[DrawnTask]) -> list[Markup]:
             lines.append(f"{one.task_id} {one.task_index}: {said[about]}")
         blocks.append((_pad(letters[:whole]) + _pad(letters[whole:]), "\n".join(lines)))
     made = [f' data-tasks="{lines}">{pads}' if pads else ">" for pads, lines in blocks]
-    return [Markup(f'<span id="squares-{n}"{inner}</span>') for n, inner in enumerate(made)]  # noqa: S704 - as said
+    return [Markup(f'<span id="squares-{n}"{inner}</span>') for n, inner in enumerate(made)]  # noqa: S704
 
 
 def _pad(letters: str) -> str:
@@ -192,7 +231,9 @@ def exit_of(task: DrawnTask) -> str:
 
 
 def history_of(store: Store, timeline: Timeline, row: RunRow) -> dict[str, Any]:
-    """Return the history of a run: all entries, newest first, or else only the first entries, oldest first."""
+    """Return the history of a run: all entries, newest first, or else only the first entries,
+    oldest first.
+    """
     page = timeline.page(row, None, ENTRIES_MAX)
     entries: Sequence[TimelineEntry] = page.timeline
     whole = page.next_page_token is None
@@ -208,7 +249,10 @@ def history_of(store: Store, timeline: Timeline, row: RunRow) -> dict[str, Any]:
 
 
 def ladder(run: RunDetail) -> list[tuple[float, bool]]:
-    """Return the minutes between looks. ``True`` marks the one that is used now, as far as the times of looks show."""
+    """Return the minutes between looks.
+
+    ``True`` marks the one that is used now, as far as the times of looks show.
+    """
     own = run.request.get("poll_minutes")
     minutes = [float(one) for one in own] if isinstance(own, list) and own else list(LADDER_MINUTES)
     if run.next_look_at is None or run.verified_at is None or run.status in ("COMPLETED", "FAILED"):

@@ -1,4 +1,6 @@
-"""The form that starts a run: empty for a crawler of the catalogue, or with the values of an earlier run."""
+"""The form that starts a run: empty for a crawler of the catalogue, or with the values of an
+earlier run.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +29,23 @@ from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.web.problems import Problem, refused
 from crawler_lifecycle.web.turns import in_turn
 
-#: The most tasks of an earlier run that the form contains. Runs with more tasks must be started through the API.
+#: The most tasks of an earlier run that the form contains. Runs with more tasks must be started
+#: through the API.
 TASKS_SHOWN_MAX = 2000
 LIMITS = tuple(field.name for field in dataclasses.fields(Limits))
 _PLAIN = (
-    *("crawler", "max_parallel_tasks", "flow_id", "pool", "priority", "tags", "settings", "tasks", "cpu", "memory"),
+    *(
+        "crawler",
+        "max_parallel_tasks",
+        "flow_id",
+        "pool",
+        "priority",
+        "tags",
+        "settings",
+        "tasks",
+        "cpu",
+        "memory",
+    ),
     "project",
 )
 _KNOWN = frozenset((*_PLAIN, "key", *(f"limit.{name}" for name in LIMITS)))
@@ -46,14 +60,19 @@ def add_start(app: FastAPI, commands: Commands, crawlers: Crawlers, store: Store
         crawler: str | None = None,
         like: Id | None = None,
     ) -> Response:
-        """Show the form of a crawler. ``like`` is the number of a run whose values fill the form."""
+        """Show the form of a crawler.
+
+        ``like`` is the number of a run whose values fill the form.
+        """
         given: dict[str, str] = {}
         note = None
         if like is not None:
             row = await commands.find(like)
             given, note = await run_in_threadpool(_of_run, row, store.tasks)
             crawler = crawler or row.crawler
-        return await shown(request, {**given, **({"crawler": crawler} if crawler else {})}, note=note)
+        return await shown(
+            request, {**given, **({"crawler": crawler} if crawler else {})}, note=note
+        )
 
     @app.post("/runs/new")
     async def press_start(request: Request) -> Response:
@@ -74,27 +93,42 @@ def add_start(app: FastAPI, commands: Commands, crawlers: Crawlers, store: Store
         return await fields.sent(started, again)
 
     async def shown(
-        request: Request, given: Mapping[str, str], *, note: str | None = None, problem: Problem | None = None
+        request: Request,
+        given: Mapping[str, str],
+        *,
+        note: str | None = None,
+        problem: Problem | None = None,
     ) -> Response:
         known, away = await crawlers.last()
-        values: dict[str, Any] = {"known": sorted(known), "crawler": known.get(given.get("crawler", ""))}
+        values: dict[str, Any] = {
+            "known": sorted(known),
+            "crawler": known.get(given.get("crawler", "")),
+        }
         values |= {"away": away, "wrong": problem and _wrong(problem)}
         pools = store.pools.known_pools
         values |= {"pools": [DEFAULT, *sorted({*pools.named} - {DEFAULT})] if pools.counted else []}
-        # A refused form keeps its key: it started nothing, and a double click still starts only one run.
+        # A refused form keeps its key: it started nothing, and a double click still starts only one
+        # run.
         key = given.get("key") or uuid.uuid4().hex
         values |= {"given": given, "key": key, "limits": LIMITS, "note": note}
         return answer(request, "start.html", status=problem.status if problem else 200, **values)
 
 
 def _body(pairs: fields.Pairs) -> StartRun:
-    """Return the body of the API for the form. Raises ``Problem`` 422, which names each wrong field."""
+    """Return the body of the API for the form.
+
+    Raises ``Problem`` 422, which names each wrong field.
+    """
     given = fields.typed(pairs, [*_KNOWN, *(name for name, _ in pairs if name.startswith("arg."))])
     if not given.get("key"):
         raise refused("key", "missing; load the form again")
-    body: dict[str, Any] = {name: given[name] for name in ("crawler", "flow_id", "pool", "project") if name in given}
+    body: dict[str, Any] = {
+        name: given[name] for name in ("crawler", "flow_id", "pool", "project") if name in given
+    }
     body |= {name: given[name] for name in ("max_parallel_tasks", "priority") if name in given}
-    body["args"] = {name.removeprefix("arg."): value for name, value in given.items() if name.startswith("arg.")}
+    body["args"] = {
+        name.removeprefix("arg."): value for name, value in given.items() if name.startswith("arg.")
+    }
     body["limits"] = {name: given[f"limit.{name}"] for name in LIMITS if f"limit.{name}" in given}
     body["resources"] = {name: given[name] for name in ("cpu", "memory") if name in given}
     body["tags"] = fields.parts(given.get("tags", ""))
@@ -110,31 +144,49 @@ def _wrong(problem: Problem) -> fields.Wrong:
     names: dict[str, str] = {}
     for error in problem.errors:
         first, _, rest = error.field.partition(".")
-        own = {"args": f"arg.{rest}", "limits": f"limit.{rest}", "resources": rest}.get(first, first.partition("[")[0])
+        own = {"args": f"arg.{rest}", "limits": f"limit.{rest}", "resources": rest}.get(
+            first, first.partition("[")[0]
+        )
         names.setdefault(own, error.message)
     return fields.Wrong(problem.detail, names)
 
 
 def _of_run(row: RunRow, tasks: TaskReader) -> tuple[dict[str, str], str | None]:
-    """Return the values of the form that would start this run again, and a note about values that are missing."""
+    """Return the values of the form that would start this run again, and a note about values that
+    are missing.
+    """
     stored = row.request
-    plain = {name: stored.get(name) for name in ("flow_id", "pool", "priority", "max_parallel_tasks", "project")}
+    plain = {
+        name: stored.get(name)
+        for name in ("flow_id", "pool", "priority", "max_parallel_tasks", "project")
+    }
     plain |= {f"arg.{name}": value for name, value in mapping_of(stored.get("args")).items()}
     plain |= {f"limit.{name}": value for name, value in mapping_of(stored.get("limits")).items()}
     plain |= mapping_of(stored.get("resources"))
     given = {name: str(value) for name, value in plain.items() if value is not None}
-    given["settings"] = "\n".join(f"{name}={value}" for name, value in mapping_of(stored.get("settings")).items())
+    given["settings"] = "\n".join(
+        f"{name}={value}" for name, value in mapping_of(stored.get("settings")).items()
+    )
     tags = stored.get("tags")
     given["tags"] = ", ".join(str(tag) for tag in tags) if isinstance(tags, list) else ""
     notes = [
-        f"The run had an empty text for {name}. This form cannot send one, so the default would be used."
+        (
+            f"The run had an empty text for {name}. This form cannot send one, so the "
+            "default would "
+            "be used."
+        )
         for name, value in given.items()
         if name.startswith("arg.") and not value.strip()
     ]
     if row.multi:
         own = tasks.list_tasks(row.run_id, limit=TASKS_SHOWN_MAX + 1)
         if len(own) > TASKS_SHOWN_MAX:
-            notes.append(f"The run has more than {TASKS_SHOWN_MAX} tasks, which are left out. Use the API to start it.")
+            notes.append(
+                f"The run has more than {TASKS_SHOWN_MAX} tasks, which are left out. Use the API "
+                "to start it."
+            )
         else:
-            given["tasks"] = "\n".join(json.dumps(dict(task.args), ensure_ascii=False) for task in own)
+            given["tasks"] = "\n".join(
+                json.dumps(dict(task.args), ensure_ascii=False) for task in own
+            )
     return given, " ".join(notes) or None

@@ -19,5 +19,8 @@ class Shop(scrapy.Spider):
     def parse(self, response: Response, **kwargs: Any) -> Iterator[Any]:
         """One item for each article, then the pages that this one links to."""
         for article in response.css("article"):
-            yield {"name": article.css("h2::text").get(), "price": float(article.css("b::text").get("0"))}
+            yield {
+                "name": article.css("h2::text").get(),
+                "price": float(article.css("b::text").get("0")),
+            }
         yield from response.follow_all(css="a")

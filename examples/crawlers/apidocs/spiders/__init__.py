@@ -9,7 +9,10 @@ from scrapy.http.response.text import TextResponse
 
 
 def base_url(site: str | None) -> str:
-    """The address of the site to crawl, with a slash at its end. A crawl without one cannot start."""
+    """The address of the site to crawl, with a slash at its end.
+
+    A crawl without one cannot start.
+    """
     if not site:
         raise ValueError("tell me which site to crawl: -a site=http://127.0.0.1:8400")
     parts = urlsplit(site)

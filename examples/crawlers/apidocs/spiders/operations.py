@@ -17,10 +17,9 @@ from apidocs.spiders import base_url, host_of, page, positive
 class OperationsSpider(Spider):
     """Walks from the front page over the services to their operations.
 
-    ``-a site=URL`` (required)
-    ``-a letters=a-f`` only services whose id begins with one of these letters; also ``aeiou`` or ``a-c,x``
-    ``-a service=sqs`` only this service
-    ``-a max_pages=100`` at most so many operation pages; the crawl then ends as finished
+    ``-a site=URL`` (required) ``-a letters=a-f`` only services whose id begins with one of these
+    letters; also ``aeiou`` or ``a-c,x`` ``-a service=sqs`` only this service ``-a max_pages=100``
+    at most so many operation pages; the crawl then ends as finished
     """
 
     name = "operations"
@@ -39,11 +38,13 @@ class OperationsSpider(Spider):
         self.letters = letters_of(letters)
         self.service = service or None
         self.max_pages = positive("max_pages", max_pages)
-        # Scrapy replaces this with the stored state when a job directory is in use, so the count survives a resume.
+        # Scrapy replaces this with the stored state when a job directory is in use, so the count
+        # survives a resume.
         self.state: dict[str, Any] = {}
 
     async def start(self) -> AsyncIterator[Request]:
-        # Subject to the duplicate filter, unlike Scrapy's default: a resumed crawl does not begin again at the front.
+        # Subject to the duplicate filter, unlike Scrapy's default: a resumed crawl does not begin
+        # again at the front.
         if self.service:
             yield Request(f"{self.site}services/{self.service}/", callback=self.parse_service)
         else:
@@ -99,7 +100,9 @@ class OperationsSpider(Spider):
 
 
 def letters_of(text: str | None) -> frozenset[str]:
-    """The letters meant by a text such as ``a-f``, ``aeiou`` or ``a-c,x``; all letters and digits if there is none."""
+    """The letters meant by a text such as ``a-f``, ``aeiou`` or ``a-c,x``; all letters and digits
+    if there is none.
+    """
     if not text:
         return frozenset(string.ascii_lowercase + string.digits)
     letters: set[str] = set()

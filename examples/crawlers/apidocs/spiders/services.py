@@ -26,7 +26,8 @@ class ServicesSpider(Spider):
         self.allowed_domains = [host_of(self.site)]
 
     async def start(self) -> AsyncIterator[Request]:
-        # Subject to the duplicate filter, unlike Scrapy's default: a resumed crawl does not begin again at the front.
+        # Subject to the duplicate filter, unlike Scrapy's default: a resumed crawl does not begin
+        # again at the front.
         yield Request(self.site, callback=self.parse)
 
     def parse(self, response: Response, **kwargs: Any) -> Iterator[Request]:
@@ -50,5 +51,7 @@ class ServicesSpider(Spider):
             api_version=fact("version"),
             category=fact("category"),
             operations=int(fact("operations")),
-            description_length=len(" ".join("".join(text.css(".documentation ::text").getall()).split())),
+            description_length=len(
+                " ".join("".join(text.css(".documentation ::text").getall()).split())
+            ),
         )

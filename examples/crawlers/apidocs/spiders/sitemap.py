@@ -18,19 +18,22 @@ PROBLEMS = (401, 403, 404, 410, 429, 500, 502, 503, 504)
 
 
 class LinksSpider(SitemapSpider):
-    """Checks every address in the site's sitemaps: dead ones, redirects, and those that only worked at a later try.
+    """Checks every address in the site's sitemaps: dead ones, redirects, and those that only worked
+    at a later try.
 
     ``-a site=URL`` (required)
     ``-a max_links=100`` at most so many entries of each sitemap
     """
 
     name = "sitemap"
-    # Scrapy would follow a redirect and drop it when its target is already known; here each address gets its own item.
-    # Server errors are tried again before they arrive, so they are final.
+    # Scrapy would follow a redirect and drop it when its target is already known; here each address
+    # gets its own item. Server errors are tried again before they arrive, so they are final.
     handle_httpstatus_list = (*REDIRECTS, *PROBLEMS)
     sitemap_rules = (("", "parse_link"),)
 
-    def __init__(self, site: str | None = None, max_links: str | int | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, site: str | None = None, max_links: str | int | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.site = base_url(site)
         self.allowed_domains = [host_of(self.site)]
@@ -42,7 +45,10 @@ class LinksSpider(SitemapSpider):
         return islice(entries, self.max_links)
 
     def parse_link(self, response: Response) -> Iterator[CheckedLink | Request]:
-        """The answer for one address. Where a redirect leads is an address to be checked like any other."""
+        """The answer for one address.
+
+        Where a redirect leads is an address to be checked like any other.
+        """
         location = response.headers.get("Location") if response.status in REDIRECTS else None
         target = response.urljoin(location.decode("latin-1")) if location else None
         yield CheckedLink(

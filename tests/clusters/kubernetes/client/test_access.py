@@ -1,4 +1,6 @@
-"""Where the API is and who we are: kubeconfigs, our own pod's account, rotating tokens, certificates, proxies."""
+"""Where the API is and who we are: kubeconfigs, our own pod's account, rotating tokens,
+certificates, proxies.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ def _rewrite(path: Path, **user: Any) -> Path:
     return path
 
 
-# --- which one --------------------------------------------------------------------------------------------------------
+# --- which one ------------------------------------------------------------------------------------
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +64,8 @@ def test_the_given_one_then_the_variable_then_the_pod_then_home(
     assert credentials.find(None, None).kubeconfig == str(home)
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
     assert credentials.find(None, None).kubeconfig is None
-    assert credentials.find(None, "other").kubeconfig == str(home)  # a context is a thing of kubeconfigs
+    # A context is a thing of kubeconfigs.
+    assert credentials.find(None, "other").kubeconfig == str(home)
     monkeypatch.setenv("KUBECONFIG", "/a:/b")
     assert credentials.find(None, None).kubeconfig == "/a:/b"
     assert credentials.find(given, None).kubeconfig == str(given)
@@ -80,7 +83,9 @@ def test_the_given_one_then_the_variable_then_the_pod_then_home(
         ('{"current-context":"x","contexts":[],"clusters":[],"users":[]}', "cannot be used"),
     ],
 )
-def test_a_kubeconfig_that_is_none_is_refused_by_name(tmp_path: Path, text: str | None, words: str) -> None:
+def test_a_kubeconfig_that_is_none_is_refused_by_name(
+    tmp_path: Path, text: str | None, words: str
+) -> None:
     path = tmp_path / "broken"
     if text is not None:
         path.write_text(text)
@@ -104,10 +109,12 @@ def test_the_context_is_followed(server: FakeApiServer, tmp_path: Path) -> None:
     assert server.requests[-1].headers["authorization"] == "Bearer two"
 
 
-# --- tokens -----------------------------------------------------------------------------------------------------------
+# --- tokens ---------------------------------------------------------------------------------------
 
 
-def test_the_file_of_a_token_is_read_again_after_a_refusal(server: FakeApiServer, tmp_path: Path) -> None:
+def test_the_file_of_a_token_is_read_again_after_a_refusal(
+    server: FakeApiServer, tmp_path: Path
+) -> None:
     token = tmp_path / "token"
     token.write_text("one\n")
     path = _rewrite(server.kubeconfig(), tokenFile="token")  # relative to the kubeconfig
@@ -122,7 +129,8 @@ def test_the_file_of_a_token_is_read_again_after_a_refusal(server: FakeApiServer
     assert _listed(api) == 0  # between two rotations: the last one still holds
     server.tokens = {"third"}
     with pytest.raises(
-        CredentialsRejected, match=r"the credentials cannot be read again: kubeconfig .* cannot be used; .*token"
+        CredentialsRejected,
+        match=r"the credentials cannot be read again: kubeconfig .* cannot be used; .*token",
     ):
         _listed(api)
 
@@ -139,7 +147,10 @@ def test_in_a_pod_the_rotated_token_is_shown_after_a_refusal(
         (tmp_path / "new").write_text("second")
         (tmp_path / "new").rename(token)
         assert _listed(api) == 0
-        assert [r.headers["authorization"] for r in server.requests][::2] == ["bearer first", "bearer second"]
+        assert [r.headers["authorization"] for r in server.requests][::2] == [
+            "bearer first",
+            "bearer second",
+        ]
         assert api.source == "the service account of this pod"
 
 
@@ -157,17 +168,23 @@ def _pod_of(server: FakeApiServer, folder: Path, request: pytest.FixtureRequest)
     return folder / "token"
 
 
-def test_a_pod_without_its_token_is_refused_in_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_pod_without_its_token_is_refused_in_words(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     from kubernetes.config import incluster_config
 
     monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(tmp_path / "none"))
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "1")
-    with pytest.raises(InvalidRequest, match=r"the service account of this pod: cannot be used; .*token"):
+    with pytest.raises(
+        InvalidRequest, match=r"the service account of this pod: cannot be used; .*token"
+    ):
         Api(namespace="crawls")
 
 
-def test_a_plugins_token_is_shown_and_renewed_after_a_refusal(server: FakeApiServer, tmp_path: Path) -> None:
+def test_a_plugins_token_is_shown_and_renewed_after_a_refusal(
+    server: FakeApiServer, tmp_path: Path
+) -> None:
     told = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential"}
     answer = tmp_path / "answer"
     plugin = tmp_path / "plugin"
@@ -180,10 +197,14 @@ def test_a_plugins_token_is_shown_and_renewed_after_a_refusal(server: FakeApiSer
     answer.write_text(json.dumps({**told, "status": {"token": "two"}}))
     server.tokens = {"two"}
     assert _listed(api) == 0
-    assert [r.headers["authorization"] for r in server.requests] == ["Bearer one", "Bearer one", "Bearer two"]
+    assert [r.headers["authorization"] for r in server.requests] == [
+        "Bearer one",
+        "Bearer one",
+        "Bearer two",
+    ]
 
 
-# --- certificates -----------------------------------------------------------------------------------------------------
+# --- certificates ---------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -201,16 +222,21 @@ def _tls_server(authority: Authority, *, client: bool = False) -> FakeApiServer:
     return FakeApiServer(authority.folder, tls=context)
 
 
-def test_the_server_is_checked_by_the_authority_of_the_kubeconfig(tmp_path: Path, authority: Authority) -> None:
+def test_the_server_is_checked_by_the_authority_of_the_kubeconfig(
+    tmp_path: Path, authority: Authority
+) -> None:
     with _tls_server(authority) as server:
         good = server.kubeconfig(**{"certificate-authority": "ca.crt"})
         assert _listed(patient(server, kubeconfig=good)) == 0
         Authority(tmp_path / "other")
         for bad in ({}, {"certificate-authority": "other/ca.crt"}):
             path = server.kubeconfig(name="bad", **bad)
-            with pytest.raises(NoAnswer, match=r"TLS with https://127.0.0.1:.* failed: .*CERTIFICATE_VERIFY_FAILED"):
+            with pytest.raises(
+                NoAnswer, match=r"TLS with https://127.0.0.1:.* failed: .*CERTIFICATE_VERIFY_FAILED"
+            ):
                 _listed(patient(server, kubeconfig=path))
-        assert len(server.requests) == 1  # neither the token nor anything else was shown to a stranger
+        # Neither the token nor anything else was shown to a stranger.
+        assert len(server.requests) == 1
 
 
 def test_the_name_of_the_server_may_be_another(authority: Authority) -> None:
@@ -232,7 +258,9 @@ def test_nobody_is_checked_only_where_the_kubeconfig_says_so_and_that_is_logged(
     assert "insecure-skip-tls-verify is set" in caplog.text
 
 
-def test_a_renewed_client_certificate_is_used_after_a_refusal(tmp_path: Path, authority: Authority) -> None:
+def test_a_renewed_client_certificate_is_used_after_a_refusal(
+    tmp_path: Path, authority: Authority
+) -> None:
     with _tls_server(authority, client=True) as server:
         path = server.kubeconfig(**{"certificate-authority": "ca.crt"})
         _rewrite(path, **{"client-certificate": "client.crt", "client-key": "client.key"})
@@ -268,8 +296,12 @@ def test_every_thread_that_was_refused_with_the_old_certificate_shows_the_new_on
         mine.close()
 
 
-def test_new_credentials_never_lead_to_another_server(server: FakeApiServer, tmp_path: Path) -> None:
-    """Somebody chose another context in the middle of a look: nothing of ours is there, and that means nothing."""
+def test_new_credentials_never_lead_to_another_server(
+    server: FakeApiServer, tmp_path: Path
+) -> None:
+    """Somebody chose another context in the middle of a look: nothing of ours is there, and that
+    means nothing.
+    """
     (tmp_path / "other").mkdir()
     with FakeApiServer(tmp_path / "other") as other:
         api = patient(server)
@@ -285,7 +317,7 @@ def test_new_credentials_never_lead_to_another_server(server: FakeApiServer, tmp
         assert other.requests == []
 
 
-# --- proxies ----------------------------------------------------------------------------------------------------------
+# --- proxies --------------------------------------------------------------------------------------
 
 
 def test_a_variable_of_the_environment_leads_nobody_astray(
@@ -297,16 +329,23 @@ def test_a_variable_of_the_environment_leads_nobody_astray(
         assert _listed(patient(server)) == 0
 
 
-def test_the_proxy_of_a_kubeconfig_is_used(server: FakeApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_proxy_of_a_kubeconfig_is_used(
+    server: FakeApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("NO_PROXY", "*")  # which is about other proxies
     there = server.kubeconfig(**{"proxy-url": server.url})
     assert _listed(patient(server, kubeconfig=there)) == 0
-    assert server.requests[0].target.startswith("http://127.0.0.1")  # the form that proxies are asked in
+    # The form that proxies are asked in.
+    assert server.requests[0].target.startswith("http://127.0.0.1")
     with deaf_port() as port, pytest.raises(NoAnswer):
-        _listed(patient(server, kubeconfig=server.kubeconfig(**{"proxy-url": f"http://127.0.0.1:{port}"})))
+        _listed(
+            patient(
+                server, kubeconfig=server.kubeconfig(**{"proxy-url": f"http://127.0.0.1:{port}"})
+            )
+        )
 
 
-# --- connections ------------------------------------------------------------------------------------------------------
+# --- connections ----------------------------------------------------------------------------------
 
 
 def test_connections_are_watched_over_by_the_kernel(server: FakeApiServer) -> None:
@@ -328,7 +367,9 @@ def test_one_connection_serves_one_call_after_the_other(server: FakeApiServer) -
 
 
 def test_the_client_is_the_one_that_is_meant() -> None:
-    """The task `test-kubernetes-37` runs all of this on another one, and must not pass for having found ours."""
+    """The task `test-kubernetes-37` runs all of this on another one, and must not pass for having
+    found ours.
+    """
     import kubernetes
 
     meant = os.environ.get("KUBERNETES_MAJOR", "36")

@@ -1,4 +1,6 @@
-"""What a server can do wrong: each is one error that says so, after one request and within its limits."""
+"""What a server can do wrong: each is one error that says so, after one request and within its
+limits.
+"""
 
 from __future__ import annotations
 
@@ -65,10 +67,30 @@ FAULTS: list[tuple[str, Fault, type[ApiError], str]] = [
         Unreadable,
         "PodList",
     ),
-    ("nested without end", Garbage(b'{"kind":"PodList","x":' + b"[" * 100_000), Unreadable, "PodList"),
-    ("a Status with 200", Garbage(b'{"kind":"Status","metadata":{},"items":[]}'), Unreadable, "it is a Status"),
-    ("no items", Garbage(b'{"kind":"PodList","metadata":{"resourceVersion":"1"}}'), Unreadable, "`items`"),
-    ("no version", Garbage(b'{"kind":"PodList","metadata":{},"items":[]}'), Unreadable, "no resourceVersion"),
+    (
+        "nested without end",
+        Garbage(b'{"kind":"PodList","x":' + b"[" * 100_000),
+        Unreadable,
+        "PodList",
+    ),
+    (
+        "a Status with 200",
+        Garbage(b'{"kind":"Status","metadata":{},"items":[]}'),
+        Unreadable,
+        "it is a Status",
+    ),
+    (
+        "no items",
+        Garbage(b'{"kind":"PodList","metadata":{"resourceVersion":"1"}}'),
+        Unreadable,
+        "`items`",
+    ),
+    (
+        "no version",
+        Garbage(b'{"kind":"PodList","metadata":{},"items":[]}'),
+        Unreadable,
+        "no resourceVersion",
+    ),
     ("429", throttled(None), TooManyRequests, "asks us to slow down"),
     ("429 Retry-After", throttled("7"), TooManyRequests, "asks us to wait 7 s"),
     (
@@ -77,11 +99,21 @@ FAULTS: list[tuple[str, Fault, type[ApiError], str]] = [
         RequestRefused,
         "needs permission to list pods in namespace crawls (403): pods is forbidden",
     ),
-    ("403 other", Answer(403, QUOTA), RequestRefused, "does not allow us to list pods in namespace crawls (403)"),
+    (
+        "403 other",
+        Answer(403, QUOTA),
+        RequestRefused,
+        "does not allow us to list pods in namespace crawls (403)",
+    ),
     ("404", Answer(404), NotFound, "(404)"),
     ("409", Answer(409), Conflict, "(409)"),
     ("422", Answer(422), RequestRefused, "refuses this"),
-    ("500", Answer(500, "etcdserver: request timed out"), ApiError, "now (500): etcdserver: request timed out"),
+    (
+        "500",
+        Answer(500, "etcdserver: request timed out"),
+        ApiError,
+        "now (500): etcdserver: request timed out",
+    ),
     ("redirect", Answer(302, headers={"Location": "http://127.0.0.1:1/"}), ApiError, "(302)"),
     ("an odd status", Answer(299 + 1), ApiError, "(300)"),
 ]
@@ -94,7 +126,9 @@ def _until_given_up(api: Api, fault: Fault) -> AbstractContextManager[None]:
     return hurried(api) if isinstance(fault, Drip) else nullcontext()
 
 
-@pytest.mark.parametrize(("fault", "kind", "words"), [row[1:] for row in FAULTS], ids=[row[0] for row in FAULTS])
+@pytest.mark.parametrize(
+    ("fault", "kind", "words"), [row[1:] for row in FAULTS], ids=[row[0] for row in FAULTS]
+)
 def test_a_list_that_goes_wrong(
     api: Api, server: FakeApiServer, fault: Fault, kind: type[ApiError], words: str
 ) -> None:
@@ -164,9 +198,20 @@ def test_a_restarted_server_is_found_again(api: Api, server: FakeApiServer) -> N
 
 @pytest.mark.parametrize(
     ("header", "seconds"),
-    [("7", 7.0), ("0", None), ("-3", None), ("900", 60.0), ("soon", None), ("nan", None), ("inf", None), ("1e3", None)],
+    [
+        ("7", 7.0),
+        ("0", None),
+        ("-3", None),
+        ("900", 60.0),
+        ("soon", None),
+        ("nan", None),
+        ("inf", None),
+        ("1e3", None),
+    ],
 )
-def test_a_wish_to_wait_is_bounded(api: Api, server: FakeApiServer, header: str, seconds: float | None) -> None:
+def test_a_wish_to_wait_is_bounded(
+    api: Api, server: FakeApiServer, header: str, seconds: float | None
+) -> None:
     server.faults.add("GET", r"/pods\?", throttled(header))
     with pytest.raises(TooManyRequests) as caught:
         api.listing(api.pods_path(), Pod)
@@ -182,7 +227,9 @@ def test_a_503_may_say_when_to_come_back(api: Api, server: FakeApiServer) -> Non
 
 def test_what_the_server_says_of_its_reasons_is_kept(api: Api, server: FakeApiServer) -> None:
     space = server.add_namespace("going")
-    server.store.update(NAMESPACES, ("", "going"), lambda found: found["status"].update(phase="Terminating"))
+    server.store.update(
+        NAMESPACES, ("", "going"), lambda found: found["status"].update(phase="Terminating")
+    )
     api.namespace = space["metadata"]["name"]
     with pytest.raises(RequestRefused) as caught:
         api.post(api.jobs_path(), job("a"))
@@ -205,7 +252,7 @@ def test_an_error_survives_the_way_between_processes(api: Api, server: FakeApiSe
     assert (str(again), again.status, again.retry_after_s) == (str(caught.value), 429, 7)
 
 
-# --- pages ------------------------------------------------------------------------------------------------------------
+# --- pages ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -221,7 +268,9 @@ def _names(api: Api) -> list[str]:
 
 
 def test_a_continue_token_that_expires_begins_the_list_anew(api: Api, five: FakeApiServer) -> None:
-    five.faults.add("GET", "continue=", Answer(410, "The provided continue parameter is too old", "Expired"))
+    five.faults.add(
+        "GET", "continue=", Answer(410, "The provided continue parameter is too old", "Expired")
+    )
     assert _names(api) == [f"job-{index}" for index in range(5)]
     tokens = ["continue" in request.query for request in five.requests]
     assert tokens == [False, True, False, True, True]
@@ -233,8 +282,15 @@ def test_the_servers_own_expired_tokens(api: Api, five: FakeApiServer) -> None:
 
     five.faults.add("GET", "limit=2", Mutate(compact))
     assert len(_names(api)) == 5
-    # The inconsistent token that came with the 410 was not used: its page would be of another moment.
-    assert ["continue" in request.query for request in five.requests] == [False, True, False, True, True]
+    # The inconsistent token that came with the 410 was not used: its page would be of another
+    # moment.
+    assert ["continue" in request.query for request in five.requests] == [
+        False,
+        True,
+        False,
+        True,
+        True,
+    ]
 
 
 def test_a_list_that_never_stays_together_is_an_error_and_no_part_of_it_an_answer(
@@ -304,21 +360,33 @@ def test_a_page_that_goes_wrong_takes_the_list_with_it(
 
 
 def test_null_is_nothing(api: Api, five: FakeApiServer) -> None:
-    five.faults.add("GET", "/jobs", Mutate(lambda body: {**body, "items": None, "metadata": {"resourceVersion": "5"}}))
+    five.faults.add(
+        "GET",
+        "/jobs",
+        Mutate(lambda body: {**body, "items": None, "metadata": {"resourceVersion": "5"}}),
+    )
     assert api.listing(api.jobs_path(), Job).items == []
 
     def nulls(body: dict[str, Any]) -> None:
         for item in body["items"]:
             item.update(spec=None, status=None)
-            item["metadata"].update(labels=None, annotations=None, finalizers=None, ownerReferences=None)
+            item["metadata"].update(
+                labels=None, annotations=None, finalizers=None, ownerReferences=None
+            )
 
     five.faults.add("GET", "/jobs", Mutate(nulls))
     found = api.listing(api.jobs_path(), Job).items[0]
-    assert (dict(found.metadata.labels), list(found.status.conditions), found.spec.suspend) == ({}, [], None)
+    assert (dict(found.metadata.labels), list(found.status.conditions), found.spec.suspend) == (
+        {},
+        [],
+        None,
+    )
 
 
 @pytest.mark.parametrize("missing", ["name", "uid"])
-def test_an_object_without_identity_spoils_the_list(api: Api, five: FakeApiServer, missing: str) -> None:
+def test_an_object_without_identity_spoils_the_list(
+    api: Api, five: FakeApiServer, missing: str
+) -> None:
     for change in (lambda meta: meta.pop(missing), lambda meta: meta.update({missing: ""})):
 
         def spoil(body: dict[str, Any], change: Any = change) -> None:
@@ -329,22 +397,28 @@ def test_an_object_without_identity_spoils_the_list(api: Api, five: FakeApiServe
             api.listing(api.jobs_path(), Job)
 
 
-# --- credentials ------------------------------------------------------------------------------------------------------
+# --- credentials ----------------------------------------------------------------------------------
 
 
-def test_a_401_reads_the_credentials_again_and_then_says_so(api: Api, server: FakeApiServer) -> None:
+def test_a_401_reads_the_credentials_again_and_then_says_so(
+    api: Api, server: FakeApiServer
+) -> None:
     api.listing(api.jobs_path(), Job)
     server.tokens = {"new"}
     with pytest.raises(CredentialsRejected) as caught:
         api.listing(api.jobs_path(), Job)
     assert caught.value.status == 401
-    assert "rejects our credentials: list jobs in namespace crawls (401): Unauthorized" in str(caught.value)
+    assert "rejects our credentials: list jobs in namespace crawls (401): Unauthorized" in str(
+        caught.value
+    )
     assert "were read again and are still refused" in str(caught.value)
     assert "kubeconfig" in str(caught.value)
     assert len(server.requests) == 2  # the same credentials are not shown twice
 
 
-def test_a_kubeconfig_with_a_new_token_is_taken_up_in_mid_run(api: Api, server: FakeApiServer) -> None:
+def test_a_kubeconfig_with_a_new_token_is_taken_up_in_mid_run(
+    api: Api, server: FakeApiServer
+) -> None:
     api.listing(api.jobs_path(), Job)
     server.tokens = {"new"}
     server.kubeconfig(token="new")
@@ -354,7 +428,9 @@ def test_a_kubeconfig_with_a_new_token_is_taken_up_in_mid_run(api: Api, server: 
     assert shown == ["Bearer test", "Bearer test", "Bearer new", "Bearer new"]
 
 
-def test_a_write_that_was_not_let_in_is_sent_again_with_new_credentials(api: Api, server: FakeApiServer) -> None:
+def test_a_write_that_was_not_let_in_is_sent_again_with_new_credentials(
+    api: Api, server: FakeApiServer
+) -> None:
     server.tokens = {"new"}
     server.kubeconfig(token="new")
     api.post(api.jobs_path(), job("a"))
@@ -378,24 +454,30 @@ def test_many_threads_with_one_refusal_read_once(api: Api, server: FakeApiServer
         assert list(threads.map(wrong, range(8))) == [False] * 8
 
 
-def test_a_kubeconfig_that_is_gone_when_it_is_needed_again_is_told(api: Api, server: FakeApiServer) -> None:
+def test_a_kubeconfig_that_is_gone_when_it_is_needed_again_is_told(
+    api: Api, server: FakeApiServer
+) -> None:
     api.listing(api.jobs_path(), Job)
     server.tokens = {"new"}
     (server.folder / "kubeconfig").write_text("{")
     with pytest.raises(
-        CredentialsRejected, match=r"the credentials cannot be read again: kubeconfig .* cannot be used"
+        CredentialsRejected,
+        match=r"the credentials cannot be read again: kubeconfig .* cannot be used",
     ):
         api.listing(api.jobs_path(), Job)
 
 
-# --- connections that are used again ----------------------------------------------------------------------------------
+# --- connections that are used again --------------------------------------------------------------
 
 
 @pytest.mark.parametrize("moment", ["taken", "sent"])
 def test_a_call_that_is_cut_at_its_end_takes_nobody_else_with_it(
     api: Api, server: FakeApiServer, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    """Its connection is free again with its last byte. It becomes overdue just then, and another call has that one."""
+    """Its connection is free again with its last byte.
+
+    It becomes overdue just then, and another call has that one.
+    """
     first: list[Call] = []
     end, uses = Calls.end, Call.uses
     pool = type(api._wire._access.current()[0].pools.connection_from_url(api.host))

@@ -30,11 +30,26 @@ from tests.support.kube_api import (
 from tests.support.kube_api.clients import patient
 
 FAULTS: list[Fault] = [
-    *(Cut(10), Cut(10, chunked=True), Truncated(3), LostAnswer(), Reset(), Answer(500), Answer(403), throttled()),
+    *(
+        Cut(10),
+        Cut(10, chunked=True),
+        Truncated(3),
+        LostAnswer(),
+        Reset(),
+        Answer(500),
+        Answer(403),
+        throttled(),
+    ),
     *(Garbage(b"<html>"), Answer(410)),
 ]
 STREAMS: list[Fault] = [
-    *(StreamEnds(), StreamEnds(broken=True), StreamEnds(within_event=True, broken=True), StreamError(), Answer(500)),
+    *(
+        StreamEnds(),
+        StreamEnds(broken=True),
+        StreamEnds(within_event=True, broken=True),
+        StreamError(),
+        Answer(500),
+    ),
 ]
 
 
@@ -49,7 +64,9 @@ def _sockets() -> int:
 
 
 def _settled(server: FakeApiServer) -> None:
-    """Until the server's side of all connections but the kept one has noticed that it was closed."""
+    """Until the server's side of all connections but the kept one has noticed that it was
+    closed.
+    """
     wait_until(lambda: len(server._sockets) <= 1)
 
 
@@ -96,7 +113,9 @@ def test_no_fault_leaves_a_socket_or_a_thread(tmp_path: Path) -> None:
         assert _threads_end()
 
 
-def test_the_thread_is_there_only_while_calls_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_thread_is_there_only_while_calls_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(deadlines, "_IDLE_S", 0.1)
     with FakeApiServer(tmp_path) as server:
         api = patient(server)

@@ -45,13 +45,20 @@ POD: dict[str, Any] = {
             {"kind": "Job", "name": "j", "uid": "yes", "controller": True},
         ],
     },
-    "spec": {"containers": [{"name": "crawler", "resources": {"limits": {"memory": "512Mi", "cpu": 2}}}]},
+    "spec": {
+        "containers": [{"name": "crawler", "resources": {"limits": {"memory": "512Mi", "cpu": 2}}}]
+    },
     "status": {
         "phase": "Failed",
-        "conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}],
+        "conditions": [
+            {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
+        ],
         "containerStatuses": [
             {"name": "side", "state": {}},
-            {"name": "crawler", "state": {"terminated": {"exitCode": 137, "signal": 9, "reason": "OOMKilled"}}},
+            {
+                "name": "crawler",
+                "state": {"terminated": {"exitCode": 137, "signal": 9, "reason": "OOMKilled"}},
+            },
         ],
     },
 }
@@ -79,8 +86,13 @@ def test_what_is_read_of_a_pod() -> None:
 
 
 def test_only_a_true_condition_of_a_job_counts() -> None:
-    conditions = [{"type": "Failed", "status": "False"}, {"type": "Complete", "status": "True", "reason": "R"}]
-    job = decode(Job, _json({"kind": "Job", "metadata": META, "status": {"conditions": conditions}}))
+    conditions = [
+        {"type": "Failed", "status": "False"},
+        {"type": "Complete", "status": "True", "reason": "R"},
+    ]
+    job = decode(
+        Job, _json({"kind": "Job", "metadata": META, "status": {"conditions": conditions}})
+    )
     assert job.condition("Failed") is None
     complete = job.condition("Complete")
     assert complete is not None
@@ -90,20 +102,49 @@ def test_only_a_true_condition_of_a_job_counts() -> None:
 @pytest.mark.parametrize(
     ("fields", "at", "count"),
     [
-        ({"eventTime": "2026-11-20T20:00:00.123456Z", "lastTimestamp": None, "firstTimestamp": None}, 0.123456, 1),
-        ({"lastTimestamp": "2026-11-20T20:00:05Z", "firstTimestamp": "2026-11-20T20:00:01Z", "count": 7}, 5, 7),
-        ({"series": {"count": 3, "lastObservedTime": "2026-11-20T20:00:09.000000Z"}, "count": None}, 9, 3),
+        (
+            {
+                "eventTime": "2026-11-20T20:00:00.123456Z",
+                "lastTimestamp": None,
+                "firstTimestamp": None,
+            },
+            0.123456,
+            1,
+        ),
+        (
+            {
+                "lastTimestamp": "2026-11-20T20:00:05Z",
+                "firstTimestamp": "2026-11-20T20:00:01Z",
+                "count": 7,
+            },
+            5,
+            7,
+        ),
+        (
+            {
+                "series": {"count": 3, "lastObservedTime": "2026-11-20T20:00:09.000000Z"},
+                "count": None,
+            },
+            9,
+            3,
+        ),
     ],
 )
-def test_senders_of_events_fill_different_fields(fields: dict[str, Any], at: float, count: int) -> None:
-    event = decode(Event, _json({"kind": "Event", "metadata": META, "involvedObject": {"uid": "j"}, **fields}))
+def test_senders_of_events_fill_different_fields(
+    fields: dict[str, Any], at: float, count: int
+) -> None:
+    event = decode(
+        Event, _json({"kind": "Event", "metadata": META, "involvedObject": {"uid": "j"}, **fields})
+    )
     assert event.at is not None
     assert (event.at - datetime(2026, 11, 20, 20, tzinfo=UTC)).total_seconds() == at
     assert event.count == count
 
 
 def test_an_event_without_any_time_has_none() -> None:
-    assert decode(Event, _json({"kind": "Event", "metadata": META, "involvedObject": {}})).at is None
+    assert (
+        decode(Event, _json({"kind": "Event", "metadata": META, "involvedObject": {}})).at is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -132,9 +173,28 @@ def test_what_is_no_pod_is_an_error(bad: bytes) -> None:
 #: Numbers and times that no server should tell, and every one could.
 ODD_NUMBERS = [10**14, 2**63, -(2**63), -1, 10**300, 1.5, 1e30, "60", "many", "", True, [], {}]
 ODD_TIMES = [
-    *("0000-01-01T00:00:00Z", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "10000-01-01T00:00:00Z", ""),
-    *("9999-12-31T23:59:59-12:00", "0001-01-01T00:00:00+14:00", "2026-01-05T12:00:60Z", "2026-01-05T12:00:00+25:00"),
-    *("2026-01-05T12:00:00", "2026-01-05T14:00:03.123456789+02:00", "yesterday", 1767614400, 1.5, [], True),
+    *(
+        "0000-01-01T00:00:00Z",
+        "0001-01-01T00:00:00Z",
+        "9999-12-31T23:59:59Z",
+        "10000-01-01T00:00:00Z",
+        "",
+    ),
+    *(
+        "9999-12-31T23:59:59-12:00",
+        "0001-01-01T00:00:00+14:00",
+        "2026-01-05T12:00:60Z",
+        "2026-01-05T12:00:00+25:00",
+    ),
+    *(
+        "2026-01-05T12:00:00",
+        "2026-01-05T14:00:03.123456789+02:00",
+        "yesterday",
+        1767614400,
+        1.5,
+        [],
+        True,
+    ),
 ]
 
 
@@ -142,9 +202,23 @@ ODD_TIMES = [
 def test_an_odd_number_is_bounded_and_hides_nothing_beside_it(odd: object) -> None:
     meta = {**POD["metadata"], "deletionGracePeriodSeconds": odd}
     done = {"exitCode": odd, "signal": odd, "reason": "OOMKilled"}
-    status = {"phase": "Failed", "containerStatuses": [{"name": "crawler", "state": {"terminated": done}}]}
-    strange = {**POD, "metadata": meta, "spec": {"terminationGracePeriodSeconds": odd}, "status": status}
-    pages = _json({"kind": "PodList", "metadata": {}, "items": [strange, {**POD, "metadata": {**META, "name": "b"}}]})
+    status = {
+        "phase": "Failed",
+        "containerStatuses": [{"name": "crawler", "state": {"terminated": done}}],
+    }
+    strange = {
+        **POD,
+        "metadata": meta,
+        "spec": {"terminationGracePeriodSeconds": odd},
+        "status": status,
+    }
+    pages = _json(
+        {
+            "kind": "PodList",
+            "metadata": {},
+            "items": [strange, {**POD, "metadata": {**META, "name": "b"}}],
+        }
+    )
     pod, other = decode_page(Pod, pages).items
     assert pod == decode(Pod, _json(strange))
     graces = (pod.metadata.deletion_grace_period_seconds, pod.spec.termination_grace_period_seconds)
@@ -160,7 +234,14 @@ def test_an_odd_number_is_bounded_and_hides_nothing_beside_it(odd: object) -> No
 def test_an_odd_time_is_no_time_and_hides_nothing_beside_it(odd: object) -> None:
     conditions = [{"type": "DisruptionTarget", "status": "True", "lastTransitionTime": odd}]
     pod = decode(
-        Pod, _json({**POD, "metadata": {**META, "deletionTimestamp": odd}, "status": {"conditions": conditions}})
+        Pod,
+        _json(
+            {
+                **POD,
+                "metadata": {**META, "deletionTimestamp": odd},
+                "status": {"conditions": conditions},
+            }
+        ),
     )
     assert pod.metadata.deletion_timestamp is not None, "it is being deleted all the same"
     mark = pod.condition("DisruptionTarget")
@@ -170,7 +251,12 @@ def test_an_odd_time_is_no_time_and_hides_nothing_beside_it(odd: object) -> None
 
 def test_whatever_newer_servers_add_is_passed_over() -> None:
     more = {"xnew": [None, True, 2**70, 1.5, "text", {"deep": [{}]}]}
-    added = {**POD, **more, "metadata": {**POD["metadata"], **more}, "status": {**POD["status"], **more}}
+    added = {
+        **POD,
+        **more,
+        "metadata": {**POD["metadata"], **more},
+        "status": {**POD["status"], **more},
+    }
     assert decode(Pod, _json(added)) == decode(Pod, _json(POD))
 
 
@@ -179,11 +265,18 @@ def test_values_of_another_kind_are_left_out_one_by_one() -> None:
         "kind": "Pod",
         "metadata": {**META, "labels": {"b": "2"}, "finalizers": [5, "ours"]},
         "spec": 5,
-        "status": {"phase": 5, "conditions": [{"type": "Ready"}, {"type": "Ready", "status": "True"}, None]},
+        "status": {
+            "phase": 5,
+            "conditions": [{"type": "Ready"}, {"type": "Ready", "status": "True"}, None],
+        },
     }
     pod = decode(Pod, _json(strange))
     assert (pod.metadata.labels, list(pod.metadata.finalizers)) == ({"b": "2"}, ["ours"])
-    assert (pod.spec.node_name, pod.status.phase, pod.condition("Ready") is not None) == (None, None, True)
+    assert (pod.spec.node_name, pod.status.phase, pod.condition("Ready") is not None) == (
+        None,
+        None,
+        True,
+    )
 
 
 _SCALARS = (
@@ -194,7 +287,10 @@ _SCALARS = (
     | st.text(max_size=20)
 )
 _ANY = st.recursive(
-    _SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    _SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
 )
 
 
@@ -223,7 +319,11 @@ def test_no_part_of_an_object_is_one(cut: int) -> None:
         decode(Pod, _json(POD)[:cut])
 
 
-@given(status=st.integers(300, 599), body=st.binary(max_size=300) | _ANY.map(_json), header=st.text(max_size=30))
+@given(
+    status=st.integers(300, 599),
+    body=st.binary(max_size=300) | _ANY.map(_json),
+    header=st.text(max_size=30),
+)
 def test_any_refusal_is_an_error_in_words(status: int, body: bytes, header: str) -> None:
     asked = ApiRequest("POST", "/apis/batch/v1/namespaces/crawls/jobs")
     error = from_status(asked, status, decode_status(body), retry_after(header))
@@ -248,12 +348,24 @@ def test_a_date_to_come_back_at() -> None:
     [
         ("GET", "/api/v1/namespaces/crawls/pods", False, "list pods in namespace crawls"),
         ("GET", "/api/v1/namespaces/crawls/pods", True, "watch pods in namespace crawls"),
-        ("GET", "/api/v1/namespaces/crawls/pods/a/log", False, "get pods/log a in namespace crawls"),
-        ("DELETE", "/apis/batch/v1/namespaces/crawls/jobs/a", False, "delete jobs a in namespace crawls"),
+        (
+            "GET",
+            "/api/v1/namespaces/crawls/pods/a/log",
+            False,
+            "get pods/log a in namespace crawls",
+        ),
+        (
+            "DELETE",
+            "/apis/batch/v1/namespaces/crawls/jobs/a",
+            False,
+            "delete jobs a in namespace crawls",
+        ),
         ("GET", "/api/v1/namespaces/crawls", False, "get namespaces crawls"),
         ("GET", "/api/v1/nodes", False, "list nodes"),
         ("GET", "/version", False, "GET /version"),
     ],
 )
-def test_requests_are_spoken_of_in_words(method: str, path: str, watching: bool, gesture: str) -> None:
+def test_requests_are_spoken_of_in_words(
+    method: str, path: str, watching: bool, gesture: str
+) -> None:
     assert ApiRequest(method, path, watching).gesture == gesture

@@ -22,7 +22,10 @@ def test_each_gesture_is_one_request(api: Api, server: FakeApiServer) -> None:
     api.listing(api.pods_path(), Pod, labels="run=1")
     api.listing(api.path("events"), Event)
     api.patch(api.pods_path(pod), {"metadata": {"labels": {"seen": "yes"}}})
-    api.delete(api.jobs_path("a"), {"propagationPolicy": "Foreground", "preconditions": {"uid": made.metadata.uid}})
+    api.delete(
+        api.jobs_path("a"),
+        {"propagationPolicy": "Foreground", "preconditions": {"uid": made.metadata.uid}},
+    )
     assert [request.method for request in server.requests] == [
         *("POST", "GET", "GET", "GET", "GET", "GET", "PATCH", "DELETE")
     ]
@@ -52,7 +55,9 @@ def test_the_time_left_is_asked_when_the_connection_is_there(
 
 
 @pytest.mark.parametrize("left", [0.0, -1.0, 0.0004])
-def test_what_is_too_late_is_not_sent_and_has_no_effect(api: Api, server: FakeApiServer, left: float) -> None:
+def test_what_is_too_late_is_not_sent_and_has_no_effect(
+    api: Api, server: FakeApiServer, left: float
+) -> None:
     for _ in range(3):
         with pytest.raises(TooLate) as raised:
             api.post(api.jobs_path(), job("a"), left_s=lambda: left)
@@ -62,7 +67,9 @@ def test_what_is_too_late_is_not_sent_and_has_no_effect(api: Api, server: FakeAp
     assert [request.method for request in server.requests] == ["POST"]
 
 
-def test_each_sending_has_its_own_time(api: Api, server: FakeApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_sending_has_its_own_time(
+    api: Api, server: FakeApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(api._wire._access, "renew", lambda *_: True)
     left = iter([2.0, 1.25])
     server.faults.add("POST", "/jobs", Answer(401))
@@ -106,7 +113,9 @@ def test_names_and_selectors_are_quoted(api: Api, server: FakeApiServer) -> None
     assert server.requests[1].query["fieldSelector"] == "status.phase=Running"
 
 
-def test_a_create_asks_the_server_to_refuse_what_it_does_not_know(api: Api, server: FakeApiServer) -> None:
+def test_a_create_asks_the_server_to_refuse_what_it_does_not_know(
+    api: Api, server: FakeApiServer
+) -> None:
     api.post(api.jobs_path(), job("a"), dry_run=True)
     assert server.requests[0].query == {"fieldValidation": "Strict", "dryRun": "All"}
     with pytest.raises(NotFound):
@@ -116,7 +125,10 @@ def test_a_create_asks_the_server_to_refuse_what_it_does_not_know(api: Api, serv
 def test_options_of_a_deletion_arrive(api: Api, server: FakeApiServer) -> None:
     api.post(api.jobs_path(), job("a"))
     with pytest.raises(Conflict) as refused:
-        api.delete(api.jobs_path("a"), {"propagationPolicy": "Foreground", "preconditions": {"uid": "another"}})
+        api.delete(
+            api.jobs_path("a"),
+            {"propagationPolicy": "Foreground", "preconditions": {"uid": "another"}},
+        )
     assert refused.value.status == 409
     assert "does not match the UID in record" in refused.value.words
     assert server.requests[-1].body == {
@@ -126,12 +138,18 @@ def test_options_of_a_deletion_arrive(api: Api, server: FakeApiServer) -> None:
     assert decode(Job, api.get(api.jobs_path("a"))).metadata.deletion_timestamp is None
 
 
-def test_a_patch_of_another_object_under_the_name_is_a_conflict(api: Api, server: FakeApiServer) -> None:
+def test_a_patch_of_another_object_under_the_name_is_a_conflict(
+    api: Api, server: FakeApiServer
+) -> None:
     made = decode(Job, api.post(api.jobs_path(), job("a")))
-    assert api.patch(api.jobs_path("a"), {"metadata": {"uid": made.metadata.uid, "labels": {"x": "1"}}})
+    assert api.patch(
+        api.jobs_path("a"), {"metadata": {"uid": made.metadata.uid, "labels": {"x": "1"}}}
+    )
     server.recreate_behind("a")
     with pytest.raises(Conflict, match="field is immutable") as refused:
-        api.patch(api.jobs_path("a"), {"metadata": {"uid": made.metadata.uid, "labels": {"x": "2"}}})
+        api.patch(
+            api.jobs_path("a"), {"metadata": {"uid": made.metadata.uid, "labels": {"x": "2"}}}
+        )
     assert refused.value.status == 422  # what a real server answers
     assert decode(Job, api.get(api.jobs_path("a"))).metadata.labels["x"] == "1"
 

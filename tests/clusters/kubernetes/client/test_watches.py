@@ -1,4 +1,6 @@
-"""A watch shows what changes, in order; whatever else happens to it is an error, and closing it ends it at once."""
+"""A watch shows what changes, in order; whatever else happens to it is an error, and closing it
+ends it at once.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def jobs(api: Api, server: FakeApiServer) -> Iterator[Callable[..., Watch]]:
     server.controllers.makes_pods = False
 
     def watch(**more: object) -> Watch:
-        version = more.pop("resource_version", None) or api.listing(api.jobs_path(), Job).resource_version
+        version = (
+            more.pop("resource_version", None) or api.listing(api.jobs_path(), Job).resource_version
+        )
         options = {"timeout_s": 60, **more}
         stream = api.watch(api.jobs_path(), resource_version=version, **options)  # type: ignore[arg-type]
         opened.append(stream)
@@ -64,14 +68,21 @@ def test_changes_come_in_order_and_each_says_where_to_go_on(
     api.delete(api.jobs_path("a"), {"propagationPolicy": "Background"})
     api.post(api.jobs_path(), job("b"))
     events = [next(stream) for _ in range(4)]
-    assert [_told(event) for event in events] == [("ADDED", "a"), ("MODIFIED", "a"), ("DELETED", "a"), ("ADDED", "b")]
+    assert [_told(event) for event in events] == [
+        ("ADDED", "a"),
+        ("MODIFIED", "a"),
+        ("DELETED", "a"),
+        ("ADDED", "b"),
+    ]
     again = jobs(resource_version=events[1].resource_version)
     assert [_told(next(again)) for _ in range(2)] == [("DELETED", "a"), ("ADDED", "b")]
     assert server.requests[-1].query["allowWatchBookmarks"] == "true"
     assert server.requests[-1].query["timeoutSeconds"] == "60"
 
 
-def test_bookmarks_move_the_place_without_a_change(api: Api, server: FakeApiServer, jobs: Callable[..., Watch]) -> None:
+def test_bookmarks_move_the_place_without_a_change(
+    api: Api, server: FakeApiServer, jobs: Callable[..., Watch]
+) -> None:
     stream = jobs(labels="run=1")
     api.post(api.jobs_path(), job("other"))
     wait_until(lambda: server.watching)
@@ -91,11 +102,15 @@ def test_a_place_that_is_forgotten_is_told_within_the_stream(
     server: FakeApiServer, jobs: Callable[..., Watch], reason: str
 ) -> None:
     server.faults.add("GET", "watch=true", StreamError(410, reason))
-    with pytest.raises(PositionExpired, match=r"watch jobs in namespace crawls \(410\): too old resource version"):
+    with pytest.raises(
+        PositionExpired, match=r"watch jobs in namespace crawls \(410\): too old resource version"
+    ):
         next(jobs())
 
 
-def test_the_servers_own_forgetting(api: Api, server: FakeApiServer, jobs: Callable[..., Watch]) -> None:
+def test_the_servers_own_forgetting(
+    api: Api, server: FakeApiServer, jobs: Callable[..., Watch]
+) -> None:
     version = api.listing(api.jobs_path(), Job).resource_version
     api.post(api.jobs_path(), job("a"))
     server.store.compact()
@@ -133,14 +148,30 @@ def test_a_watch_that_does_not_begin(
         (Garbage(b"<html>\n"), Unreadable, "an event of a watch"),
         (Garbage(b'{"type":"ADDED"}\n'), Unreadable, "object"),
         (Garbage(b'{"type":"ADDED","object":{}}\n'), Unreadable, "no resourceVersion"),
-        (Garbage(b'{"type":"RENAMED","object":{"metadata":{"resourceVersion":"7"}}}\n'), Unreadable, "'RENAMED'"),
-        (Garbage(b'{"type":"ERROR","object":{"kind":"Status","code":500,"message":"etcd"}}\n'), ApiError, "etcd"),
-        (Garbage(b'{"type":"ERROR","object":{"kind":"Status","code":429}}\n'), TooManyRequests, "429"),
+        (
+            Garbage(b'{"type":"RENAMED","object":{"metadata":{"resourceVersion":"7"}}}\n'),
+            Unreadable,
+            "'RENAMED'",
+        ),
+        (
+            Garbage(b'{"type":"ERROR","object":{"kind":"Status","code":500,"message":"etcd"}}\n'),
+            ApiError,
+            "etcd",
+        ),
+        (
+            Garbage(b'{"type":"ERROR","object":{"kind":"Status","code":429}}\n'),
+            TooManyRequests,
+            "429",
+        ),
         (Garbage(b'{"type":"ERROR","object":7}\n'), ApiError, "(500)"),
     ],
 )
 def test_a_stream_that_goes_wrong(
-    server: FakeApiServer, jobs: Callable[..., Watch], fault: Fault, kind: type[ApiError], words: str
+    server: FakeApiServer,
+    jobs: Callable[..., Watch],
+    fault: Fault,
+    kind: type[ApiError],
+    words: str,
 ) -> None:
     server.faults.add("GET", "watch=true", fault)
     with pytest.raises(kind) as caught:
@@ -150,7 +181,9 @@ def test_a_stream_that_goes_wrong(
     assert "watch jobs in namespace crawls" in str(caught.value)
 
 
-def test_events_before_the_end_are_not_lost_by_it(api: Api, server: FakeApiServer, jobs: Callable[..., Watch]) -> None:
+def test_events_before_the_end_are_not_lost_by_it(
+    api: Api, server: FakeApiServer, jobs: Callable[..., Watch]
+) -> None:
     version = api.listing(api.jobs_path(), Job).resource_version
     for name in "abc":
         api.post(api.jobs_path(), job(name))
@@ -164,14 +197,17 @@ def test_events_before_the_end_are_not_lost_by_it(api: Api, server: FakeApiServe
 def test_silence_is_noticed(server: FakeApiServer, jobs: Callable[..., Watch]) -> None:
     stream = jobs(silence_s=PATIENT_S)
     assert stream.call._socket is not None
-    stream.call._socket.settimeout(0.3)  # as with a shorter limit, but for the head, which may take its time
+    # As with a shorter limit, but for the head, which may take its time.
+    stream.call._socket.settimeout(0.3)
     with pytest.raises(NoAnswer, match="silent for too long"):
         next(stream)
     assert server.count("GET", "watch=true") == 1
 
 
 @pytest.mark.parametrize("times", [1, 3])
-def test_another_thread_ends_it_at_once(server: FakeApiServer, jobs: Callable[..., Watch], times: int) -> None:
+def test_another_thread_ends_it_at_once(
+    server: FakeApiServer, jobs: Callable[..., Watch], times: int
+) -> None:
     stream = jobs()
     seen: list[object] = []
 
@@ -219,7 +255,9 @@ def test_another_thread_ends_it_between_two_events(
     assert not closer.is_alive()
 
 
-def test_closing_one_that_nobody_reads(api: Api, server: FakeApiServer, jobs: Callable[..., Watch]) -> None:
+def test_closing_one_that_nobody_reads(
+    api: Api, server: FakeApiServer, jobs: Callable[..., Watch]
+) -> None:
     with jobs() as stream:
         pass
     assert list(stream) == []
@@ -246,10 +284,14 @@ def test_the_client_ends_its_watches_when_it_closes(
     reader.join(60)
 
 
-def test_an_event_in_many_pieces_is_one(api: Api, server: FakeApiServer, jobs: Callable[..., Watch]) -> None:
+def test_an_event_in_many_pieces_is_one(
+    api: Api, server: FakeApiServer, jobs: Callable[..., Watch]
+) -> None:
     big = "x" * 300_000
     server.faults.add(
-        "GET", "watch=true", Mutate(lambda event: event["object"]["metadata"].update(annotations={"a": big}))
+        "GET",
+        "watch=true",
+        Mutate(lambda event: event["object"]["metadata"].update(annotations={"a": big})),
     )
     stream = jobs()
     api.post(api.jobs_path(), job("a"))

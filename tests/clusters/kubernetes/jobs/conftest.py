@@ -30,7 +30,9 @@ class Bench:
     made: list[KubernetesDeployer] = field(default_factory=list)
 
     def without_answer(self, fault: Silence, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The next creation of a Job falls silent, before or after its effect, and is given up then."""
+        """The next creation of a Job falls silent, before or after its effect, and is given up
+        then.
+        """
         self.server.faults.add("POST", r"/jobs(\?|$)", fault)
         send, silent = self.api._wire._send, iter([True])
 
@@ -40,7 +42,11 @@ class Bench:
             try:
                 return send(replace(request, silence_s=0.3), *who)
             finally:  # nobody knows that the server has come so far, but it has
-                wait_until(lambda: self.server.store.find(JOBS) if fault.after_effect else self.server.requests)
+                wait_until(
+                    lambda: (
+                        self.server.store.find(JOBS) if fault.after_effect else self.server.requests
+                    )
+                )
 
         monkeypatch.setattr(self.api._wire, "_send", sent)
 
@@ -52,8 +58,12 @@ class Bench:
     def deploy(
         self, tasks: int | list[QueuedTask] = 1, by: KubernetesDeployer | None = None, **asked: Any
     ) -> list[DeployedTask]:
-        page = [QueuedTask(70 + n, n, {}) for n in range(tasks)] if isinstance(tasks, int) else tasks
-        whole = deployment(**{"tasks": page, "expires_at": self.now + timedelta(seconds=25), **asked})
+        page = (
+            [QueuedTask(70 + n, n, {}) for n in range(tasks)] if isinstance(tasks, int) else tasks
+        )
+        whole = deployment(
+            **{"tasks": page, "expires_at": self.now + timedelta(seconds=25), **asked}
+        )
         return (by or self.deployer()).deploy(whole, self.crawler)
 
     def one(self, **more: Any) -> DeployedTask:

@@ -1,4 +1,6 @@
-"""Creating Jobs, each at most once: every answer that a server can give, and every one that can be lost."""
+"""Creating Jobs, each at most once: every answer that a server can give, and every one that can be
+lost.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,16 @@ from crawler_lifecycle.domain.crawlers.pod import PodOptions
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired
 from crawler_lifecycle.ports.runs import QueuedTask
 from tests.support.job_cases import crawler
-from tests.support.kube_api import Answer, Cut, LostAnswer, Mutate, Reset, Silence, Truncated, throttled
+from tests.support.kube_api import (
+    Answer,
+    Cut,
+    LostAnswer,
+    Mutate,
+    Reset,
+    Silence,
+    Truncated,
+    throttled,
+)
 from tests.support.kube_api.store import JOBS, KINDS, NAMESPACES
 
 if TYPE_CHECKING:
@@ -47,7 +58,7 @@ def _env(job: dict[str, Any]) -> dict[str, Any]:
     return {entry["name"]: entry.get("value", entry.get("valueFrom")) for entry in container["env"]}
 
 
-# --- created, found ---------------------------------------------------------------------------------------------------
+# --- created, found -------------------------------------------------------------------------------
 
 
 def test_a_page_has_an_answer_for_each_task_in_its_order(bench: Bench) -> None:
@@ -67,7 +78,9 @@ def test_a_page_that_exists_takes_one_list_and_nothing_for_each_task(bench: Benc
     again = bench.deploy(30, by=by)
     assert [answer.uid for answer in again] == [answer.uid for answer in first]
     assert {answer.state for answer in again} == {"existing"}
-    assert bench.server.count() - before == 2, "one list, and the Secret of the one that has not started"
+    assert bench.server.count() - before == 2, (
+        "one list, and the Secret of the one that has not started"
+    )
 
 
 def test_without_the_right_to_list_a_page_is_found_by_name(bench: Bench) -> None:
@@ -84,15 +97,27 @@ def test_of_a_page_each_task_is_judged_by_itself(bench: Bench) -> None:
 
     bench.server.store.update(JOBS, ("crawls", "crawl-7-1-1"), settle)
     bench.server.store.begin_deletion(JOBS, ("crawls", "crawl-7-2-1"), 0, "foregroundDeletion")
-    assert [answer.state for answer in bench.deploy(5)] == ["existing", "refused", "existing", "existing", "created"]
+    assert [answer.state for answer in bench.deploy(5)] == [
+        "existing",
+        "refused",
+        "existing",
+        "existing",
+        "created",
+    ]
 
 
 @pytest.mark.parametrize("may_list", [True, False])
-def test_of_a_call_with_tries_of_several_attempts_each_finds_its_own_job(bench: Bench, may_list: bool) -> None:
-    """Also those of one index: a call that was lost made the first try, and another one the second."""
+def test_of_a_call_with_tries_of_several_attempts_each_finds_its_own_job(
+    bench: Bench, may_list: bool
+) -> None:
+    """Also those of one index: a call that was lost made the first try, and another one the
+    second.
+    """
     page = [QueuedTask(70 + n, n, {}, attempt=1 + n % 3) for n in range(6)]
     first = bench.deploy(tasks=page[:4])
-    others = bench.deploy(tasks=[replace(task, task_id=task.task_id + 10, attempt=task.attempt + 1) for task in page])
+    others = bench.deploy(
+        tasks=[replace(task, task_id=task.task_id + 10, attempt=task.attempt + 1) for task in page]
+    )
     if not may_list:
         bench.server.deny("list", "jobs")
     again = bench.deploy(tasks=page)
@@ -115,10 +140,25 @@ def test_a_try_is_created_while_the_job_of_the_one_before_is_being_deleted(bench
         ({}, {"conditions": [{"type": "Suspended", "status": "False"}]}, "deferred"),
         ({"suspend": True, "parallelism": 0}, {}, "created"),
         ({"suspend": True, "parallelism": 0}, {"terminating": 1}, "deferred"),
-        ({}, {"conditions": [{"type": kind, "status": "True"} for kind in ("Suspended", "FailureTarget")]}, "created"),
+        (
+            {},
+            {
+                "conditions": [
+                    {"type": kind, "status": "True"} for kind in ("Suspended", "FailureTarget")
+                ]
+            },
+            "created",
+        ),
         ({}, {"active": 1}, "created"),
     ],
-    ids=["suspended", "resumed", "without pods", "whose second pod leaves", "failing", "never suspended"],
+    ids=[
+        "suspended",
+        "resumed",
+        "without pods",
+        "whose second pod leaves",
+        "failing",
+        "never suspended",
+    ],
 )
 def test_no_try_begins_beside_a_job_that_a_queue_may_resume(
     bench: Bench, spec: dict[str, Any], status: dict[str, Any], state: str
@@ -128,16 +168,23 @@ def test_no_try_begins_beside_a_job_that_a_queue_may_resume(
     bench.server.store.update(
         JOBS,
         ("crawls", "crawl-7-0-1"),
-        lambda job: (job["spec"].update(spec), job.setdefault("status", {}).update({"active": 0} | status)),
+        lambda job: (
+            job["spec"].update(spec),
+            job.setdefault("status", {}).update({"active": 0} | status),
+        ),
     )
     page = [QueuedTask(80 + n, n, {}, attempt=2) for n in range(2)]
     assert [answer.state for answer in bench.deploy(tasks=page)] == [state, "created"]
     answer = bench.one(tasks=page[:1])
     assert answer.state == {"created": "existing"}.get(state, state)
-    assert (answer.reason is None) or "the Job crawl-7-0-1 of the try before was suspended" in answer.reason
+    assert (
+        answer.reason is None
+    ) or "the Job crawl-7-0-1 of the try before was suspended" in answer.reason
     bench.server.store.update(JOBS, ("crawls", "crawl-7-0-1"), lambda job: job["metadata"]["labels"].update(
         {labels.RUN_UID: "f" * 32}))  # fmt: skip
-    assert bench.one(tasks=page[:1]).state in ("created", "existing"), "the Job of another database holds up nothing"
+    assert bench.one(tasks=page[:1]).state in ("created", "existing"), (
+        "the Job of another database holds up nothing"
+    )
 
 
 def test_a_page_whose_list_fails_is_an_outage(bench: Bench) -> None:
@@ -159,17 +206,24 @@ def test_replicas_that_race_make_one_job_each(bench: Bench) -> None:
     assert len(bench.jobs) == 20
     for same in zip(*answers, strict=True):
         assert len({answer.uid for answer in same}) == 1
-        assert sorted(answer.state for answer in same) == ["created", "existing", "existing", "existing"]
+        assert sorted(answer.state for answer in same) == [
+            "created",
+            "existing",
+            "existing",
+            "existing",
+        ]
 
 
 def test_wrong_arguments_are_refused_without_trying_to_create(bench: Bench) -> None:
     answer = bench.one(args={"nonsense": "1"})
     assert (answer.state, answer.uid) == ("refused", None)
     assert "nonsense" in (answer.reason or "")
-    assert [request.method for request in bench.server.requests] == ["GET"], "an earlier try may have created it"
+    assert [request.method for request in bench.server.requests] == ["GET"], (
+        "an earlier try may have created it"
+    )
 
 
-# --- an answer that was lost ------------------------------------------------------------------------------------------
+# --- an answer that was lost ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -202,9 +256,13 @@ def test_whether_it_took_effect_or_not_there_is_one_job(
 
 
 QUOTA = Answer(
-    403, 'jobs.batch "crawl-7-0-1" is forbidden: exceeded quota: crawls, used: count/jobs.batch=1', "Forbidden"
+    403,
+    'jobs.batch "crawl-7-0-1" is forbidden: exceeded quota: crawls, used: count/jobs.batch=1',
+    "Forbidden",
 )
-POLICY = Answer(403, 'admission webhook "policy.example" denied the request: no owner label', "Forbidden")
+POLICY = Answer(
+    403, 'admission webhook "policy.example" denied the request: no owner label', "Forbidden"
+)
 
 
 def _lost(bench: Bench) -> str:
@@ -218,7 +276,9 @@ def _lost(bench: Bench) -> str:
     return str(bench.server.job("crawl-7-0-1")["metadata"]["uid"])
 
 
-@pytest.mark.parametrize("refusal", [QUOTA, POLICY, Answer(422, "invalid"), Answer(413, "too large")], ids=repr)
+@pytest.mark.parametrize(
+    "refusal", [QUOTA, POLICY, Answer(422, "invalid"), Answer(413, "too large")], ids=repr
+)
 def test_a_refusal_does_not_say_that_nothing_is_there(bench: Bench, refusal: Answer) -> None:
     uid = _lost(bench)
     bench.server.faults.add("POST", JOBS_POST, refusal)
@@ -243,7 +303,9 @@ def test_a_catalogue_that_changed_for_the_worse_disowns_no_job(bench: Bench, tas
 
 
 @pytest.mark.parametrize("refusal", [QUOTA, POLICY, Answer(422, "invalid")], ids=repr)
-def test_a_refusal_after_a_try_without_an_answer_is_that_trouble(bench: Bench, refusal: Answer) -> None:
+def test_a_refusal_after_a_try_without_an_answer_is_that_trouble(
+    bench: Bench, refusal: Answer
+) -> None:
     bench.server.faults.add("POST", JOBS_POST, Answer(504))
     bench.server.faults.add("POST", JOBS_POST, refusal)
     with pytest.raises(ApiError) as raised:
@@ -260,7 +322,7 @@ def test_the_tries_within_a_call_have_an_end(bench: Bench) -> None:
     assert bench.server.count("POST") == 3
 
 
-# --- another object under the name ------------------------------------------------------------------------------------
+# --- another object under the name ----------------------------------------------------------------
 
 OF_A_TASK = [labels.RUN, labels.RUN_UID, labels.TASK_ID, labels.TASK, labels.MANAGED_BY]
 
@@ -270,8 +332,12 @@ OF_A_TASK = [labels.RUN, labels.RUN_UID, labels.TASK_ID, labels.TASK, labels.MAN
     [dict.fromkeys(OF_A_TASK, "9"), {}, *({label: "9"} for label in OF_A_TASK)],
     ids=["all changed", "all removed", *OF_A_TASK],
 )
-def test_a_job_whose_labels_were_edited_is_ours_all_the_same(bench: Bench, edited: dict[str, str]) -> None:
-    """Its hash names run, task and what was asked: to refuse it would end the task while its Job executes."""
+def test_a_job_whose_labels_were_edited_is_ours_all_the_same(
+    bench: Bench, edited: dict[str, str]
+) -> None:
+    """Its hash names run, task and what was asked: to refuse it would end the task while its Job
+    executes.
+    """
     uid = _lost(bench)
 
     def change(job: Any) -> None:
@@ -283,7 +349,9 @@ def test_a_job_whose_labels_were_edited_is_ours_all_the_same(bench: Bench, edite
     assert bench.deploy(2)[0].uid == uid
 
 
-@pytest.mark.parametrize("label", [labels.TASK_ID, labels.CRAWLER, labels.TRIGGER, labels.MANAGED_BY])
+@pytest.mark.parametrize(
+    "label", [labels.TASK_ID, labels.CRAWLER, labels.TRIGGER, labels.MANAGED_BY]
+)
 def test_a_job_with_other_labels_and_another_hash_is_not_ours(bench: Bench, label: str) -> None:
     bench.one()
 
@@ -299,8 +367,17 @@ def test_a_job_with_other_labels_and_another_hash_is_not_ours(bench: Bench, labe
 
 
 def test_a_job_that_a_person_made_under_the_name_is_not_ours(bench: Bench) -> None:
-    spec = {"template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}}
-    made = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "crawl-7-0-1"}, "spec": spec}
+    spec = {
+        "template": {
+            "spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}
+        }
+    }
+    made = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "crawl-7-0-1"},
+        "spec": spec,
+    }
     bench.api.post(bench.api.jobs_path(), made)
     assert bench.one().state == "refused"
 
@@ -308,14 +385,18 @@ def test_a_job_that_a_person_made_under_the_name_is_not_ours(bench: Bench) -> No
 def test_a_job_whose_end_is_on_record_is_of_another_database(bench: Bench) -> None:
     bench.one()
     bench.server.store.update(
-        JOBS, ("crawls", "crawl-7-0-1"), lambda job: job["metadata"]["labels"].update({labels.SETTLED: "1"})
+        JOBS,
+        ("crawls", "crawl-7-0-1"),
+        lambda job: job["metadata"]["labels"].update({labels.SETTLED: "1"}),
     )
     answer = bench.one()
     assert (answer.state, answer.uid) == ("refused", None)
     assert "another database" in (answer.reason or "")
 
 
-def test_one_of_ours_that_somebody_deletes_is_there_and_its_attempt_is_not_made_again(bench: Bench) -> None:
+def test_one_of_ours_that_somebody_deletes_is_there_and_its_attempt_is_not_made_again(
+    bench: Bench,
+) -> None:
     uid = _lost(bench)
     bench.server.store.begin_deletion(JOBS, ("crawls", "crawl-7-0-1"), 0, "foregroundDeletion")
     answer = bench.one()
@@ -328,25 +409,35 @@ def test_one_of_ours_that_somebody_deletes_is_there_and_its_attempt_is_not_made_
     [("annotations", {labels.SPEC_HASH: "9"}), ("labels", {labels.SETTLED: "1"})],
     ids=["of another task", "settled"],
 )
-def test_a_former_one_that_is_being_deleted_is_waited_for(bench: Bench, where: str, foreign: dict[str, str]) -> None:
+def test_a_former_one_that_is_being_deleted_is_waited_for(
+    bench: Bench, where: str, foreign: dict[str, str]
+) -> None:
     bench.one()
-    bench.server.store.update(JOBS, ("crawls", "crawl-7-0-1"), lambda job: job["metadata"][where].update(foreign))
+    bench.server.store.update(
+        JOBS, ("crawls", "crawl-7-0-1"), lambda job: job["metadata"][where].update(foreign)
+    )
     bench.server.store.begin_deletion(JOBS, ("crawls", "crawl-7-0-1"), 0, "foregroundDeletion")
     answer = bench.one()
     assert (answer.state, answer.uid) == ("deferred", None)
     assert "still being deleted" in (answer.reason or "")
-    bench.server.store.update(JOBS, ("crawls", "crawl-7-0-1"), lambda job: job["metadata"].update(finalizers=[]))
+    bench.server.store.update(
+        JOBS, ("crawls", "crawl-7-0-1"), lambda job: job["metadata"].update(finalizers=[])
+    )
     assert bench.one().state == "created"
 
 
-# --- another controller -----------------------------------------------------------------------------------------------
+# --- another controller ---------------------------------------------------------------------------
 
 MULTIKUEUE = "kueue.x-k8s.io/multikueue"
 
 
 def _given_away(bench: Bench) -> None:
-    """From now on the server gives every Job to another controller, as the webhook of a MultiKueue does."""
-    bench.server.faults.add("POST", JOBS_POST, Mutate(lambda job: job["spec"].update(managedBy=MULTIKUEUE)), times=None)
+    """From now on the server gives every Job to another controller, as the webhook of a MultiKueue
+    does.
+    """
+    bench.server.faults.add(
+        "POST", JOBS_POST, Mutate(lambda job: job["spec"].update(managedBy=MULTIKUEUE)), times=None
+    )
 
 
 def test_a_job_that_its_queue_would_give_away_is_refused_by_name_and_not_made(bench: Bench) -> None:
@@ -369,7 +460,9 @@ def test_a_job_that_was_made_before_its_queue_gave_jobs_away_is_found(bench: Ben
 @pytest.mark.parametrize("by", [None, "kubernetes.io/job-controller"])
 def test_a_queue_that_keeps_its_jobs_is_asked_once_for_each(bench: Bench, by: str | None) -> None:
     bench.crawler = crawler(kubernetes=PodOptions(queue="near"))
-    bench.server.faults.add("POST", JOBS_POST, Mutate(lambda job: job["spec"].update(managedBy=by)), times=None)
+    bench.server.faults.add(
+        "POST", JOBS_POST, Mutate(lambda job: job["spec"].update(managedBy=by)), times=None
+    )
     assert bench.one().state == "created"
     assert bench.server.count("POST", JOBS_POST) == 2
     bench.crawler = crawler()
@@ -377,7 +470,7 @@ def test_a_queue_that_keeps_its_jobs_is_asked_once_for_each(bench: Bench, by: st
     assert bench.server.count("POST", JOBS_POST) == 3, "without a queue nobody is asked"
 
 
-# --- what the server refuses ------------------------------------------------------------------------------------------
+# --- what the server refuses ----------------------------------------------------------------------
 
 
 def test_a_quota_that_is_used_up_defers_in_the_servers_words(bench: Bench) -> None:
@@ -385,7 +478,9 @@ def test_a_quota_that_is_used_up_defers_in_the_servers_words(bench: Bench) -> No
     answers = bench.deploy(5)
     assert sorted(answer.state for answer in answers) == ["created"] * 2 + ["deferred"] * 3
     told = next(answer.reason for answer in answers if answer.state == "deferred")
-    assert "exceeded quota: crawls, requested: count/jobs.batch=1, used: count/jobs.batch=2" in (told or "")
+    assert "exceeded quota: crawls, requested: count/jobs.batch=1, used: count/jobs.batch=2" in (
+        told or ""
+    )
     bench.server.routes.jobs_quota = None
     assert sorted(answer.state for answer in bench.deploy(5)) == ["created"] * 3 + ["existing"] * 2
 
@@ -399,7 +494,9 @@ def test_a_quota_that_changed_meanwhile_is_no_job_of_that_name(bench: Bench) -> 
 
 
 def test_a_namespace_that_is_being_deleted_defers_and_says_so(bench: Bench) -> None:
-    bench.server.store.update(NAMESPACES, ("", "crawls"), lambda found: found["status"].update(phase="Terminating"))
+    bench.server.store.update(
+        NAMESPACES, ("", "crawls"), lambda found: found["status"].update(phase="Terminating")
+    )
     answer = bench.one()
     assert answer.state == "deferred"
     assert "the namespace crawls is being deleted" in (answer.reason or "")
@@ -423,10 +520,23 @@ def test_our_own_missing_right_fails_no_run(bench: Bench) -> None:
             Answer(422, 'Job.batch "x" is invalid: spec.template.spec.volumes[2]: Required'),
             "spec.template.spec.volumes",
         ),
-        (Answer(403, 'admission webhook "policy.example" denied the request: no owner label', "Forbidden"), "no owner"),
-        (Answer(422, "ValidatingAdmissionPolicy 'p' with binding 'b' denied request: too big"), "too big"),
+        (
+            Answer(
+                403,
+                'admission webhook "policy.example" denied the request: no owner label',
+                "Forbidden",
+            ),
+            "no owner",
+        ),
+        (
+            Answer(422, "ValidatingAdmissionPolicy 'p' with binding 'b' denied request: too big"),
+            "too big",
+        ),
         (Answer(413, "Request entity too large: limit is 3145728"), "3145728"),
-        (Answer(400, 'Job in version "v1" cannot be handled as a Job: unknown field "spec.x"'), "spec.x"),
+        (
+            Answer(400, 'Job in version "v1" cannot be handled as a Job: unknown field "spec.x"'),
+            "spec.x",
+        ),
     ],
 )
 def test_a_manifest_that_will_never_be_taken_is_refused_in_the_servers_words(
@@ -449,7 +559,9 @@ def test_a_manifest_that_will_never_be_taken_is_refused_in_the_servers_words(
         (Answer(400, "<html>a proxy</html>", "-"), RequestRefused),
     ],
 )
-def test_what_says_nothing_about_the_task_is_an_outage(bench: Bench, fault: Answer, kind: type[ApiError]) -> None:
+def test_what_says_nothing_about_the_task_is_an_outage(
+    bench: Bench, fault: Answer, kind: type[ApiError]
+) -> None:
     bench.server.faults.add("POST", JOBS_POST, fault, times=None)
     with pytest.raises(kind) as raised:
         bench.one()
@@ -458,7 +570,7 @@ def test_what_says_nothing_about_the_task_is_an_outage(bench: Bench, fault: Answ
     assert not bench.jobs
 
 
-# --- place ------------------------------------------------------------------------------------------------------------
+# --- place ----------------------------------------------------------------------------------------
 
 
 def test_nothing_is_created_in_another_namespace_than_the_callers(bench: Bench) -> None:
@@ -466,7 +578,9 @@ def test_nothing_is_created_in_another_namespace_than_the_callers(bench: Bench) 
     place = KubernetesCluster(bench.api).place()
     assert place is not None
     for other in (place.replace("crawls/", "elsewhere/"), "crawls/another/-", "somewhere"):
-        with pytest.raises(ClusterUnavailable, match="this service creates them in crawls") as raised:
+        with pytest.raises(
+            ClusterUnavailable, match="this service creates them in crawls"
+        ) as raised:
             bench.one(place=other)
         assert "LIFECYCLE_CLUSTER__NAMESPACE" in str(raised.value)
         assert not bench.jobs
@@ -480,7 +594,7 @@ def test_without_the_right_to_read_the_namespace_its_name_decides(bench: Bench) 
     assert bench.one(place="crawls/another/-").state == "created"
 
 
-# --- time -------------------------------------------------------------------------------------------------------------
+# --- time -----------------------------------------------------------------------------------------
 
 
 def test_no_creation_begins_after_the_expiry_in_mid_page(bench: Bench) -> None:
@@ -490,7 +604,9 @@ def test_no_creation_begins_after_the_expiry_in_mid_page(bench: Bench) -> None:
         return bench.now + timedelta(seconds=next(seconds))
 
     with pytest.raises(DeploymentExpired):
-        bench.deploy(60, by=bench.deployer(clock=clock), expires_at=bench.now + timedelta(seconds=31))
+        bench.deploy(
+            60, by=bench.deployer(clock=clock), expires_at=bench.now + timedelta(seconds=31)
+        )
     assert len(bench.jobs) == 30
     assert len([answer for answer in bench.deploy(60) if answer.state == "existing"]) == 30
 
@@ -522,7 +638,9 @@ def test_a_call_that_expires_while_credentials_are_fetched_is_not_sent(
     assert [request.method for request in bench.server.requests] == ["GET"]
 
 
-def test_what_the_credentials_took_is_not_the_servers_to_use(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_credentials_took_is_not_the_servers_to_use(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _slow_credentials(bench, monkeypatch, 20)
     bench.one()
     [request] = bench.server.requests
@@ -541,7 +659,7 @@ def test_a_call_that_expires_between_a_401_and_its_second_sending_is_not_sent_ag
     assert [request.method for request in bench.server.requests] == ["POST", "GET"]
 
 
-# --- a page in which something fails ----------------------------------------------------------------------------------
+# --- a page in which something fails --------------------------------------------------------------
 
 
 def test_one_failed_answer_does_not_keep_the_others_from_being_created(bench: Bench) -> None:
@@ -568,7 +686,7 @@ def test_a_server_that_only_fails_is_given_up_soon(bench: Bench) -> None:
     assert bench.server.count("POST") <= 2 * (THREADS + PATIENCE)
 
 
-# --- what only the task may know --------------------------------------------------------------------------------------
+# --- what only the task may know ------------------------------------------------------------------
 
 
 def test_a_token_is_in_a_secret_that_goes_with_the_job_and_nowhere_else(bench: Bench) -> None:
@@ -579,11 +697,15 @@ def test_a_token_is_in_a_secret_that_goes_with_the_job_and_nowhere_else(bench: B
     [owner] = secret["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["name"], owner["uid"]) == ("Job", "crawl-7-0-1", answer.uid)
     assert "task.7.secret" not in json.dumps(job)
-    assert _env(job)["CRAWL_TOKEN"] == {"secretKeyRef": {"name": "crawl-7-0-1", "key": "CRAWL_TOKEN"}}
+    assert _env(job)["CRAWL_TOKEN"] == {
+        "secretKeyRef": {"name": "crawl-7-0-1", "key": "CRAWL_TOKEN"}
+    }
     assert _env(job)["CRAWL_GATEWAY_URL"] == "http://gateway.example"
 
 
-def test_a_service_that_dies_between_job_and_secret_is_made_good_by_the_next_call(bench: Bench) -> None:
+def test_a_service_that_dies_between_job_and_secret_is_made_good_by_the_next_call(
+    bench: Bench,
+) -> None:
     by = bench.deployer(task_environment=_tokens)
     bench.server.faults.add("POST", SECRETS_POST, Answer(500))
     with pytest.raises(ClusterUnavailable):
@@ -599,7 +721,8 @@ def test_a_service_that_dies_between_job_and_secret_is_made_good_by_the_next_cal
 def test_a_former_jobs_secret_is_not_taken_for_that_of_a_new_one(bench: Bench) -> None:
     by = bench.deployer(task_environment=_tokens)
     former = bench.one(by=by)
-    bench.server.store.remove(JOBS, ("crawls", "crawl-7-0-1"))  # in the background: what it owns goes later
+    # In the background: what it owns goes later.
+    bench.server.store.remove(JOBS, ("crawls", "crawl-7-0-1"))
     with pytest.raises(ClusterUnavailable, match="a Secret of its name exists"):
         bench.one(by=by)
     bench.server.store.remove(SECRETS, ("crawls", "crawl-7-0-1"))
@@ -624,7 +747,9 @@ def test_the_right_to_create_secrets_is_all_it_takes(bench: Bench) -> None:
     by = bench.deployer(task_environment=_tokens)
     assert [bench.one(by=by).state for _ in range(2)] == ["created", "existing"]
     bench.server.deny("create", "secrets")
-    with pytest.raises(RequestRefused, match="needs permission to create secrets in namespace crawls"):
+    with pytest.raises(
+        RequestRefused, match="needs permission to create secrets in namespace crawls"
+    ):
         bench.one(by=by)
 
 

@@ -26,7 +26,9 @@ from crawler_lifecycle.ports.runs import Deployment, QueuedTask
 from tests.support.examples import examples
 from tests.support.job_cases import DIGEST, FAR, Case, Rules, cases, crawler, deployment
 
-_LABEL_NAME = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_LABEL_NAME = re.compile(
+    r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+)
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,50}[a-z0-9])?")
 
@@ -49,7 +51,9 @@ def env_of(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def expanded(text: str, known: dict[str, str]) -> str:
-    """What the kubelet makes of a value or an argument (third_party/forked/golang/expansion/expand.go)."""
+    """What the kubelet makes of a value or an argument
+    (third_party/forked/golang/expansion/expand.go).
+    """
     out, at = "", 0
     while at < len(text):
         if text[at] == "$" and at + 1 < len(text):
@@ -75,7 +79,11 @@ def check(job: dict[str, Any]) -> None:
             assert _LABEL_VALUE.fullmatch(value), value
     assert len(json.dumps(job, ensure_ascii=False).encode()) <= MANIFEST_MAX
     spec, pod, container = job["spec"], pod_of(job), container_of(job)
-    assert (spec["backoffLimit"], spec["podReplacementPolicy"], pod["restartPolicy"]) == (0, "Failed", "Never")
+    assert (spec["backoffLimit"], spec["podReplacementPolicy"], pod["restartPolicy"]) == (
+        0,
+        "Failed",
+        "Never",
+    )
     assert (spec["parallelism"], spec["completions"]) == (1, 1)
     assert "podFailurePolicy" not in spec
     assert spec["ttlSecondsAfterFinished"] == 7 * 86_400, "whoever records the end sets less"
@@ -94,7 +102,14 @@ def check(job: dict[str, Any]) -> None:
     assert all(set(volume) - {"name"} <= allowed for volume in pod["volumes"])
     assert all(v["emptyDir"].get("sizeLimit") for v in pod["volumes"] if "emptyDir" in v)
     assert {m["name"] for m in container["volumeMounts"]} <= {v["name"] for v in pod["volumes"]}
-    names = {labels.RUN, labels.ATTEMPT, labels.TASK, labels.TASK_ID, labels.CRAWLER, labels.TRIGGER}
+    names = {
+        labels.RUN,
+        labels.ATTEMPT,
+        labels.TASK,
+        labels.TASK_ID,
+        labels.CRAWLER,
+        labels.TRIGGER,
+    }
     on_pod = job["spec"]["template"]["metadata"]["labels"]
     assert {n: job["metadata"]["labels"][n] for n in names} == {n: on_pod[n] for n in names}
     limits, requests = container["resources"]["limits"], container["resources"]["requests"]
@@ -109,7 +124,7 @@ def test_every_case_is_a_job(name: str) -> None:
     check(cases()[name].job())
 
 
-# --- any text, any number ---------------------------------------------------------------------------------------------
+# --- any text, any number -------------------------------------------------------------------------
 
 TEXT = st.text(max_size=40)
 ANY = st.text(st.characters(codec=None), max_size=20)  # lone surrogates as well
@@ -149,7 +164,14 @@ def test_any_text_gives_a_job_or_a_clear_refusal(
     try:
         made = CrawlerDefinition(
             "shops",
-            **{"spider": spider, "args": declared, "settings": config, "env": env, "secrets": secrets, "image": image},
+            **{
+                "spider": spider,
+                "args": declared,
+                "settings": config,
+                "env": env,
+                "secrets": secrets,
+                "image": image,
+            },
             **kind,
             kubernetes=PodOptions(project=project),
         )
@@ -194,7 +216,9 @@ def test_any_number_gives_a_job_or_a_clear_refusal(
         asked = deployment(
             run_id=run_id,
             limits=Limits(stop_grace_s=grace, run_timeout_s=timeout, start_timeout_s=start),
-            resources=Resources(None if cpu is None else str(cpu), None if memory is None else str(memory)),
+            resources=Resources(
+                None if cpu is None else str(cpu), None if memory is None else str(memory)
+            ),
         )
         job = Case(crawler(), asked, QueuedTask(1, index, {}, attempt=attempt)).job()
     except InvalidRequest as error:
@@ -205,37 +229,60 @@ def test_any_number_gives_a_job_or_a_clear_refusal(
     assert grace <= pod["terminationGracePeriodSeconds"] < 2**31
     assert ("activeDeadlineSeconds" in pod) is (timeout is not None)
     if timeout is not None:
-        assert timeout < pod["activeDeadlineSeconds"] <= job["spec"]["activeDeadlineSeconds"] < 2**31
+        assert (
+            timeout < pod["activeDeadlineSeconds"] <= job["spec"]["activeDeadlineSeconds"] < 2**31
+        )
 
 
 @given(st.lists(TASKS, min_size=2, max_size=6, unique=True))
 def test_distinct_tasks_have_distinct_names_and_places(tasks: list[tuple[int, int, int]]) -> None:
     made = [
         Case(
-            *(crawler(), deployment(run_id=run), QueuedTask(1, index, {}, attempt=attempt), Rules(volume_claim="data"))
+            *(
+                crawler(),
+                deployment(run_id=run),
+                QueuedTask(1, index, {}, attempt=attempt),
+                Rules(volume_claim="data"),
+            )
         ).job()
         for run, index, attempt in tasks
     ]
     assert len({job["metadata"]["name"] for job in made}) == len(tasks)
     files = [container_of(job)["volumeMounts"][0]["subPath"] for job in made]
     assert len(set(files)) == len(tasks)
-    assert not any(a != b and b.startswith(f"{a}/") for a in files for b in files), "one task's files lie in another's"
+    assert not any(a != b and b.startswith(f"{a}/") for a in files for b in files), (
+        "one task's files lie in another's"
+    )
 
 
-# --- the single rules -------------------------------------------------------------------------------------------------
+# --- the single rules -----------------------------------------------------------------------------
 
 
 def test_the_whole_contract_is_in_the_environment() -> None:
-    asked = deployment(limits=Limits(run_timeout_s=60), resume=True, args={"a": "1"}, settings={"S": "2"})
+    asked = deployment(
+        limits=Limits(run_timeout_s=60), resume=True, args={"a": "1"}, settings={"S": "2"}
+    )
     asked = replace(asked, record={"request_id": "nightly-7"})
-    found = env_of(Case(crawler(args={"a": Argument()}, resources=Resources("1", "64Mi"), resumable=True), asked).job())
+    found = env_of(
+        Case(
+            crawler(args={"a": Argument()}, resources=Resources("1", "64Mi"), resumable=True), asked
+        ).job()
+    )
     assert found == {
         "HOME": "/tmp",
         **{"CRAWL_RUN_ID": "7", "CRAWL_RUN_UID": f"{7:032x}", "CRAWL_TASK_ID": "70"},
         **{"CRAWL_REQUEST_ID": "nightly-7", "CRAWL_TASK_INDEX": "0", "CRAWL_ATTEMPT": "1"},
-        **{"CRAWL_CRAWLER": "shops", "CRAWL_ARGS": '{"a": "1"}', "CRAWL_SETTINGS": '{"S": "2"}', "CRAWL_RESUME": "1"},
+        **{
+            "CRAWL_CRAWLER": "shops",
+            "CRAWL_ARGS": '{"a": "1"}',
+            "CRAWL_SETTINGS": '{"S": "2"}',
+            "CRAWL_RESUME": "1",
+        },
         **{"CRAWL_FILES_DIR": "/crawl/files", "CRAWL_STATE_DIR": "/crawl/state"},
-        **{"CRAWL_STATS_FILE": "/tmp/crawl-stats.json", "CRAWL_SUMMARY_FILE": "/dev/termination-log"},
+        **{
+            "CRAWL_STATS_FILE": "/tmp/crawl-stats.json",
+            "CRAWL_SUMMARY_FILE": "/dev/termination-log",
+        },
         **{"CRAWL_STOP_SIGNAL": "SIGTERM", "CRAWL_STOP_GRACE_S": "30", "CRAWL_END_GRACE_S": "10"},
         **{"CRAWL_RUN_TIMEOUT_S": "60", "CRAWL_MEMORY_LIMIT": str(64 * 2**20)},
     }
@@ -248,7 +295,11 @@ def test_only_a_crawler_that_can_resume_is_asked_to() -> None:
 def test_nobody_but_us_sets_the_contract() -> None:
     given = {"CRAWL_ARGS": "stolen", "CRAWL_GATEWAY_URL": "http://g.example"}
     found = env_of(Case(crawler(), deployment(), public=given, secret_names=["CRAWL_RUN_ID"]).job())
-    assert (found["CRAWL_ARGS"], found["CRAWL_RUN_ID"], found["CRAWL_GATEWAY_URL"]) == ("{}", "7", "http://g.example")
+    assert (found["CRAWL_ARGS"], found["CRAWL_RUN_ID"], found["CRAWL_GATEWAY_URL"]) == (
+        "{}",
+        "7",
+        "http://g.example",
+    )
 
 
 def test_secrets_are_references_only() -> None:
@@ -283,15 +334,25 @@ def test_an_image_is_used_as_it_is_named_and_pulled_accordingly(image: str, poli
     assert (found["image"], found["imagePullPolicy"]) == (image, policy)
 
 
-@pytest.mark.parametrize("image", ["", "a b", "crawler@sha256:12", "crawler@md5:" + "0" * 64, "x" * 1025])
+@pytest.mark.parametrize(
+    "image", ["", "a b", "crawler@sha256:12", "crawler@md5:" + "0" * 64, "x" * 1025]
+)
 def test_what_is_no_image_is_refused(image: str) -> None:
     with pytest.raises(InvalidRequest, match="image: "):
         Case(crawler(image=image), deployment()).job()
 
 
 def test_the_catalogues_image_counts_before_that_of_the_settings() -> None:
-    assert container_of(Case(crawler(), deployment(), rules=Rules(image=DIGEST)).job())["image"] != DIGEST
-    assert container_of(Case(crawler(image=None), deployment(), rules=Rules(image=DIGEST)).job())["image"] == DIGEST
+    assert (
+        container_of(Case(crawler(), deployment(), rules=Rules(image=DIGEST)).job())["image"]
+        != DIGEST
+    )
+    assert (
+        container_of(Case(crawler(image=None), deployment(), rules=Rules(image=DIGEST)).job())[
+            "image"
+        ]
+        == DIGEST
+    )
     with pytest.raises(InvalidRequest, match=r"image: missing; .*LIFECYCLE_CLUSTER__IMAGE"):
         Case(crawler(image=None), deployment()).job()
 
@@ -308,27 +369,46 @@ def test_the_catalogues_image_counts_before_that_of_the_settings() -> None:
     ],
 )
 def test_what_is_reserved(limits: Resources, wished: Resources, requests: dict[str, str]) -> None:
-    found = container_of(Case(crawler(resources=limits, kubernetes=PodOptions(requests=wished)), deployment()).job())
+    found = container_of(
+        Case(crawler(resources=limits, kubernetes=PodOptions(requests=wished)), deployment()).job()
+    )
     assert found["resources"]["requests"] == {**requests, "ephemeral-storage": "0"}
 
 
 def test_memory_that_is_reserved_without_a_limit_is_the_limit() -> None:
-    """A LimitRange would set its own otherwise (512Mi in deploy/), and a pod that reserves more is refused."""
+    """A LimitRange would set its own otherwise (512Mi in deploy/), and a pod that reserves more is
+    refused.
+    """
     wish = PodOptions(requests=Resources(memory="1Gi"))
-    container = container_of(Case(crawler(resources=Resources(), kubernetes=wish), deployment()).job())
-    assert container["resources"]["limits"]["memory"] == container["resources"]["requests"]["memory"] == "1Gi"
+    container = container_of(
+        Case(crawler(resources=Resources(), kubernetes=wish), deployment()).job()
+    )
+    assert (
+        container["resources"]["limits"]["memory"]
+        == container["resources"]["requests"]["memory"]
+        == "1Gi"
+    )
     assert {"name": "CRAWL_MEMORY_LIMIT", "value": str(2**30)} in container["env"]
     smaller = deployment(resources=Resources(memory="512Mi"))
     container = container_of(Case(crawler(resources=Resources(), kubernetes=wish), smaller).job())
-    assert container["resources"]["limits"]["memory"] == container["resources"]["requests"]["memory"] == "512Mi"
-    tiny = Case(crawler(resources=Resources(), kubernetes=PodOptions(requests=Resources(memory="1Mi"))), deployment())
+    assert (
+        container["resources"]["limits"]["memory"]
+        == container["resources"]["requests"]["memory"]
+        == "512Mi"
+    )
+    tiny = Case(
+        crawler(resources=Resources(), kubernetes=PodOptions(requests=Resources(memory="1Mi"))),
+        deployment(),
+    )
     with pytest.raises(InvalidRequest, match=r"kubernetes\.requests\.memory: '1Mi' is not allowed"):
         tiny.job()
 
 
 def test_a_request_that_lowers_memory_below_its_shm_is_refused() -> None:
     made = crawler(resources=Resources(memory="2Gi"), kubernetes=PodOptions(shm="1Gi"))
-    with pytest.raises(InvalidRequest, match=r"kubernetes\.shm: '1Gi' is above resources\.memory \('512Mi'\)"):
+    with pytest.raises(
+        InvalidRequest, match=r"kubernetes\.shm: '1Gi' is above resources\.memory \('512Mi'\)"
+    ):
         Case(made, deployment(resources=Resources(memory="512Mi"))).job()
 
 
@@ -336,7 +416,10 @@ def test_a_request_that_lowers_memory_below_its_shm_is_refused() -> None:
     ("sidecar", "words"),
     [
         (Sidecar("a", "a b"), r"kubernetes\.sidecars\[0\]\.image: 'a b' is not a valid image"),
-        (Sidecar("a", "a", resources=Resources(memory="1")), r"sidecars\[0\]\.resources\.memory: '1' .* at least 4Mi"),
+        (
+            Sidecar("a", "a", resources=Resources(memory="1")),
+            r"sidecars\[0\]\.resources\.memory: '1' .* at least 4Mi",
+        ),
     ],
 )
 def test_a_sidecar_that_cannot_start_is_refused(sidecar: Sidecar, words: str) -> None:
@@ -348,7 +431,11 @@ def test_the_calls_limits_count_before_the_catalogues() -> None:
     asked = deployment(resources=Resources(memory="1Gi"))
     found = Case(crawler(resources=Resources("1", "512Mi")), asked).job()
     limits = container_of(found)["resources"]["limits"]
-    assert (limits["cpu"], limits["memory"], env_of(found)["CRAWL_MEMORY_LIMIT"]) == ("1", "1Gi", str(2**30))
+    assert (limits["cpu"], limits["memory"], env_of(found)["CRAWL_MEMORY_LIMIT"]) == (
+        "1",
+        "1Gi",
+        str(2**30),
+    )
 
 
 @pytest.mark.parametrize("text", ["1", "0.5", "4194303"])
@@ -361,11 +448,20 @@ def test_scheduled_and_one_time_runs_differ_in_label_and_priority() -> None:
     rules = Rules(scheduled_priority_class="crawl-low", onetime_priority_class="crawl-high")
     by_clock = Case(crawler(), deployment(scheduled=True), rules=rules).job()
     by_hand = Case(crawler(), deployment(), rules=rules).job()
-    assert [job["metadata"]["labels"][labels.TRIGGER] for job in (by_clock, by_hand)] == ["scheduled", "onetime"]
-    assert [pod_of(job)["priorityClassName"] for job in (by_clock, by_hand)] == ["crawl-low", "crawl-high"]
+    assert [job["metadata"]["labels"][labels.TRIGGER] for job in (by_clock, by_hand)] == [
+        "scheduled",
+        "onetime",
+    ]
+    assert [pod_of(job)["priorityClassName"] for job in (by_clock, by_hand)] == [
+        "crawl-low",
+        "crawl-high",
+    ]
     urgent, later = (deployment(priority=n) for n in (1, 2))
     mapped = replace(rules, priority_classes={1: "crawl-first"})
-    classes = [pod_of(Case(crawler(), one, rules=mapped).job())["priorityClassName"] for one in (urgent, later)]
+    classes = [
+        pod_of(Case(crawler(), one, rules=mapped).job())["priorityClassName"]
+        for one in (urgent, later)
+    ]
     assert classes == ["crawl-first", "crawl-high"]
     own = crawler(kubernetes=PodOptions(priority_class="mine"))
     assert pod_of(Case(own, deployment(), rules=rules).job())["priorityClassName"] == "mine"
@@ -377,16 +473,24 @@ def test_a_queue_holds_the_job() -> None:
     assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "crawls"
     rules = Rules(queue_priority_classes={1: "first"})
     for queue, priority, of_kueue in (("crawls", 1, "first"), ("crawls", 2, None), (None, 1, None)):
-        case = Case(crawler(kubernetes=PodOptions(queue=queue)), deployment(priority=priority), rules=rules)
+        case = Case(
+            crawler(kubernetes=PodOptions(queue=queue)), deployment(priority=priority), rules=rules
+        )
         assert case.job()["metadata"]["labels"].get("kueue.x-k8s.io/priority-class") == of_kueue
     assert "suspend" not in Case(crawler(), deployment()).job()["spec"]
 
 
 @pytest.mark.parametrize(
     ("rules", "runner", "seconds"),
-    [(Rules(), True, 41), (Rules(files_url="s3://a/b"), True, 91), (Rules(files_url="s3://a/b"), False, 31)],
+    [
+        (Rules(), True, 41),
+        (Rules(files_url="s3://a/b"), True, 91),
+        (Rules(files_url="s3://a/b"), False, 31),
+    ],
 )
-def test_the_grace_is_the_crawlers_and_what_the_runner_needs_after_it(rules: Rules, runner: bool, seconds: int) -> None:
+def test_the_grace_is_the_crawlers_and_what_the_runner_needs_after_it(
+    rules: Rules, runner: bool, seconds: int
+) -> None:
     made = crawler(kind=CrawlerKind.COMMAND, command=["true"], kubernetes=PodOptions(runner=runner))
     job = Case(made, deployment(limits=Limits(stop_grace_s=30.5)), rules=rules).job()
     assert pod_of(job)["terminationGracePeriodSeconds"] == seconds
@@ -416,9 +520,12 @@ def test_where_a_runner_is_no_log_stands_in_for_its_summary() -> None:
 
 
 @pytest.mark.parametrize(
-    ("project", "working_dir", "told"), [(None, None, "."), ("crawlers", None, "crawlers"), ("/app", "/app", "/app")]
+    ("project", "working_dir", "told"),
+    [(None, None, "."), ("crawlers", None, "crawlers"), ("/app", "/app", "/app")],
 )
-def test_the_folder_a_crawler_starts_in(project: str | None, working_dir: str | None, told: str) -> None:
+def test_the_folder_a_crawler_starts_in(
+    project: str | None, working_dir: str | None, told: str
+) -> None:
     found = container_of(Case(crawler(kubernetes=PodOptions(project=project)), deployment()).job())
     assert found.get("workingDir") == working_dir
     assert f"--project={told}" in found["command"]
@@ -427,7 +534,9 @@ def test_the_folder_a_crawler_starts_in(project: str | None, working_dir: str | 
 def test_without_a_runner_nobody_resolves_a_relative_folder() -> None:
     options = PodOptions(runner=False, project="jobs")
     with pytest.raises(InvalidRequest, match=r"kubernetes\.project: 'jobs' is a relative path"):
-        Case(crawler(kind=CrawlerKind.COMMAND, command=["true"], kubernetes=options), deployment()).job()
+        Case(
+            crawler(kind=CrawlerKind.COMMAND, command=["true"], kubernetes=options), deployment()
+        ).job()
 
 
 def test_wrong_arguments_are_refused_before_anything_is_made() -> None:
@@ -439,9 +548,21 @@ def test_what_the_installation_owns_is_refused_whoever_read_the_catalogue() -> N
     """A scheduler service whose settings changed since, or a catalogue of somebody else."""
     rules = Rules(volume_claim="data", pull_secrets=["registry"])
     for options, secrets, words in (
-        (PodOptions(volumes=[PodVolume("a", "/a", claim="data", sub_path=".")]), {}, r"volumes\[0\]\.claim: 'data'"),
-        (PodOptions(volumes=[PodVolume("a", "/a", secret="registry")]), {}, r"volumes\[0\]\.secret: 'registry'"),
-        (PodOptions(service_account="gateway"), {}, r"kubernetes\.service_account: 'gateway' is an account of this"),
+        (
+            PodOptions(volumes=[PodVolume("a", "/a", claim="data", sub_path=".")]),
+            {},
+            r"volumes\[0\]\.claim: 'data'",
+        ),
+        (
+            PodOptions(volumes=[PodVolume("a", "/a", secret="registry")]),
+            {},
+            r"volumes\[0\]\.secret: 'registry'",
+        ),
+        (
+            PodOptions(service_account="gateway"),
+            {},
+            r"kubernetes\.service_account: 'gateway' is an account of this",
+        ),
         (PodOptions(), {"KEY": "secret:registry/.dockerconfigjson"}, r"secrets\.KEY: 'registry'"),
     ):
         with pytest.raises(InvalidRequest, match=words):
@@ -450,19 +571,24 @@ def test_what_the_installation_owns_is_refused_whoever_read_the_catalogue() -> N
 
 def test_what_is_too_much_is_refused_with_its_size() -> None:
     big = crawler(args={"x": Argument()})
-    with pytest.raises(InvalidRequest, match=r"args: \d+ bytes of arguments and settings .*; at most 65536"):
+    with pytest.raises(
+        InvalidRequest, match=r"args: \d+ bytes of arguments and settings .*; at most 65536"
+    ):
         Case(big, deployment(args={"x": "y" * 70_000})).job()
     env = {f"E{n}": "y" * (12_000 + n) for n in range(10)}
     with pytest.raises(
-        InvalidRequest, match=r"the Job has \d+ bytes .*; at most 114688 .* variable is E9 \(120\d\d bytes\)"
+        InvalidRequest,
+        match=r"the Job has \d+ bytes .*; at most 114688 .* variable is E9 \(120\d\d bytes\)",
     ):
         Case(crawler(env=env), deployment()).job()
-    with pytest.raises(InvalidRequest, match="the Job has"):  # the server writes six bytes for each of these
+    # The server writes six bytes for each of these.
+    with pytest.raises(InvalidRequest, match="the Job has"):
         Case(crawler(env={"E": "<" * 20_000}), deployment()).job()
 
 
 def test_a_page_of_the_largest_jobs_fits_into_an_answer() -> None:
-    """What the server adds (defaults, managed fields, a status) is told by ``test_manifests_dry_run``: below 8 KiB.
+    """What the server adds (defaults, managed fields, a status) is told by
+    ``test_manifests_dry_run``: below 8 KiB.
 
     And what the bound of a request lets through fits into a Job.
     """
@@ -476,10 +602,14 @@ def test_a_page_of_the_largest_jobs_fits_into_an_answer() -> None:
         '{"a": "https://b.example/c"}',
     ):
         half = text * (TASK_BYTES_MAX // len(json.dumps(text)[1:-1]) * 2 // 3 - 20)
-        check(Case(largest, deployment(args={"x": half}, settings={"t": half[: len(half) // 3]})).job())
+        check(
+            Case(
+                largest, deployment(args={"x": half}, settings={"t": half[: len(half) // 3]})
+            ).job()
+        )
 
 
-# --- the hash ---------------------------------------------------------------------------------------------------------
+# --- the hash -------------------------------------------------------------------------------------
 
 
 def _hash(task: QueuedTask | None = None, of: CrawlerDefinition | None = None, **asked: Any) -> str:
@@ -507,18 +637,30 @@ def test_the_hash_tells_apart_what_was_asked_for() -> None:
 
 
 def test_the_hash_is_the_same_for_every_try_of_the_call() -> None:
-    """Another replica, a later deadline, a catalogue that changed in between: its own Job is known again."""
+    """Another replica, a later deadline, a catalogue that changed in between: its own Job is known
+    again.
+    """
     before = crawler(args={"a": Argument("old"), "b": Argument()}, settings={"DELAY": "1"})
-    after = replace(before, args={**before.args, "a": Argument("new")}, settings={"DELAY": "2"}, image=DIGEST)
-    first = spec_hash(deployment(settings={"DELAY": "1"}), before, QueuedTask(70, 0, {"a": "old", "b": "x"}))
-    later = deployment(settings={"DELAY": "2"}, expires_at=FAR + timedelta(seconds=30), resources=Resources("1"))
+    after = replace(
+        before, args={**before.args, "a": Argument("new")}, settings={"DELAY": "2"}, image=DIGEST
+    )
+    first = spec_hash(
+        deployment(settings={"DELAY": "1"}), before, QueuedTask(70, 0, {"a": "old", "b": "x"})
+    )
+    later = deployment(
+        settings={"DELAY": "2"}, expires_at=FAR + timedelta(seconds=30), resources=Resources("1")
+    )
     assert spec_hash(later, after, QueuedTask(70, 0, {"b": "x", "a": "new"})) == first
 
 
 def test_a_volume_of_the_catalogue_is_mounted() -> None:
-    options = PodOptions(volumes=[PodVolume("models", "/models", claim="models", sub_path="v1", read_only=True)])
+    options = PodOptions(
+        volumes=[PodVolume("models", "/models", claim="models", sub_path="v1", read_only=True)]
+    )
     job = Case(crawler(kubernetes=options), deployment()).job()
-    assert {"name": "models", "persistentVolumeClaim": {"claimName": "models"}} in pod_of(job)["volumes"]
+    assert {"name": "models", "persistentVolumeClaim": {"claimName": "models"}} in pod_of(job)[
+        "volumes"
+    ]
     mount = {"name": "models", "mountPath": "/models", "subPath": "v1", "readOnly": True}
     assert mount in container_of(job)["volumeMounts"]
 

@@ -1,4 +1,6 @@
-"""Every condition of a Job and its pod that the documentation lists, as a cluster showed it, and what it reads as."""
+"""Every condition of a Job and its pod that the documentation lists, as a cluster showed it, and
+what it reads as.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,13 @@ ROWS = {row.condition: row for row in rows()}
 
 
 @pytest.mark.parametrize("condition", CONDITIONS, ids=lambda c: c.name)
-def test_a_condition_reads_as_it_was_judged_and_as_the_documentation_says(condition: Condition) -> None:
+def test_a_condition_reads_as_it_was_judged_and_as_the_documentation_says(
+    condition: Condition,
+) -> None:
     row, expected = ROWS[condition.row], condition.expected
-    assert expected is not None, f"{condition.name} was recorded, and nobody has written what is expected"
+    assert expected is not None, (
+        f"{condition.name} was recorded, and nobody has written what is expected"
+    )
     assert condition.read() == expected
     outcome = f" `{expected['outcome']}`" if "outcome" in expected else ""
     assert row.shows == expected["status"] + outcome

@@ -1,4 +1,6 @@
-"""Termination messages that a kubelet cut, because a pod has 12 KiB for all its containers: at every byte."""
+"""Termination messages that a kubelet cut, because a pod has 12 KiB for all its containers: at
+every byte.
+"""
 
 from __future__ import annotations
 
@@ -65,13 +67,21 @@ def check_every_cut(text: str) -> None:
 def test_what_is_whole_is_read_wherever_it_is_cut() -> None:
     text = contract.summary_text(SAID)
     check_every_cut(text)
-    decided = {name for name, value in flat(read_summary(text[: contract.SHORT_MAX])).items() if value is not None}
+    decided = {
+        name
+        for name, value in flat(read_summary(text[: contract.SHORT_MAX])).items()
+        if value is not None
+    }
     assert decided == flat(read_summary(text)).keys() - {"message", "fields"}
 
 
 @given(
     st.fixed_dictionaries(
-        {"runner": st.just("1"), "exit": st.integers(0, 255), "finish_reason": st.text(min_size=1, max_size=200)},
+        {
+            "runner": st.just("1"),
+            "exit": st.integers(0, 255),
+            "finish_reason": st.text(min_size=1, max_size=200),
+        },
         optional={
             "pages": st.integers(0, 10**12),
             "resumed": st.booleans(),
@@ -84,14 +94,26 @@ def test_whatever_a_crawler_says_no_cut_makes_something_else_of_it(said: dict[st
     check_every_cut(contract.summary_text(said))
 
 
-_odd: Any = st.none() | st.booleans() | st.integers() | st.floats(-1, 2) | st.text(st.characters(), max_size=5)
-_odd |= st.sampled_from(["2026-01-01t00:00:00z", "2026-01-01T00:00:00.1234567+02:00", "\ud800", 2**63, -1, 1.0, [], {}])
-_shares = st.dictionaries(st.text(st.characters(), max_size=61), st.floats(0, 1) | _odd, max_size=40)
+_odd: Any = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(-1, 2)
+    | st.text(st.characters(), max_size=5)
+)
+_odd |= st.sampled_from(
+    ["2026-01-01t00:00:00z", "2026-01-01T00:00:00.1234567+02:00", "\ud800", 2**63, -1, 1.0, [], {}]
+)
+_shares = st.dictionaries(
+    st.text(st.characters(), max_size=61), st.floats(0, 1) | _odd, max_size=40
+)
 _fields = st.fixed_dictionaries({"items": st.just(7) | _odd, "shares": _shares | _odd})
 
 
 @given(st.fixed_dictionaries({}, optional={n: st.just(v) | _odd for n, v in SAID.items()}), _fields)
-def test_one_unreadable_value_changes_no_other(said: dict[str, Any], fields: dict[str, Any]) -> None:
+def test_one_unreadable_value_changes_no_other(
+    said: dict[str, Any], fields: dict[str, Any]
+) -> None:
     text = json.dumps({**said, "runner": "1", **({"fields": fields} if "fields" in said else {})})
     assert read_summary(text) == read_summary(f'{text[:-1]}, "unread": NaN}}')
 
@@ -100,7 +122,10 @@ def test_one_unreadable_value_changes_no_other(said: dict[str, Any], fields: dic
 def test_a_finished_crawl_is_one_beside_many_containers(containers: int) -> None:
     text = contract.summary_text({**SAID, "finish_reason": "finished", "message": "ü" * 1000})
     summary = read_summary(text[: min(4096, 12288 // containers)])
-    assert read_end(End(exit_code=0, finish_reason=summary.finish_reason)).status is TaskStatus.SUCCEEDED
+    assert (
+        read_end(End(exit_code=0, finish_reason=summary.finish_reason)).status
+        is TaskStatus.SUCCEEDED
+    )
 
 
 @pytest.mark.parametrize(

@@ -32,14 +32,22 @@ from tests.support.run_refs import run_ref
 
 
 def _deletes(world: World, resource: str) -> list[Any]:
-    return [seen.body for seen in world.server.requests if seen.method == "DELETE" and f"/{resource}/" in seen.path]
+    return [
+        seen.body
+        for seen in world.server.requests
+        if seen.method == "DELETE" and f"/{resource}/" in seen.path
+    ]
 
 
 def _finalizers(world: World, index: int = 0) -> list[str]:
-    return [name for pod in world.server.pods(world.name(index)) for name in pod["metadata"].get("finalizers", [])]
+    return [
+        name
+        for pod in world.server.pods(world.name(index))
+        for name in pod["metadata"].get("finalizers", [])
+    ]
 
 
-# --- stop and kill ----------------------------------------------------------------------------------------------------
+# --- stop and kill --------------------------------------------------------------------------------
 
 
 def test_three_stops_are_one_deletion(world: World) -> None:
@@ -49,7 +57,9 @@ def test_three_stops_are_one_deletion(world: World) -> None:
     [body] = _deletes(world, "jobs")
     assert body["propagationPolicy"] == "Foreground"
     assert body["preconditions"] == {"uid": world.uids[0]}
-    assert _deletes(world, "pods") == [], "the Job's own cascade ends its pods, with their own grace"
+    assert _deletes(world, "pods") == [], (
+        "the Job's own cascade ends its pods, with their own grace"
+    )
     assert world.see(stopping=True).phase is Phase.EXECUTING
 
 
@@ -64,7 +74,9 @@ def test_a_stop_whose_answer_was_lost_is_done_once(world: World) -> None:
 
 @pytest.mark.parametrize("gesture", ["stop", "kill"])
 @pytest.mark.parametrize("fault", [Answer(500), Answer(403), Reset()], ids=repr)
-def test_an_end_that_cannot_be_asked_for_is_an_error(world: World, gesture: str, fault: Any) -> None:
+def test_an_end_that_cannot_be_asked_for_is_an_error(
+    world: World, gesture: str, fault: Any
+) -> None:
     world.deploy()
     world.server.faults.add("DELETE", "/jobs/", fault, times=None)
     with pytest.raises(ApiError):
@@ -73,9 +85,13 @@ def test_an_end_that_cannot_be_asked_for_is_an_error(world: World, gesture: str,
 
 @pytest.mark.parametrize("gesture", ["stop", "kill"])
 def test_a_job_that_is_replaced_at_that_moment_is_left_alone(world: World, gesture: str) -> None:
-    """Between reading it and deleting it another one took its name: the precondition sees to that."""
+    """Between reading it and deleting it another one took its name: the precondition sees to
+    that.
+    """
     world.deploy()
-    world.server.faults.add("DELETE", "/jobs/", Answer(409, "Precondition failed: UID in precondition"))
+    world.server.faults.add(
+        "DELETE", "/jobs/", Answer(409, "Precondition failed: UID in precondition")
+    )
     getattr(world.cluster, gesture)(run_ref(RUN), world.ref())
     assert "deletionTimestamp" not in world.server.job(world.name())["metadata"]
 
@@ -89,9 +105,13 @@ def test_a_task_that_ended_is_left_as_it_is(world: World, gesture: str) -> None:
     assert world.calls("DELETE") == 0
 
 
-def test_a_job_whose_manager_another_hand_changed_is_stopped_before_its_uid_is_on_record(world: World) -> None:
+def test_a_job_whose_manager_another_hand_changed_is_stopped_before_its_uid_is_on_record(
+    world: World,
+) -> None:
     world.deploy()
-    world.server.change_job(world.name(), lambda job: job["metadata"]["labels"].update({labels.MANAGED_BY: "helm"}))
+    world.server.change_job(
+        world.name(), lambda job: job["metadata"]["labels"].update({labels.MANAGED_BY: "helm"})
+    )
     world.cluster.stop(run_ref(RUN), world.without_uid())
     assert len(_deletes(world, "jobs")) == 1
 
@@ -127,26 +147,35 @@ def test_a_kill_shortens_the_grace_and_removes_no_record(world: World) -> None:
     world.cluster.kill(run_ref(RUN), world.ref())
     [body] = _deletes(world, "pods")
     assert body["gracePeriodSeconds"] == 1
-    assert world.see(stopping=True).phase is Phase.EXECUTING, "nothing is over before its node says so"
+    assert world.see(stopping=True).phase is Phase.EXECUTING, (
+        "nothing is over before its node says so"
+    )
 
 
 def test_no_node_ever_hears_of_a_longer_grace_before_a_kill(world: World) -> None:
-    """A kubelet keeps the grace that it began with, and deleting the Job has its pods deleted with their own."""
+    """A kubelet keeps the grace that it began with, and deleting the Job has its pods deleted with
+    their own.
+    """
     world.deploy()
     world.cluster.kill(run_ref(RUN), world.ref())
-    deleted = [seen.path.split("/")[-2] for seen in world.server.requests if seen.method == "DELETE"]
+    deleted = [
+        seen.path.split("/")[-2] for seen in world.server.requests if seen.method == "DELETE"
+    ]
     assert deleted == ["pods", "jobs"]
     [pod] = world.server.pods(world.name())
     assert pod["metadata"]["deletionGracePeriodSeconds"] == 1
 
 
-def test_a_pod_that_comes_while_its_job_is_killed_is_killed_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pod_that_comes_while_its_job_is_killed_is_killed_too(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world.server.controllers.makes_pods = False
     world.deploy(started=False)
     delete = world.api.delete
 
     def late(path: str, options: dict[str, object]) -> None:
-        if "/jobs/" in path:  # the controller makes it between the list of the pods and the end of the Job
+        # The controller makes it between the list of the pods and the end of the Job.
+        if "/jobs/" in path:
             world.server.controllers.make_pod(world.server.job(world.name()))
             world.server.pod_starts(world.name())
         delete(path, options)
@@ -157,7 +186,9 @@ def test_a_pod_that_comes_while_its_job_is_killed_is_killed_too(world: World, mo
     assert body["gracePeriodSeconds"] == 1
 
 
-def test_what_is_said_of_a_pod_whose_grace_was_shortened_stays_true_on_a_node_that_keeps_it(world: World) -> None:
+def test_what_is_said_of_a_pod_whose_grace_was_shortened_stays_true_on_a_node_that_keeps_it(
+    world: World,
+) -> None:
     world.stand_still()
     world.deploy()
     world.cluster.stop(run_ref(RUN), world.ref())
@@ -183,13 +214,17 @@ def test_a_killed_task_on_a_lost_node_is_never_called_stopped(world: World) -> N
         assert "shutting down" in (seen.reason or "")
 
 
-# --- details ----------------------------------------------------------------------------------------------------------
+# --- details --------------------------------------------------------------------------------------
 
 
 def test_the_log_of_an_ended_task_is_read_and_cut(world: World) -> None:
     world.deploy(2)
-    world.server.pod_prints(world.name(0), b"old\n" * 100 + "é".encode() * LOG_TAIL_BYTES + b"\nlast\n")
-    world.server.pod_ends(world.name(0), 3, message='{"runner": "1", "exit": 3, "pages": 9, "peak_memory": 4096}')
+    world.server.pod_prints(
+        world.name(0), b"old\n" * 100 + "é".encode() * LOG_TAIL_BYTES + b"\nlast\n"
+    )
+    world.server.pod_ends(
+        world.name(0), 3, message='{"runner": "1", "exit": 3, "pages": 9, "peak_memory": 4096}'
+    )
     world.server.pod_prints(world.name(1), b'{"crawl_progress": {"pages": 2}}\n')
     first, second = world.cluster.details(run_ref(RUN), [world.ref(0), world.ref(1)])
     assert first.log_tail is not None
@@ -223,7 +258,9 @@ def test_the_last_line_of_statistics_counts_and_takes_no_room_in_the_log(world: 
 
 
 @pytest.mark.parametrize(("code", "kept"), [(1, True), (0, False)])
-def test_the_error_of_a_failed_crawler_is_kept_also_far_before_the_end(world: World, code: int, kept: bool) -> None:
+def test_the_error_of_a_failed_crawler_is_kept_also_far_before_the_end(
+    world: World, code: int, kept: bool
+) -> None:
     world.deploy()
     noise = b"2026-03-01 12:00:00 [scrapy.core.engine] DEBUG: Crawled (200) <GET https://shop.example/>\n"
     error = b"2026-03-01 12:00:00 [shop] ERROR: no feed\n"
@@ -236,7 +273,9 @@ def test_the_error_of_a_failed_crawler_is_kept_also_far_before_the_end(world: Wo
 
 @settings(max_examples=examples(200))
 @given(before=st.binary(max_size=40), body=st.binary(max_size=40), after=st.binary(max_size=40))
-def test_whatever_a_crawler_prints_is_no_more_than_statistics(before: bytes, body: bytes, after: bytes) -> None:
+def test_whatever_a_crawler_prints_is_no_more_than_statistics(
+    before: bytes, body: bytes, after: bytes
+) -> None:
     log = before + b'{"crawl_stats": {' + body + b"}}\n" + after
     rest, told = split_statistics(log)
     assert (rest == log) == (told is None)
@@ -247,7 +286,9 @@ SAID = [Garbage(words, "text/plain") for words in NO_LOGS]
 
 
 @pytest.mark.parametrize("fault", [Answer(500), Answer(404), Silence(30), *SAID], ids=repr)
-def test_a_log_that_is_gone_is_left_out(world: World, fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_is_gone_is_left_out(
+    world: World, fault: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What was kept before the stop must not be replaced by nothing."""
     monkeypatch.setattr(details, "KEPT_S", 0.2)
     world.deploy()
@@ -280,7 +321,9 @@ def test_details_of_an_unreadable_cluster_are_an_error(world: World) -> None:
 
 
 def test_the_log_of_another_row_is_not_read(world: World) -> None:
-    """Whoever may see a task may see its log; another database's task of the same name is none of theirs."""
+    """Whoever may see a task may see its log; another database's task of the same name is none of
+    theirs.
+    """
     world.deploy()
     world.server.pod_prints(world.name(), b"line\n")
     logs = PodLogs(world.api)
@@ -299,15 +342,29 @@ def test_the_pod_of_another_job_has_nothing_to_say(world: World) -> None:
 @pytest.mark.parametrize(
     ("text", "size"),
     [
-        *[("64Mi", 64 << 20), ("1500000k", 1_500_000_000), ("12", 12), ("2e3", 2000), ("1.5Gi", 3 << 29), ("100m", 0)],
-        *[("Mi", None), ("9e999999Ei", None), ("-1", None), ("nan", None), ("1Qi", None), ("", None)],
+        *[
+            ("64Mi", 64 << 20),
+            ("1500000k", 1_500_000_000),
+            ("12", 12),
+            ("2e3", 2000),
+            ("1.5Gi", 3 << 29),
+            ("100m", 0),
+        ],
+        *[
+            ("Mi", None),
+            ("9e999999Ei", None),
+            ("-1", None),
+            ("nan", None),
+            ("1Qi", None),
+            ("", None),
+        ],
     ],
 )
 def test_quantities(text: str, size: int | None) -> None:
     assert to_bytes(text) == size
 
 
-# --- letting go -------------------------------------------------------------------------------------------------------
+# --- letting go -----------------------------------------------------------------------------------
 
 
 def test_what_ended_is_kept_and_nothing_else(world: World) -> None:
@@ -360,7 +417,9 @@ def test_what_executes_is_never_let_go(world: World) -> None:
 def test_a_job_that_was_suspended_under_its_pod_never_starts_another_one_and_ends(
     world: World, queue: str | None, resumed: bool, left: tuple[bool, int, int]
 ) -> None:
-    """A queue that takes its room back suspends the Job, and resumes it when there is room again."""
+    """A queue that takes its room back suspends the Job, and resumes it when there is room
+    again.
+    """
     world.deploy()
     world.server.controllers.counts_ends = False
 
@@ -375,7 +434,10 @@ def test_a_job_that_was_suspended_under_its_pod_never_starts_another_one_and_end
         world.server.change_job(world.name(), lambda job: job["spec"].update(suspend=False))
     world.finalizers.release(run_ref(RUN), [world.ref()])
     job = world.server.job(world.name())
-    assert tuple(job["spec"][name] for name in ("suspend", "parallelism", "activeDeadlineSeconds")) == left
+    assert (
+        tuple(job["spec"][name] for name in ("suspend", "parallelism", "activeDeadlineSeconds"))
+        == left
+    )
     assert job["metadata"]["labels"].get(labels.QUEUE) == queue, "its queue sees it end"
     assert (_deletes(world, "jobs"), world.kept()) == ([], []), "who looks may delete nothing"
 
@@ -387,13 +449,20 @@ def _crawler_ends(world: World, index: int = 0, ago_s: float = 120) -> None:
     def change(pod: Any) -> None:
         [crawler] = pod["status"]["containerStatuses"]
         crawler["state"] = {"terminated": {"exitCode": 0, "reason": "Completed", "finishedAt": at}}
-        proxy = {"name": "mesh-proxy", "state": {"running": {"startedAt": at}}, "ready": True, "restartCount": 0}
+        proxy = {
+            "name": "mesh-proxy",
+            "state": {"running": {"startedAt": at}},
+            "ready": True,
+            "restartCount": 0,
+        }
         pod["status"]["containerStatuses"] = [crawler, proxy]
 
     world.server.change_pod(world.name(index), change)
 
 
-def test_what_outlives_its_crawler_is_kept_until_the_end_is_on_record_and_then_ended(world: World) -> None:
+def test_what_outlives_its_crawler_is_kept_until_the_end_is_on_record_and_then_ended(
+    world: World,
+) -> None:
     world.deploy(2)
     _crawler_ends(world)
     assert world.see().phase is Phase.ENDED
@@ -405,7 +474,9 @@ def test_what_outlives_its_crawler_is_kept_until_the_end_is_on_record_and_then_e
     assert pod["spec"]["activeDeadlineSeconds"] == 1
     assert labels.SETTLED in pod["metadata"]["labels"]
     assert _finalizers(world, 0).count(labels.FINALIZER) == 0
-    assert (_deletes(world, "pods"), _deletes(world, "jobs")) == ([], []), "its record and its log stay for the day"
+    assert (_deletes(world, "pods"), _deletes(world, "jobs")) == ([], []), (
+        "its record and its log stay for the day"
+    )
     assert world.kept() == []
     assert "activeDeadlineSeconds" not in world.server.pods(world.name(1))[0]["spec"]
 
@@ -439,7 +510,9 @@ def test_an_administrator_finds_and_ends_what_outlived_its_crawler(world: World)
 
 
 def _taken_back(world: World, *, suspended: bool) -> None:
-    """What the Job controller does to a pod without a node when the Job is suspended; perhaps resumed since then."""
+    """What the Job controller does to a pod without a node when the Job is suspended; perhaps
+    resumed since then.
+    """
     world.server.change_job(world.name(), lambda job: job["spec"].update(suspend=suspended))
     _deleted_by_controller(world)
 
@@ -447,15 +520,21 @@ def _taken_back(world: World, *, suspended: bool) -> None:
 def _deleted_by_controller(world: World) -> None:
     """A suspension: the Job controller lets go of the pod first, and the Job keeps a condition."""
     resumed = {"type": "Suspended", "status": "False", "reason": "JobResumed"}
-    world.server.change_job(world.name(), lambda job: job["status"].setdefault("conditions", []).append(resumed))
+    world.server.change_job(
+        world.name(), lambda job: job["status"].setdefault("conditions", []).append(resumed)
+    )
     tracking = "batch.kubernetes.io/job-tracking"
-    world.server.change_pod(world.name(), lambda pod: pod["metadata"]["finalizers"].remove(tracking))
+    world.server.change_pod(
+        world.name(), lambda pod: pod["metadata"]["finalizers"].remove(tracking)
+    )
     [pod] = world.server.pods(world.name())
     world.api.delete(world.api.pods_path(pod["metadata"]["name"]), {"gracePeriodSeconds": 0})
 
 
 def test_a_job_that_is_resumed_while_its_pod_ends_has_not_ended(world: World) -> None:
-    """Between the end of the pod and the next one nothing is there that executes, and nothing has ended either."""
+    """Between the end of the pod and the next one nothing is there that executes, and nothing has
+    ended either.
+    """
     world.deploy()
     world.server.controllers.counts_ends = False
     _deleted_by_controller(world)
@@ -464,7 +543,10 @@ def test_a_job_that_is_resumed_while_its_pod_ends_has_not_ended(world: World) ->
     world.server.change_job(world.name(), lambda job: job["spec"].update(suspend=True))
     seen = world.see()
     assert seen.end is not None
-    assert (seen.end.message, seen.end.disruption) == ("its Job was suspended by somebody else", "interrupted")
+    assert (seen.end.message, seen.end.disruption) == (
+        "its Job was suspended by somebody else",
+        "interrupted",
+    )
 
 
 @pytest.mark.parametrize("suspended", [True, False], ids=["suspended", "resumed"])
@@ -533,13 +615,19 @@ def test_a_pod_without_its_run_is_read_and_let_go(world: World) -> None:
     [(labels.MANAGED_BY, None), (labels.MANAGED_BY, "helm"), (labels.RUN, "helm"), (labels.RUN_UID, "helm"),
      (labels.TASK_ID, None), (labels.ATTEMPT, "helm")],
 )  # fmt: skip
-def test_a_pod_whose_labels_were_edited_is_let_go(world: World, label: str, value: str | None) -> None:
-    """By its finalizer and the uid of its Job; to be held for ever would hold its Job and its namespace as well."""
+def test_a_pod_whose_labels_were_edited_is_let_go(
+    world: World, label: str, value: str | None
+) -> None:
+    """By its finalizer and the uid of its Job; to be held for ever would hold its Job and its
+    namespace as well.
+    """
     world.deploy(2)
 
     def change(found: Any) -> None:
         told = found["metadata"]["labels"]
-        found["metadata"]["labels"] = {key: it for key, it in {**told, label: value}.items() if it is not None}
+        found["metadata"]["labels"] = {
+            key: it for key, it in {**told, label: value}.items() if it is not None
+        }
 
     world.server.change_pod(world.name(), change)
     world.server.change_job(world.name(), change)
@@ -555,7 +643,9 @@ def test_a_pod_whose_labels_were_edited_is_let_go(world: World, label: str, valu
 
 def test_what_no_list_of_ours_has_is_looked_for_seldom_and_holds_nothing_up(world: World) -> None:
     world.deploy(2)
-    world.server.change_pod(world.name(), lambda pod: pod["metadata"]["labels"].pop(labels.MANAGED_BY))
+    world.server.change_pod(
+        world.name(), lambda pod: pod["metadata"]["labels"].pop(labels.MANAGED_BY)
+    )
     for index in range(2):
         world.server.pod_ends(world.name(index), 0)
     world.forget_calls()
@@ -567,7 +657,9 @@ def test_what_no_list_of_ours_has_is_looked_for_seldom_and_holds_nothing_up(worl
     assert [end.key for end in another.kept()] == [(RUN, 1, 1)]
 
 
-@pytest.mark.parametrize("name", ["crawl-7-0", "crawl-7-0-01", "other-7-0-1", "crawl-7-0-x", f"crawl-{10**30}-0-1", ""])
+@pytest.mark.parametrize(
+    "name", ["crawl-7-0", "crawl-7-0-01", "other-7-0-1", "crawl-7-0-x", f"crawl-{10**30}-0-1", ""]
+)
 def test_a_pod_that_says_neither_its_task_nor_its_job_is_left(world: World, name: str) -> None:
     world.deploy()
     world.server.pod_ends(world.name(), 0)
@@ -606,7 +698,9 @@ def test_the_life_of_a_task_is_five_calls(world: World) -> None:
     assert shared <= 9
 
 
-def test_the_details_of_many_take_one_list_and_are_read_in_turns(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_details_of_many_take_one_list_and_are_read_in_turns(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A list of 10,000 pods costs seconds, and as many logs are 160 MB."""
     monkeypatch.setattr("crawler_lifecycle.clusters.kubernetes.looks.details.LOGS_A_TURN", 3)
     world.deploy(10)
@@ -622,7 +716,9 @@ def test_the_details_of_many_take_one_list_and_are_read_in_turns(world: World, m
 
 
 def test_a_placeholder_is_no_time_of_an_end_for_anybody(world: World) -> None:
-    """The kubelet writes the beginning of the epoch where it knows no time: nothing has waited since 1970."""
+    """The kubelet writes the beginning of the epoch where it knows no time: nothing has waited
+    since 1970.
+    """
     world.deploy()
     pod = world.server.pod_ends(world.name(), 137)
 

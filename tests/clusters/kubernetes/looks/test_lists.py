@@ -1,4 +1,7 @@
-"""A list decodes less of an object than a reading of the object alone. An observation must not show the difference."""
+"""A list decodes less of an object than a reading of the object alone.
+
+An observation must not show the difference.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crawler_lifecycle.clusters.kubernetes import labels
-from crawler_lifecycle.clusters.kubernetes.client.objects import Event, Job, Pod, decode, decode_page
-from crawler_lifecycle.clusters.kubernetes.looks.listing import Listed, ListedJob, ListedPod, Sharing, key_of
+from crawler_lifecycle.clusters.kubernetes.client.objects import (
+    Event,
+    Job,
+    Pod,
+    decode,
+    decode_page,
+)
+from crawler_lifecycle.clusters.kubernetes.looks.listing import (
+    Listed,
+    ListedJob,
+    ListedPod,
+    Sharing,
+    key_of,
+)
 from crawler_lifecycle.clusters.kubernetes.looks.reading import read_task
 from crawler_lifecycle.ports.runs import TaskRef
 from tests.clusters.kubernetes.looks.test_reading import T0, Cluster, clusters, tasks
@@ -20,7 +35,10 @@ from tests.support.kubernetes_conditions import RECORDED, condition_of
 
 OF_RUN = dict.fromkeys(labels.OF_RUN, "7")
 known = st.fixed_dictionaries(
-    {}, optional={name: st.sampled_from(["7", "8", ""]) for name in (*labels.READ, "job-name", "any/other")}
+    {},
+    optional={
+        name: st.sampled_from(["7", "8", ""]) for name in (*labels.READ, "job-name", "any/other")
+    },
 )
 
 
@@ -30,7 +48,12 @@ def listed(kind: type[Listed], objects: list[dict[str, Any]], sharing: Sharing) 
     return list(map(sharing.keep, decode_page(kind, json.dumps(page).encode()).items))
 
 
-def alike(job: dict[str, Any] | None, pods: list[dict[str, Any]], events: list[Event] | None, task: TaskRef) -> None:
+def alike(
+    job: dict[str, Any] | None,
+    pods: list[dict[str, Any]],
+    events: list[Event] | None,
+    task: TaskRef,
+) -> None:
     sharing = Sharing()
     jobs = listed(ListedJob, [job] if job is not None else [], sharing)
     quick = jobs[0] if jobs else None, listed(ListedPod, pods, sharing)
@@ -57,7 +80,9 @@ def test_every_recorded_condition_says_the_same_in_a_list() -> None:
 
 @settings(max_examples=examples(100))
 @given(tasks, clusters, st.lists(known, min_size=3, max_size=3))
-def test_any_object_says_the_same_in_a_list(task: TaskRef, cluster: Cluster, given: list[dict[str, str]]) -> None:
+def test_any_object_says_the_same_in_a_list(
+    task: TaskRef, cluster: Cluster, given: list[dict[str, str]]
+) -> None:
     job, pods, events = cluster
     for one, its in zip([*([job] if job is not None else []), *pods], given, strict=False):
         one["metadata"] = {**one["metadata"], "labels": its}
@@ -65,18 +90,25 @@ def test_any_object_says_the_same_in_a_list(task: TaskRef, cluster: Cluster, giv
 
 
 def test_what_two_pods_of_a_run_have_in_common_is_there_once() -> None:
-    metas = [{"name": name, "uid": name, "labels": {**OF_RUN, labels.TASK: name}} for name in ("a", "b")]
+    metas = [
+        {"name": name, "uid": name, "labels": {**OF_RUN, labels.TASK: name}} for name in ("a", "b")
+    ]
     conditions = [{"type": "Ready", "status": "True"}, {"type": "Unheard", "status": "True"}]
     pods = [{"metadata": meta, "status": {"conditions": conditions}} for meta in metas]
     first, second = listed(ListedPod, pods, Sharing())
-    assert all(first.metadata.labels[name] is second.metadata.labels[name] for name in labels.OF_RUN)
+    assert all(
+        first.metadata.labels[name] is second.metadata.labels[name] for name in labels.OF_RUN
+    )
     assert (first.metadata.labels[labels.TASK], second.metadata.labels[labels.TASK]) == ("a", "b")
     assert first.status.conditions[0].type is second.status.conditions[0].type
     assert [str(one.type) for one in first.status.conditions] == ["Ready", "Unheard"]
 
 
 def test_a_pod_of_another_run_keeps_its_own_labels() -> None:
-    metas = [{"name": number, "uid": number, "labels": {**OF_RUN, labels.RUN: number}} for number in ("7", "8")]
+    metas = [
+        {"name": number, "uid": number, "labels": {**OF_RUN, labels.RUN: number}}
+        for number in ("7", "8")
+    ]
     found = listed(ListedPod, [{"metadata": meta} for meta in metas], Sharing())
     assert [pod.metadata.labels[labels.RUN] for pod in found] == ["7", "8"]
 

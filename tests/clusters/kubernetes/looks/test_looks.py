@@ -1,4 +1,6 @@
-"""Looks at a Kubernetes cluster in trouble: every fault is an error, and what is gone is gone only with proof."""
+"""Looks at a Kubernetes cluster in trouble: every fault is an error, and what is gone is gone only
+with proof.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,8 @@ from tests.support.kube_api.controllers import key_of
 from tests.support.kube_api.store import EVENTS, JOBS, PODS
 from tests.support.run_refs import run_ref
 
-#: One of each kind: which faults there are, and that each is an error of a list, is in ``client/test_faults.py``.
+#: One of each kind: which faults there are, and that each is an error of a list, is in
+#: ``client/test_faults.py``.
 FAULTS: dict[str, Fault] = {
     "401": Answer(401, "Unauthorized"),
     "403": Answer(403, 'pods is forbidden: User "u" cannot list resource "pods" in API group ""'),
@@ -66,7 +69,9 @@ def test_no_fault_is_an_observation(tmp_path: Path, resource: str, fault: Fault)
         world.close()
 
 
-@pytest.mark.parametrize("fault", [Answer(500), Answer(403), throttled(), Reset(), Garbage(b"[]")], ids=repr)
+@pytest.mark.parametrize(
+    "fault", [Answer(500), Answer(403), throttled(), Reset(), Garbage(b"[]")], ids=repr
+)
 def test_a_name_that_cannot_be_asked_for_is_no_proof(world: World, fault: Fault) -> None:
     world.deploy()
     world.server.delete_behind(world.name())
@@ -80,7 +85,9 @@ def test_a_name_that_cannot_be_asked_for_is_no_proof(world: World, fault: Fault)
     [Cut, partial(Cut, chunked=True), partial(Cut, reset=True), Truncated],
     ids=["end", "chunk", "RST", "half JSON"],
 )
-def test_an_answer_that_is_cut_off_anywhere_is_not_known(world: World, cut: Callable[[int], Fault]) -> None:
+def test_an_answer_that_is_cut_off_anywhere_is_not_known(
+    world: World, cut: Callable[[int], Fault]
+) -> None:
     """Of either list, and of the 404 that would prove that the task is gone."""
     world.deploy(2)
     world.server.delete_behind(world.name())
@@ -104,7 +111,7 @@ def test_a_stale_list_is_found_out_and_is_no_proof(world: World) -> None:
         world.see(stopping=True)
 
 
-# --- gone -------------------------------------------------------------------------------------------------------------
+# --- gone -----------------------------------------------------------------------------------------
 
 
 def test_absence_is_proved_by_two_looks(world: World) -> None:
@@ -114,7 +121,8 @@ def test_absence_is_proved_by_two_looks(world: World) -> None:
     look = world.look()
     assert [seen.phase for seen in look.observations] == [Phase.ABSENT]
     assert look.again_s == pytest.approx(30.1)
-    ahead = world.look(world.ref(missed_s=-600))  # a look by a clock that is ahead: as if this were the first
+    # A look by a clock that is ahead: as if this were the first.
+    ahead = world.look(world.ref(missed_s=-600))
     assert (ahead.observations[0].phase, ahead.again_s) == (Phase.ABSENT, pytest.approx(30.1))
     later = world.look(world.ref(missed_s=12))
     assert later.observations[0].phase is Phase.ABSENT
@@ -197,13 +205,21 @@ def test_jobs_that_have_no_pod_yet_cost_no_further_list(world: World) -> None:
     assert (world.calls("GET", r"/jobs\?"), world.calls("GET", r"/pods\?")) == (1, 1)
 
 
-# --- a few tasks of a wide run ----------------------------------------------------------------------------------------
+# --- a few tasks of a wide run --------------------------------------------------------------------
 
 
 def _listed(world: World) -> list[tuple[str, int]]:
-    """What was listed since the calls were forgotten: selector, and number of objects that came back."""
-    found = [str(one.query["labelSelector"]) for one in world.server.requests if "labelSelector" in one.query]
-    return [(one, len(world.api.listing(world.api.jobs_path(), Job, labels=one).items)) for one in found]
+    """What was listed since the calls were forgotten: selector, and number of objects that came
+    back.
+    """
+    found = [
+        str(one.query["labelSelector"])
+        for one in world.server.requests
+        if "labelSelector" in one.query
+    ]
+    return [
+        (one, len(world.api.listing(world.api.jobs_path(), Job, labels=one).items)) for one in found
+    ]
 
 
 def test_a_look_at_few_tasks_lists_only_what_is_theirs(world: World) -> None:
@@ -235,7 +251,10 @@ def test_an_index_of_another_run_or_attempt_is_not_taken_for_the_task(world: Wor
     world.deploy(2)
     world.deploy(2, run_id=8)
     again = replace(world.without_uid(1), attempt=2)
-    assert [seen.phase for seen in world.look(world.ref(1), again).observations] == [Phase.EXECUTING, Phase.ABSENT]
+    assert [seen.phase for seen in world.look(world.ref(1), again).observations] == [
+        Phase.EXECUTING,
+        Phase.ABSENT,
+    ]
 
 
 def test_what_was_never_deployed_is_absent_and_asked_for_by_nobody(world: World) -> None:
@@ -297,8 +316,14 @@ def test_no_page_of_the_inventory_ends_inside_a_task(world: World) -> None:
     world.deploy(3)
     old = world.server.job(world.name(1))
     world.server.delete_behind(world.name(1), pods=False)
-    again = {name: value for name, value in old["metadata"].items() if name in ("name", "namespace", "labels")}
-    world.server.store.create(JOBS, (old["metadata"]["namespace"], world.name(1)), {**old, "metadata": again})
+    again = {
+        name: value
+        for name, value in old["metadata"].items()
+        if name in ("name", "namespace", "labels")
+    }
+    world.server.store.create(
+        JOBS, (old["metadata"]["namespace"], world.name(1)), {**old, "metadata": again}
+    )
     whole = world.cluster.inventory()
     assert [task.key[1] for task in whole] == [0, 1, 1, 2]
     for limit in range(1, 5):
@@ -306,11 +331,13 @@ def test_no_page_of_the_inventory_ends_inside_a_task(world: World) -> None:
         while pages[-1]:
             pages.append(world.cluster.inventory(after=pages[-1][-1].key, limit=limit))
         assert [task for page in pages for task in page] == whole
-        assert all(len(page) >= limit for page in pages[:-2]), "who sees a shorter page takes it for the last"
+        assert all(len(page) >= limit for page in pages[:-2]), (
+            "who sees a shorter page takes it for the last"
+        )
     assert world.cluster.inventory(limit=0) == []
 
 
-# --- namespace, rights, server ----------------------------------------------------------------------------------------
+# --- namespace, rights, server --------------------------------------------------------------------
 
 
 def test_a_namespace_that_is_gone_is_told(world: World) -> None:
@@ -349,7 +376,7 @@ def test_rights_that_only_explain_are_not_needed(world: World, denied: tuple[str
     assert [seen.phase for seen in world.look().observations] == [Phase.EXECUTING, Phase.WAITING]
 
 
-# --- what a look costs, and what it adds ------------------------------------------------------------------------------
+# --- what a look costs, and what it adds ----------------------------------------------------------
 
 
 def test_a_quiet_look_is_two_lists_and_the_logs(world: World) -> None:
@@ -367,7 +394,9 @@ def test_logs_of_at_most_fifty_in_turn(world: World, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(details, "PODS_A_LOOK", 2)
     world.deploy(5)
     for index in range(5):
-        world.server.pod_prints(world.name(index), b'{"crawl_progress": {"pages": 4, "items": 1}}\n')
+        world.server.pod_prints(
+            world.name(index), b'{"crawl_progress": {"pages": 4, "items": 1}}\n'
+        )
     counted: set[int] = set()
     for _ in range(3):
         seen = [one.index for one in world.look().observations if one.counters.pages == 4]
@@ -390,7 +419,10 @@ def test_a_log_that_cannot_be_read_is_no_failing_look(
     for index in range(2):
         world.server.pod_prints(world.name(index), b'{"crawl_progress": {"pages": 4}}\n')
     world.server.faults.add(
-        "GET", rf"/pods/{world.server.pod(world.name(0))['metadata']['name']}/log", fault, times=None
+        "GET",
+        rf"/pods/{world.server.pod(world.name(0))['metadata']['name']}/log",
+        fault,
+        times=None,
     )
     seen = world.look().observations
     assert [one.phase for one in seen] == [Phase.EXECUTING] * 2
@@ -399,36 +431,70 @@ def test_a_log_that_cannot_be_read_is_no_failing_look(
 
 @pytest.mark.parametrize(("tasks", "calls"), [(7, 1), (2, 2)], ids=["all together", "one by one"])
 def test_why_no_pod_is_made_is_read_from_events(world: World, tasks: int, calls: int) -> None:
-    world.server.controllers.refuses_pods = 'pods "x" is forbidden: exceeded quota: crawls, requested: pods=1'
+    world.server.controllers.refuses_pods = (
+        'pods "x" is forbidden: exceeded quota: crawls, requested: pods=1'
+    )
     world.deploy(tasks, started=False)
     world.later = timedelta(seconds=5)
     world.forget_calls()
     seen = world.look().observations
-    assert {"quota is used up: exceeded quota: crawls" in (one.reason or "") for one in seen} == {True}
+    assert {"quota is used up: exceeded quota: crawls" in (one.reason or "") for one in seen} == {
+        True
+    }
     assert world.calls("GET", "/events") == calls
 
 
-def test_why_an_image_is_not_pulled_is_read_from_an_event_where_the_container_does_not_say(world: World) -> None:
+def test_why_an_image_is_not_pulled_is_read_from_an_event_where_the_container_does_not_say(
+    world: World,
+) -> None:
     """Older kubelets: while they wait for the next try, the container only says that they do."""
     world.deploy(started=False)
-    pod = world.server.pod_waits(world.name(), "ImagePullBackOff", 'Back-off pulling image "crawl.test/crawler:1"')
-    about = {"kind": "Pod", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"], "namespace": "crawls"}
+    pod = world.server.pod_waits(
+        world.name(), "ImagePullBackOff", 'Back-off pulling image "crawl.test/crawler:1"'
+    )
+    about = {
+        "kind": "Pod",
+        "name": pod["metadata"]["name"],
+        "uid": pod["metadata"]["uid"],
+        "namespace": "crawls",
+    }
     world.later = timedelta(seconds=20)
-    assert "cannot be pulled: the node gives no reason; the node tries again" in (world.see().reason or "")
+    assert "cannot be pulled: the node gives no reason; the node tries again" in (
+        world.see().reason or ""
+    )
     words = 'Failed to pull image "crawl.test/crawler:1": no such tag'
-    event = {"involvedObject": about, "type": "Warning", "reason": "Failed", "message": words, "metadata": {}}
+    event = {
+        "involvedObject": about,
+        "type": "Warning",
+        "reason": "Failed",
+        "message": words,
+        "metadata": {},
+    }
     world.server.store.create(EVENTS, ("crawls", "pull"), event)
-    assert world.see().reason == "The image crawl.test/crawler:1 cannot be pulled: no such tag; the node tries again"
+    assert (
+        world.see().reason
+        == "The image crawl.test/crawler:1 cannot be pulled: no such tag; the node tries again"
+    )
     world.server.deny("list", "events")
     assert "not all events that explain this were read" in (world.see().reason or "")
 
 
-def _refused(world: World, many: int, reason: str, *, kind: str = "Job", first: str = "a") -> list[str | None]:
-    """Why five tasks wait, whose events come after those of other objects, or before those that begin with "z"."""
+def _refused(
+    world: World, many: int, reason: str, *, kind: str = "Job", first: str = "a"
+) -> list[str | None]:
+    """Why five tasks wait, whose events come after those of other objects, or before those that
+    begin with "z".
+    """
     world.deploy(5, started=False)
     for name in (f"{first}{number:04}" for number in range(many)):  # a server lists by name
         about = {"kind": kind, "name": name, "uid": name, "namespace": "crawls"}
-        event = {"involvedObject": about, "type": "Warning", "reason": reason, "message": "no", "metadata": {}}
+        event = {
+            "involvedObject": about,
+            "type": "Warning",
+            "reason": reason,
+            "message": "no",
+            "metadata": {},
+        }
         world.server.store.create(EVENTS, ("crawls", name), event)
     world.later = timedelta(seconds=120)
     world.forget_calls()
@@ -437,25 +503,41 @@ def _refused(world: World, many: int, reason: str, *, kind: str = "Job", first: 
 
 @pytest.mark.parametrize(
     ("kind", "reason", "pages"),
-    [("Job", "FailedCreate", 2), ("Job", "BackoffLimitExceeded", 1), ("ReplicaSet", "FailedCreate", 1)],
+    [
+        ("Job", "FailedCreate", 2),
+        ("Job", "BackoffLimitExceeded", 1),
+        ("ReplicaSet", "FailedCreate", 1),
+    ],
 )
-def test_events_behind_those_of_others_are_read_as_well(world: World, kind: str, reason: str, pages: int) -> None:
+def test_events_behind_those_of_others_are_read_as_well(
+    world: World, kind: str, reason: str, pages: int
+) -> None:
     """Only those that may say why a Job has no pod take any time."""
-    world.server.controllers.refuses_pods = 'pods "x" is forbidden: exceeded quota: crawls, requested: pods=1'
-    assert {"exceeded quota" in (why or "") for why in _refused(world, 600, reason, kind=kind)} == {True}
+    world.server.controllers.refuses_pods = (
+        'pods "x" is forbidden: exceeded quota: crawls, requested: pods=1'
+    )
+    assert {"exceeded quota" in (why or "") for why in _refused(world, 600, reason, kind=kind)} == {
+        True
+    }
     assert world.calls("GET", "/events") == pages
 
 
 def test_an_event_that_was_read_tells_why_although_others_were_not(world: World) -> None:
-    world.server.controllers.refuses_pods = 'pods "x" is forbidden: exceeded quota: crawls, requested: pods=1'
+    world.server.controllers.refuses_pods = (
+        'pods "x" is forbidden: exceeded quota: crawls, requested: pods=1'
+    )
     world.server.faults.add("GET", "/events.*continue=", Answer(500), times=None)
-    assert {"exceeded quota" in (why or "") for why in _refused(world, 600, "FailedCreate", first="z")} == {True}
+    assert {
+        "exceeded quota" in (why or "") for why in _refused(world, 600, "FailedCreate", first="z")
+    } == {True}
 
 
 @pytest.mark.parametrize("fault", [Answer(500), throttled(), Garbage(b"{}")], ids=repr)
 def test_events_that_were_not_all_read_are_no_silence(world: World, fault: Fault) -> None:
     """Nothing is said about what nobody has read."""
-    world.server.controllers.refuses_pods = 'pods "x" is forbidden: exceeded quota: crawls, requested: pods=1'
+    world.server.controllers.refuses_pods = (
+        'pods "x" is forbidden: exceeded quota: crawls, requested: pods=1'
+    )
     world.server.faults.add("GET", "/events.*continue=", fault, times=None)
     for reason in _refused(world, 600, "FailedCreate"):
         assert (reason or "").endswith("; not all events that explain this were read"), reason
@@ -467,14 +549,20 @@ def test_a_job_that_was_suspended_and_resumed_has_executed_twice(world: World) -
     """A queue took its room back and gave it again before the first end was on record."""
     world.deploy()
     world.server.controllers.counts_ends = False
-    world.server.pod_ends(world.name(), 11, "Error", '{"runner": "1", "finish_reason": "shutdown", "exit": 11}')
-    world.server.change_pod(world.name(), lambda pod: pod["metadata"].update(creationTimestamp="2026-01-05T12:00:00Z"))
+    world.server.pod_ends(
+        world.name(), 11, "Error", '{"runner": "1", "finish_reason": "shutdown", "exit": 11}'
+    )
+    world.server.change_pod(
+        world.name(), lambda pod: pod["metadata"].update(creationTimestamp="2026-01-05T12:00:00Z")
+    )
     second = world.server.controllers.make_pod(world.server.job(world.name()))
     assert (world.see().phase, world.see().reason) == (
         Phase.WAITING,
         "Waiting for the scheduler; Another pod of its Job has ended (exit 11)",
     )
-    world.server.store.update(PODS, key_of(second), lambda pod: pod["spec"].update(nodeName="node-1"))
+    world.server.store.update(
+        PODS, key_of(second), lambda pod: pod["spec"].update(nodeName="node-1")
+    )
     world.server.controllers.end_pod(second, 1)
     end = world.see().end
     assert end is not None
@@ -485,16 +573,29 @@ def test_the_previous_attempt_of_another_run_is_nobody_s_business(world: World) 
     world.deploy()
     world.deploy(2, run_id=RUN + 1)
     assert len(world.look().observations) == 1
-    assert [task.key for task in world.cluster.inventory()] == [(RUN, 0, 1), (RUN + 1, 0, 1), (RUN + 1, 1, 1)]
+    assert [task.key for task in world.cluster.inventory()] == [
+        (RUN, 0, 1),
+        (RUN + 1, 0, 1),
+        (RUN + 1, 1, 1),
+    ]
 
 
 @pytest.mark.parametrize(
     "after",
-    [b"", b"short\n" * 100, b"x" * 9000 + b"\n", b"line\n" + b"y" * 5000 + b"\n" + b"z" * 300 + b"\n"],
+    [
+        b"",
+        b"short\n" * 100,
+        b"x" * 9000 + b"\n",
+        b"line\n" + b"y" * 5000 + b"\n" + b"z" * 300 + b"\n",
+    ],
     ids=["last", "many lines", "a long line", "long ones"],
 )
-@pytest.mark.parametrize("before", [b"", b"w" * 20_000 + b"\n"], ids=["nothing before", "a long line before"])
-def test_counters_are_found_beside_whatever_else_is_printed(world: World, before: bytes, after: bytes) -> None:
+@pytest.mark.parametrize(
+    "before", [b"", b"w" * 20_000 + b"\n"], ids=["nothing before", "a long line before"]
+)
+def test_counters_are_found_beside_whatever_else_is_printed(
+    world: World, before: bytes, after: bytes
+) -> None:
     """The API gives the beginning of the last lines, and what it cuts off is the newest."""
     world.deploy()
     line = b'{"crawl_progress": {"pages": 4}}\n'
@@ -505,7 +606,9 @@ def test_counters_are_found_beside_whatever_else_is_printed(world: World, before
 
 def test_what_is_kept_of_a_log_is_its_end(world: World) -> None:
     world.deploy()
-    world.server.pod_prints(world.name(), b"".join(b"%05d" % n + b"x" * 30_000 + b"\n" for n in range(50)))
+    world.server.pod_prints(
+        world.name(), b"".join(b"%05d" % n + b"x" * 30_000 + b"\n" for n in range(50))
+    )
     [details] = world.cluster.details(run_ref(RUN), [world.ref()])
     assert (details.log_tail or "").endswith("x\n")
     assert len(details.log_tail or "") == LOG_TAIL_BYTES
@@ -514,20 +617,26 @@ def test_what_is_kept_of_a_log_is_its_end(world: World) -> None:
     assert (details.log_tail or "").endswith("x\nlast\n")
 
 
-# --- whose a name is --------------------------------------------------------------------------------------------------
+# --- whose a name is ------------------------------------------------------------------------------
 
 
 def test_a_task_that_was_never_offered_is_not_what_has_its_name(world: World) -> None:
     """The Job of another database that counts its runs from 1 as well."""
     world.deploy()
-    world.server.pod_ends(world.name(), 0, "Completed", '{"runner": "1", "finish_reason": "finished", "exit": 0}')
+    world.server.pod_ends(
+        world.name(), 0, "Completed", '{"runner": "1", "finish_reason": "finished", "exit": 0}'
+    )
     stranger = replace(world.without_uid(), task_id=999999)
     seen = world.look(stranger).observations[0]
     assert (seen.phase, seen.uid, seen.end) == (Phase.ABSENT, None, None)
-    assert seen.reason == (f"Another Job ({world.uids[0]}) has its name and belongs to task 100; this is task 999999")
+    assert seen.reason == (
+        f"Another Job ({world.uids[0]}) has its name and belongs to task 100; this is task 999999"
+    )
     assert list(world.cluster.details(run_ref(RUN), [stranger])) == []
     own = world.look(world.without_uid()).observations[0]
-    assert (own.phase, own.uid) == (Phase.ENDED, world.uids[0]), "the answer to its creation was lost"
+    assert (own.phase, own.uid) == (Phase.ENDED, world.uids[0]), (
+        "the answer to its creation was lost"
+    )
 
 
 def test_without_an_id_a_job_is_nobody_s(world: World) -> None:

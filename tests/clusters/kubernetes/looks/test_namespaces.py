@@ -1,4 +1,6 @@
-"""A task is gone only where it was put: in another namespace, or on another cluster, nothing is proved about it."""
+"""A task is gone only where it was put: in another namespace, or on another cluster, nothing is
+proved about it.
+"""
 
 from __future__ import annotations
 
@@ -59,17 +61,26 @@ def says(world: World, *old: str) -> None:
     """A person's word that these namespaces are gone for good."""
     note = {labels.REPLACES: ",".join(old)}
     world.server.store.update(
-        NAMESPACES, ("", world.api.namespace), lambda found: found["metadata"].update(annotations=note)
+        NAMESPACES,
+        ("", world.api.namespace),
+        lambda found: found["metadata"].update(annotations=note),
     )
 
 
 def test_the_place_is_the_namespace_and_its_cluster(world: World) -> None:
-    assert world.cluster.place() == f"crawls/{uid_of(world, 'crawls')}/{uid_of(world, 'kube-system')}"
+    assert (
+        world.cluster.place() == f"crawls/{uid_of(world, 'crawls')}/{uid_of(world, 'kube-system')}"
+    )
     assert len(f"{'n' * 63}/{uid_of(world, 'crawls')}/{uid_of(world, 'kube-system')}") <= 200
 
 
 @pytest.mark.parametrize(
-    "place", [NamespaceIdentity("crawls"), NamespaceIdentity("crawls", "u"), NamespaceIdentity("a-b", "u", "c")]
+    "place",
+    [
+        NamespaceIdentity("crawls"),
+        NamespaceIdentity("crawls", "u"),
+        NamespaceIdentity("a-b", "u", "c"),
+    ],
 )
 def test_a_place_is_read_as_it_was_recorded(place: NamespaceIdentity) -> None:
     assert NamespaceIdentity.read(str(place)) == place
@@ -126,7 +137,9 @@ def _jobs() -> Any:
 
 
 def test_a_call_without_an_answer_is_looked_for_where_it_went(world: World) -> None:
-    """No uid is on record, and a stop would take its absence for proof that it never came to life."""
+    """No uid is on record, and a stop would take its absence for proof that it never came to
+    life.
+    """
     world.deploy()
     task = replace(placed(world), uid=None)
     move(world)
@@ -136,7 +149,9 @@ def test_a_call_without_an_answer_is_looked_for_where_it_went(world: World) -> N
 
 @pytest.mark.parametrize("method", ["stop", "kill"])
 @pytest.mark.parametrize("answered", [True, False])
-def test_a_stop_that_finds_nothing_in_another_namespace_is_not_done(world: World, method: str, answered: bool) -> None:
+def test_a_stop_that_finds_nothing_in_another_namespace_is_not_done(
+    world: World, method: str, answered: bool
+) -> None:
     world.deploy()
     task = placed(world) if answered else replace(placed(world), uid=None)
     move(world)
@@ -198,13 +213,17 @@ def test_a_person_may_say_it_of_a_namespace_of_another_name(world: World) -> Non
     assert seen(world, task).phase is Phase.GONE
 
 
-def test_without_the_right_to_read_the_namespace_nothing_is_gone_and_all_else_goes_on(world: World) -> None:
+def test_without_the_right_to_read_the_namespace_nothing_is_gone_and_all_else_goes_on(
+    world: World,
+) -> None:
     world.deploy()
     task = placed(world, missed_s=60)
     world.server.deny("get", "namespaces")
     assert seen(world, task).phase is Phase.EXECUTING
     world.server.delete_behind(world.name())
-    with pytest.raises(ClusterUnavailable, match=r"cannot be proved to be gone.*grant the right") as raised:
+    with pytest.raises(
+        ClusterUnavailable, match=r"cannot be proved to be gone.*grant the right"
+    ) as raised:
         world.look(task)
     assert "needs permission to get namespaces crawls" in str(raised.value)
     world.server.allow("get", "namespaces")

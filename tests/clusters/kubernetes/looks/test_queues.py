@@ -1,4 +1,6 @@
-"""What Kueue says about Jobs that it holds or took back, as a look tells it; and that a look needs none of it."""
+"""What Kueue says about Jobs that it holds or took back, as a look tells it; and that a look needs
+none of it.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,12 @@ def _suspend(job: Json, labelled: Json) -> None:
 
 
 def condition(kind: str, reason: str, message: str, *, true: bool = True) -> Json:
-    return {"type": kind, "status": "True" if true else "False", "reason": reason, "message": message}
+    return {
+        "type": kind,
+        "status": "True" if true else "False",
+        "reason": reason,
+        "message": message,
+    }
 
 
 PENDING = condition("QuotaReserved", "Pending", FULL, true=False)
@@ -40,7 +47,9 @@ RESERVED = condition("QuotaReserved", "QuotaReserved", "Quota reserved in Cluste
 PREEMPTED = condition("Evicted", "Preempted", "Preempted to accommodate a workload")
 
 
-def workload(world: World, *conditions: Json, name: str = "job-x", spec: Json | None = None, **status: Any) -> Json:
+def workload(
+    world: World, *conditions: Json, name: str = "job-x", spec: Json | None = None, **status: Any
+) -> Json:
     uid = world.server.job(world.name())["metadata"]["uid"]
     meta = {"name": name, "uid": f"uid-of-{name}", "creationTimestamp": "2026-01-05T12:00:00Z"}
     owners = [{"uid": uid, "controller": True}]
@@ -51,12 +60,18 @@ def workload(world: World, *conditions: Json, name: str = "job-x", spec: Json | 
     }
 
 
-def answers(world: World, group: str, path: str, answer: Fault | Json, version: str = "v1beta2") -> None:
+def answers(
+    world: World, group: str, path: str, answer: Fault | Json, version: str = "v1beta2"
+) -> None:
     """From now on the group is there and answers this."""
     found = {"kind": "APIGroup", "name": group, "preferredVersion": {"version": version}}
-    world.server.faults.add("GET", f"/apis/{group}$", Garbage(json.dumps(found).encode()), times=None)
+    world.server.faults.add(
+        "GET", f"/apis/{group}$", Garbage(json.dumps(found).encode()), times=None
+    )
     body = answer if isinstance(answer, Fault) else Garbage(json.dumps(answer).encode())
-    world.server.faults.add("GET", f"/apis/{group}/{version}/namespaces/crawls/{path}", body, times=None)
+    world.server.faults.add(
+        "GET", f"/apis/{group}/{version}/namespaces/crawls/{path}", body, times=None
+    )
 
 
 def kueue(world: World, *items: Json, **more: Any) -> None:
@@ -65,7 +80,10 @@ def kueue(world: World, *items: Json, **more: Any) -> None:
 
 
 def visibility(world: World, *names: str) -> None:
-    items = [{"metadata": {"name": name}, "positionInLocalQueue": place} for place, name in enumerate(names)]
+    items = [
+        {"metadata": {"name": name}, "positionInLocalQueue": place}
+        for place, name in enumerate(names)
+    ]
     found = {"kind": "PendingWorkloadsSummary", "metadata": {}, "items": items}
     answers(world, "visibility.kueue.x-k8s.io", "localqueues/night/pendingworkloads", found)
 
@@ -85,13 +103,26 @@ def visibility(world: World, *names: str) -> None:
             {"requeueState": {"count": 1, "requeueAt": "2090-01-05T12:00:00Z"}},
             " as number 2: Exceeded the PodsReady timeout; it is queued again at 05 Jan 12:00 UTC",
         ),
-        ([PENDING], {"requeueState": {"requeueAt": "2020-01-05T12:00:00Z"}}, f" as number 2: {FULL}"),
+        (
+            [PENDING],
+            {"requeueState": {"requeueAt": "2020-01-05T12:00:00Z"}},
+            f" as number 2: {FULL}",
+        ),
         (
             [RESERVED],
-            {"admissionChecks": [{"name": "nodes", "state": "Pending"}, {"name": "paid", "state": "Ready"}]},
+            {
+                "admissionChecks": [
+                    {"name": "nodes", "state": "Pending"},
+                    {"name": "paid", "state": "Ready"},
+                ]
+            },
             " as number 2: its quota is reserved, and admission checks are not ready: nodes (Pending)",
         ),
-        ([RESERVED, condition("Admitted", "Admitted", "")], {}, " as number 2: it is admitted, and about to start"),
+        (
+            [RESERVED, condition("Admitted", "Admitted", "")],
+            {},
+            " as number 2: it is admitted, and about to start",
+        ),
         (
             [condition("Finished", "FailedToStart", "invalid podset infos")],
             {},
@@ -104,7 +135,9 @@ def visibility(world: World, *names: str) -> None:
         ),
     ],
 )
-def test_why_a_queue_holds_a_job(world: World, conditions: list[Json], more: Json, said: str) -> None:
+def test_why_a_queue_holds_a_job(
+    world: World, conditions: list[Json], more: Json, said: str
+) -> None:
     hold(world)
     kueue(world, workload(world, *conditions, **more))
     visibility(world, "another", "job-x")
@@ -118,13 +151,17 @@ def test_without_kueue_and_without_a_workload(world: World) -> None:
     kueue(world)
     assert world.see().reason == HELD, "it may come yet"
     world.later += world.later.resolution * 61_000_000
-    cure = "check that Kueue runs and manages Jobs, and that the WorkloadPriorityClass urgent exists"
+    cure = (
+        "check that Kueue runs and manages Jobs, and that the WorkloadPriorityClass urgent exists"
+    )
     assert world.see().reason == f"{HELD}: Kueue has made no Workload of it: {cure}"
 
 
 def test_who_has_no_queue_asks_kueue_nothing(world: World) -> None:
     world.deploy(2)
-    world.server.change_job(world.name(), lambda job: job["metadata"]["labels"].update({labels.QUEUE: "night"}))
+    world.server.change_job(
+        world.name(), lambda job: job["metadata"]["labels"].update({labels.QUEUE: "night"})
+    )
     world.server.change_job(world.name(1), lambda job: job["spec"].update(suspend=True))
     world.look()
     assert world.calls("GET", GROUPS) == 0
@@ -146,7 +183,11 @@ def test_one_look_asks_once_whatever_waits(world: World) -> None:
 LONG = condition("QuotaReserved", "Pending", "no " * 350_000, true=False)
 ODD = {
     "nothing is known": {"metadata": {"name": "w", "uid": "u"}},
-    "null": {"metadata": {"name": "w", "uid": "u", "ownerReferences": None}, "spec": None, "status": None},
+    "null": {
+        "metadata": {"name": "w", "uid": "u", "ownerReferences": None},
+        "spec": None,
+        "status": None,
+    },
     "of nobody": {"metadata": {"name": "w", "uid": "u", "ownerReferences": [{"uid": "other"}]}},
     "odd values": {
         "metadata": {"name": "w", "uid": "u"},
@@ -170,7 +211,9 @@ ANSWERS: dict[str, Fault | Json] = {
 
 @pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
 @pytest.mark.parametrize("visible", [True, False])
-def test_no_answer_of_kueue_hinders_a_look(world: World, answer: Fault | Json, visible: bool) -> None:
+def test_no_answer_of_kueue_hinders_a_look(
+    world: World, answer: Fault | Json, visible: bool
+) -> None:
     hold(world)
     path = "workloads" if visible else "localqueues/night/pendingworkloads"
     answers(world, "kueue.x-k8s.io" if visible else "visibility.kueue.x-k8s.io", path, answer)
@@ -209,7 +252,9 @@ def test_a_version_that_goes_away_is_asked_for_again(world: World) -> None:
     assert world.see().reason == f"{HELD}: {FULL}"
 
 
-def test_of_two_workloads_the_one_that_kueue_handles_counts_and_a_long_word_is_cut(world: World) -> None:
+def test_of_two_workloads_the_one_that_kueue_handles_counts_and_a_long_word_is_cut(
+    world: World,
+) -> None:
     hold(world)
     old = workload(world, condition("Finished", "OutOfSync", "replaced"), name="z")
     other = workload(world, PENDING, name="a")
@@ -221,21 +266,31 @@ def test_of_two_workloads_the_one_that_kueue_handles_counts_and_a_long_word_is_c
 
 
 @pytest.mark.parametrize(
-    ("reason", "outcome"), [("Preempted", "evicted"), ("PodsReadyTimeout", "evicted"), ("Deactivated", "interrupted")]
+    ("reason", "outcome"),
+    [("Preempted", "evicted"), ("PodsReadyTimeout", "evicted"), ("Deactivated", "interrupted")],
 )
 def test_what_a_queue_took_back_while_it_ran(world: World, reason: str, outcome: str) -> None:
     world.deploy()
     world.server.controllers.counts_ends = False
     world.server.change_job(world.name(), lambda job: _suspend(job, {}))
     world.server.controllers.end_pod(world.server.pod(world.name()), 143)
-    world.api.delete(world.api.pods_path(world.server.pod(world.name())["metadata"]["name"]), {"gracePeriodSeconds": 0})
+    world.api.delete(
+        world.api.pods_path(world.server.pod(world.name())["metadata"]["name"]),
+        {"gracePeriodSeconds": 0},
+    )
     end = world.see().end
     assert end is not None
-    assert (end.disruption, end.message) == ("interrupted", "its Job was suspended by its queue night or somebody else")
+    assert (end.disruption, end.message) == (
+        "interrupted",
+        "its Job was suspended by its queue night or somebody else",
+    )
     kueue(world, workload(world, condition("Evicted", reason, "Why.", true=False)))
     assert world.see().end == end, "it holds no longer"
     world.server.faults.clear()
     kueue(world, workload(world, condition("Evicted", reason, "Why.")))
     end = world.see().end
     assert end is not None
-    assert (end.disruption, end.message) == (outcome, f"taken back by its queue night ({reason}: Why)")
+    assert (end.disruption, end.message) == (
+        outcome,
+        f"taken back by its queue night ({reason}: Why)",
+    )

@@ -41,17 +41,62 @@ MARGIN, SPARED = timedelta(seconds=10), timedelta(minutes=2)
 
 # --- a cluster's vocabulary, with words that no cluster has yet
 
-stamps = st.integers(0, 600).map(lambda s: (T0 + timedelta(seconds=s)).strftime("%Y-%m-%dT%H:%M:%SZ"))
-words = st.sampled_from(["", "no words", "exceeded quota: q", "The node was low on resource: memory. ", "ünïcode\x00"])
+stamps = st.integers(0, 600).map(
+    lambda s: (T0 + timedelta(seconds=s)).strftime("%Y-%m-%dT%H:%M:%SZ")
+)
+words = st.sampled_from(
+    ["", "no words", "exceeded quota: q", "The node was low on resource: memory. ", "ünïcode\x00"]
+)
 truth = st.sampled_from(["True", "False", "Unknown", "Perhaps"])
-WAITING = ["ContainerCreating", "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "CrashLoopBackOff", "Unheard"]
-ENDED = ["Completed", "Error", "OOMKilled", "StartError", "ContainerStatusUnknown", "Unknown", "Unheard"]
-POD_REASONS = ["Evicted", "DeadlineExceeded", "Terminated", "OutOfcpu", "NodeLost", "Preempting", "Unheard"]
-DISRUPTIONS = ["EvictionByEvictionAPI", "PreemptionByScheduler", "TerminationByKubelet", "DeletionByPodGC", "Unheard"]
-JOB_REASONS = ["DeadlineExceeded", "BackoffLimitExceeded", "PodFailurePolicy", "CompletionsReached", "Unheard"]
+WAITING = [
+    "ContainerCreating",
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "InvalidImageName",
+    "CrashLoopBackOff",
+    "Unheard",
+]
+ENDED = [
+    "Completed",
+    "Error",
+    "OOMKilled",
+    "StartError",
+    "ContainerStatusUnknown",
+    "Unknown",
+    "Unheard",
+]
+POD_REASONS = [
+    "Evicted",
+    "DeadlineExceeded",
+    "Terminated",
+    "OutOfcpu",
+    "NodeLost",
+    "Preempting",
+    "Unheard",
+]
+DISRUPTIONS = [
+    "EvictionByEvictionAPI",
+    "PreemptionByScheduler",
+    "TerminationByKubelet",
+    "DeletionByPodGC",
+    "Unheard",
+]
+JOB_REASONS = [
+    "DeadlineExceeded",
+    "BackoffLimitExceeded",
+    "PodFailurePolicy",
+    "CompletionsReached",
+    "Unheard",
+]
 SUMMARIES = [
     json.dumps({"runner": "1", "finish_reason": reason, "exit": exit})
-    for reason, exit in (("finished", 0), ("shutdown", 11), ("closespider_timeout", 0), (None, 1), ("finished", 1))
+    for reason, exit in (
+        ("finished", 0),
+        ("shutdown", 11),
+        ("closespider_timeout", 0),
+        (None, 1),
+        ("finished", 1),
+    )
 ]
 messages = st.sampled_from(
     [*SUMMARIES, "", "a log\n{", '{"runner": 1}', "[]", "null", '{"crawl_progress": {"pages": 3}}']
@@ -60,7 +105,9 @@ messages = st.sampled_from(
 
 def partly(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
     """An object of which any field may be missing or null."""
-    return st.fixed_dictionaries({}, optional={name: st.none() | value for name, value in fields.items()})
+    return st.fixed_dictionaries(
+        {}, optional={name: st.none() | value for name, value in fields.items()}
+    )
 
 
 def conditions(kinds: dict[str, list[str]]) -> st.SearchStrategy[list[dict[str, Any]]]:
@@ -68,14 +115,20 @@ def conditions(kinds: dict[str, list[str]]) -> st.SearchStrategy[list[dict[str, 
     one = {
         kind: st.fixed_dictionaries(
             {"type": st.just(kind), "status": truth},
-            optional={"reason": st.sampled_from(reasons), "message": words, "lastTransitionTime": st.none() | stamps},
+            optional={
+                "reason": st.sampled_from(reasons),
+                "message": words,
+                "lastTransitionTime": st.none() | stamps,
+            },
         )
         for kind, reasons in kinds.items()
     }
     return st.fixed_dictionaries({}, optional=one).map(lambda found: list(found.values()))
 
 
-terminated = partly(reason=st.sampled_from(ENDED), message=messages, startedAt=stamps, finishedAt=stamps).flatmap(
+terminated = partly(
+    reason=st.sampled_from(ENDED), message=messages, startedAt=stamps, finishedAt=stamps
+).flatmap(
     lambda said: st.sampled_from([0, 1, 3, 4, 11, 13, 14, 17, 18, 128, 137, 143, 255]).map(
         lambda c: {**said, "exitCode": c}
     )
@@ -116,19 +169,34 @@ runner_told = st.sampled_from([{}, {labels.RUNNER: "false"}, {labels.RUNNER: "tr
 def meta(uid: str, name: str) -> st.SearchStrategy[dict[str, Any]]:
     return st.builds(
         lambda optional, told: {"name": name, "uid": uid, "annotations": told, **optional},
-        partly(creationTimestamp=stamps, deletionTimestamp=stamps, deletionGracePeriodSeconds=st.integers(0, 60)),
+        partly(
+            creationTimestamp=stamps,
+            deletionTimestamp=stamps,
+            deletionGracePeriodSeconds=st.integers(0, 60),
+        ),
         runner_told,
     )
 
 
 def pod(number: int) -> st.SearchStrategy[dict[str, Any]]:
-    def made(head: dict[str, Any], owner: str, spec: dict[str, Any], status: dict[str, Any]) -> dict[str, Any]:
-        head = {**head, "ownerReferences": [{"kind": "Job", "name": "crawl-1-0-1", "uid": owner, "controller": True}]}
+    def made(
+        head: dict[str, Any], owner: str, spec: dict[str, Any], status: dict[str, Any]
+    ) -> dict[str, Any]:
+        head = {
+            **head,
+            "ownerReferences": [
+                {"kind": "Job", "name": "crawl-1-0-1", "uid": owner, "controller": True}
+            ],
+        }
         return {"kind": "Pod", "metadata": head, "spec": spec, "status": status}
 
     owner = st.sampled_from([OURS, OURS, OURS, OTHER])
-    spec = partly(nodeName=st.sampled_from(["n1", "n2"]), schedulingGates=st.just([{"name": "gate"}]))
-    return st.builds(made, meta(f"pod-{number}", f"crawl-1-0-1-pod{number}"), owner, spec, st.none() | pod_status)
+    spec = partly(
+        nodeName=st.sampled_from(["n1", "n2"]), schedulingGates=st.just([{"name": "gate"}])
+    )
+    return st.builds(
+        made, meta(f"pod-{number}", f"crawl-1-0-1-pod{number}"), owner, spec, st.none() | pod_status
+    )
 
 
 job_status = partly(
@@ -136,7 +204,9 @@ job_status = partly(
     completionTime=stamps,
     active=st.integers(0, 1),
     failed=st.integers(0, 1),
-    conditions=conditions(dict.fromkeys(("FailureTarget", "SuccessCriteriaMet", "Suspended"), JOB_REASONS)),
+    conditions=conditions(
+        dict.fromkeys(("FailureTarget", "SuccessCriteriaMet", "Suspended"), JOB_REASONS)
+    ),
 )
 #: The API server refuses a Job that is both.
 verdicts = conditions({"Complete": JOB_REASONS}) | conditions({"Failed": JOB_REASONS})
@@ -145,7 +215,10 @@ jobs = st.builds(
         "kind": "Job",
         "metadata": head,
         "spec": spec,
-        "status": {**(status or {}), "conditions": [*((status or {}).get("conditions") or []), *over]},
+        "status": {
+            **(status or {}),
+            "conditions": [*((status or {}).get("conditions") or []), *over],
+        },
     },
     st.sampled_from([OURS, OURS, OURS, OTHER]).flatmap(lambda uid: meta(uid, "crawl-1-0-1")),
     partly(suspend=st.booleans()),
@@ -218,14 +291,20 @@ def proved(cluster: Cluster, seen: Observation) -> bool:
                 if done["exitCode"] in (0, 14, 15) or (word.runner and word.exit == 0):
                     return True
     over = (job or {}).get("status", {}).get("conditions", [])
-    return not seen.end.runner and any(c["type"] == "Complete" and c["status"] == "True" for c in over)
+    return not seen.end.runner and any(
+        c["type"] == "Complete" and c["status"] == "True" for c in over
+    )
 
 
 def disturbed(task: TaskRef, cluster: Cluster) -> bool:
-    """Whether every end of a container of ours surely came after somebody else had asked for it, and not long after."""
+    """Whether every end of a container of ours surely came after somebody else had asked for it,
+    and not long after.
+    """
     job, pods, _ = cluster
     conditions = (job or {}).get("status", {}).get("conditions", [])
-    deadline = any(c["status"] == "True" and c.get("reason") == "DeadlineExceeded" for c in conditions)
+    deadline = any(
+        c["status"] == "True" and c.get("reason") == "DeadlineExceeded" for c in conditions
+    )
     found = []
     for one in pods:
         head, status = one["metadata"], one["status"] or {}
@@ -236,7 +315,9 @@ def disturbed(task: TaskRef, cluster: Cluster) -> bool:
             end = done.get("finishedAt")
             over, grace = head.get("deletionTimestamp"), head.get("deletionGracePeriodSeconds")
             marks = [
-                c for c in status.get("conditions") or [] if c["type"] == "DisruptionTarget" and c["status"] == "True"
+                c
+                for c in status.get("conditions") or []
+                if c["type"] == "DisruptionTarget" and c["status"] == "True"
             ]
             if status.get("phase") == "Succeeded":
                 marks = [m for m in marks if m.get("reason") != "DeletionByPodGC"]
@@ -257,7 +338,9 @@ def disturbed(task: TaskRef, cluster: Cluster) -> bool:
 
 
 def said_finished(seen: Observation) -> bool:
-    """Whether the crawler's own word is that it had finished: then whoever asked for its end came too late."""
+    """Whether the crawler's own word is that it had finished: then whoever asked for its end came
+    too late.
+    """
     return seen.end is not None and (seen.end.finish_reason, seen.end.exit_code) == ("finished", 0)
 
 
@@ -270,7 +353,11 @@ def test_a_pod_that_somebody_deleted_before_it_had_a_node_and_that_was_stopped_l
     stamp = "2026-01-05T12:00:00Z"
     meta = {"name": "p", "uid": "p", "deletionTimestamp": stamp, "deletionGracePeriodSeconds": 0}
     meta |= {"ownerReferences": [{"kind": "Job", "uid": OURS, "controller": True, "name": "j"}]}
-    job = {"metadata": {"name": "j", "uid": OURS, "deletionTimestamp": stamp}, "status": {}, "spec": {}}
+    job = {
+        "metadata": {"name": "j", "uid": OURS, "deletionTimestamp": stamp},
+        "status": {},
+        "spec": {},
+    }
     cluster = _typed((job, [{"metadata": meta, "spec": {}, "status": {"phase": "Pending"}}], []))
     seen = look(TaskRef(1, 0, 1, OURS, stopping=True), cluster, T0 + timedelta(seconds=50))
     assert seen.end is not None
@@ -280,12 +367,22 @@ def test_a_pod_that_somebody_deleted_before_it_had_a_node_and_that_was_stopped_l
     assert read_end(seen.end, after).outcome == "interrupted"
 
 
-def _leaves(value: Any, way: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+def _leaves(
+    value: Any, way: tuple[str | int, ...] = ()
+) -> Iterator[tuple[tuple[str | int, ...], Any]]:
     """Every number and every time in an object, with the way to it."""
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    inner = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for step, one in inner:
         yield from _leaves(one, (*way, step))
-    if isinstance(value, int | float) or (isinstance(value, str) and re.match(r"\d{4}-\d\d-\d\dT", value)):
+    if isinstance(value, int | float) or (
+        isinstance(value, str) and re.match(r"\d{4}-\d\d-\d\dT", value)
+    ):
         yield way, value
 
 
@@ -296,7 +393,8 @@ def _odd_objects() -> Iterator[tuple[str, dict[str, Any], Any]]:
         said = json.loads(path.read_text())
         for way, value in _leaves(said["objects"]):
             field = tuple(step for step in way if isinstance(step, str))
-            if field in seen or "restartPolicyRules" in field:  # the codes that a rule is about do decide
+            # The codes that a rule is about do decide.
+            if field in seen or "restartPolicyRules" in field:
                 continue
             seen.add(field)
             for odd in ODD_TIMES if isinstance(value, str) else ODD_NUMBERS:
@@ -313,9 +411,15 @@ def test_no_odd_number_or_time_keeps_a_task_from_being_read() -> None:
     for name, changed, said in _odd_objects():
         condition, usual = condition_of(changed), condition_of(said)
         for task in (condition.task, replace(condition.task, stopping=True)):
-            seen = read_task(task, condition.job, condition.pods, condition.events, condition.now, condition.now)
+            seen = read_task(
+                task, condition.job, condition.pods, condition.events, condition.now, condition.now
+            )
             assert (seen.end is None) == (usual.seen().end is None), name
-            for at in (seen.changed_at, seen.started_at, seen.end.finished_at if seen.end else None):
+            for at in (
+                seen.changed_at,
+                seen.started_at,
+                seen.end.finished_at if seen.end else None,
+            ):
                 assert at is None or at.year in range(1970, 2101), name
             if seen.end is not None:
                 read_end(seen.end, condition.stop)
@@ -340,7 +444,9 @@ def test_reading_has_an_answer_to_everything_and_calls_nothing_a_success_by_defa
         assert not disturbed(task, cluster) or said_finished(seen)
 
 
-def _ended(code: int, word: str, end: int, head: dict[str, Any], told: dict[str, str], rest: dict[str, Any]) -> Any:
+def _ended(
+    code: int, word: str, end: int, head: dict[str, Any], told: dict[str, str], rest: dict[str, Any]
+) -> Any:
     """A Job of ours and its pod, whose crawler ended well as far as its exit code goes."""
     stamp = (T0 + timedelta(seconds=end)).strftime("%Y-%m-%dT%H:%M:%SZ")
     done = {"exitCode": code, "reason": "Completed", "message": word, "finishedAt": stamp}
@@ -356,19 +462,32 @@ def _ended(code: int, word: str, end: int, head: dict[str, Any], told: dict[str,
     return {"kind": "Job", "metadata": {"name": "crawl-1-0-1", "uid": OURS}}, [one], []
 
 
-seconds = st.integers(0, 40).map(lambda s: (T0 + timedelta(seconds=s)).strftime("%Y-%m-%dT%H:%M:%SZ"))
+seconds = st.integers(0, 40).map(
+    lambda s: (T0 + timedelta(seconds=s)).strftime("%Y-%m-%dT%H:%M:%SZ")
+)
 well_ended = st.builds(
     _ended,
     st.sampled_from([0, 0, 0, 14]),
     st.sampled_from([SUMMARIES[0], SUMMARIES[2], ""]),
     st.integers(0, 40),
     st.just({})
-    | st.builds(lambda at, g: {"deletionTimestamp": at, "deletionGracePeriodSeconds": g}, seconds, st.integers(0, 9)),
+    | st.builds(
+        lambda at, g: {"deletionTimestamp": at, "deletionGracePeriodSeconds": g},
+        seconds,
+        st.integers(0, 9),
+    ),
     runner_told,
     st.builds(
         lambda at, reason, marked, phase: {
             "phase": phase,
-            "conditions": [{"type": "DisruptionTarget", "status": marked, "reason": reason, "lastTransitionTime": at}],
+            "conditions": [
+                {
+                    "type": "DisruptionTarget",
+                    "status": marked,
+                    "reason": reason,
+                    "lastTransitionTime": at,
+                }
+            ],
         },
         seconds,
         st.sampled_from(DISRUPTIONS),
@@ -394,7 +513,9 @@ def test_exit_0_is_no_success_when_somebody_had_asked_for_the_end(
 
 @given(tasks, clusters, moments, st.randoms(use_true_random=False))
 @settings(max_examples=examples(100))
-def test_the_order_of_lists_is_of_no_consequence(task: TaskRef, cluster: Cluster, now: datetime, random: Any) -> None:
+def test_the_order_of_lists_is_of_no_consequence(
+    task: TaskRef, cluster: Cluster, now: datetime, random: Any
+) -> None:
     def shuffled(value: Any) -> Any:
         if isinstance(value, dict):
             return {key: shuffled(inner) for key, inner in value.items()}
@@ -405,7 +526,9 @@ def test_the_order_of_lists_is_of_no_consequence(task: TaskRef, cluster: Cluster
         return value
 
     job, pods, events = cluster
-    assert look(task, (shuffled(job), shuffled(pods), shuffled(events)), now) == look(task, cluster, now)
+    assert look(task, (shuffled(job), shuffled(pods), shuffled(events)), now) == look(
+        task, cluster, now
+    )
 
 
 @given(tasks, st.lists(st.tuples(clusters, moments), max_size=6), stops)
@@ -428,7 +551,9 @@ RECORDINGS = {path.stem: path.read_text() for path in sorted(RECORDED.glob("*.js
 
 @given(st.data())
 @settings(max_examples=examples(200))
-def test_a_real_object_that_lacks_something_is_read_or_refused_as_no_object(data: st.DataObject) -> None:
+def test_a_real_object_that_lacks_something_is_read_or_refused_as_no_object(
+    data: st.DataObject,
+) -> None:
     said = json.loads(RECORDINGS[data.draw(st.sampled_from(sorted(RECORDINGS)))])
     for _ in range(data.draw(st.integers(1, 4))):
         _damage(said["objects"], data)

@@ -1,4 +1,6 @@
-"""What one run has in its objects makes lists longer, and hides no other run: every list is read in pages that fit."""
+"""What one run has in its objects makes lists longer, and hides no other run: every list is read in
+pages that fit.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def heavy(world: World) -> World:
     world.deploy(HEAVY, run_id=RUN + 1)
     for index in range(HEAVY):
         name = world.name(index, RUN + 1)
-        world.server.change_job(name, lambda job: job["spec"]["template"]["spec"].update(x="x" * (ANSWER // 3)))
+        world.server.change_job(
+            name, lambda job: job["spec"]["template"]["spec"].update(x="x" * (ANSWER // 3))
+        )
         world.server.change_pod(name, lambda pod: pod["spec"].update(x="x" * (ANSWER // 3)))
     world.api._wire.answer_max = ANSWER
     world.forget_calls()
@@ -40,7 +44,9 @@ def heavy(world: World) -> World:
 def _observed(world: World) -> int:
     told, over = list[Any](), threading.Event()
     complete = lambda _, kept: told.append(kept)  # noqa: E731
-    reflector = Reflector(world.api, Job, world.api.jobs_path(), labels.ours(), complete, complete, Pace())
+    reflector = Reflector(
+        world.api, Job, world.api.jobs_path(), labels.ours(), complete, complete, Pace()
+    )
     thread = threading.Thread(target=reflector.run, args=(over,))
     thread.start()
     try:
@@ -67,7 +73,9 @@ READERS: dict[str, Callable[[World], int]] = {
 
 
 @pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
-def test_whoever_lists_everything_finds_everything(heavy: World, reader: Callable[[World], int]) -> None:
+def test_whoever_lists_everything_finds_everything(
+    heavy: World, reader: Callable[[World], int]
+) -> None:
     assert reader(heavy) == 1 + HEAVY
 
 
@@ -89,23 +97,32 @@ def test_what_fits_is_remembered_and_grows_again(heavy: World) -> None:
     assert _pages(heavy, 8) == [8, 4, 2, 2, 2, 2, 2]
     assert _pages(heavy, 8) == [2, 2, 2, 2, 2]  # the next list pays nothing for it
     for index in range(HEAVY):
-        heavy.server.change_job(heavy.name(index, RUN + 1), lambda job: job["spec"]["template"]["spec"].pop("x"))
+        heavy.server.change_job(
+            heavy.name(index, RUN + 1), lambda job: job["spec"]["template"]["spec"].pop("x")
+        )
     assert _pages(heavy, 8) == [2, 4, 8]
     assert _pages(heavy, 8) == [8, 8]
 
 
 def test_an_object_that_no_answer_takes_is_an_error(heavy: World) -> None:
     heavy.api._wire.answer_max = ANSWER // 4
-    with pytest.raises(TooLarge, match=f"list jobs in namespace crawls: it has more than {ANSWER // 4} bytes"):
+    with pytest.raises(
+        TooLarge, match=f"list jobs in namespace crawls: it has more than {ANSWER // 4} bytes"
+    ):
         _pages(heavy)
     assert len(heavy.look(heavy.ref()).observations) == 1  # other runs are looked at all the same
 
 
-# --- many that are missing --------------------------------------------------------------------------------------------
+# --- many that are missing ------------------------------------------------------------------------
 
 
-def test_many_missing_names_are_asked_for_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One after the other, 10,000 of them would not fit into a look. Each still has a 404 of its own."""
+def test_many_missing_names_are_asked_for_at_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One after the other, 10,000 of them would not fit into a look.
+
+    Each still has a 404 of its own.
+    """
     world.uids = {index: f"gone-{index}" for index in range(cluster.THREADS)}
     together, get = threading.Barrier(cluster.THREADS, timeout=150), world.api.get
 
@@ -122,10 +139,17 @@ def test_many_missing_names_are_asked_for_at_once(world: World, monkeypatch: pyt
 
 def test_the_pods_of_many_missing_jobs_are_one_list(world: World) -> None:
     world.deploy(2)
-    world.server.change_pod(world.name(), lambda pod: pod["metadata"]["labels"].pop(labels.MANAGED_BY))
+    world.server.change_pod(
+        world.name(), lambda pod: pod["metadata"]["labels"].pop(labels.MANAGED_BY)
+    )
     world.server.delete_behind(world.name(), pods=False)  # its pod executes
     world.uids |= {index: f"gone-{index}" for index in range(2, 400)}
     world.forget_calls()
-    phases = [seen.phase for seen in world.look(*(world.ref(index, missed_s=31) for index in world.uids)).observations]
+    phases = [
+        seen.phase
+        for seen in world.look(
+            *(world.ref(index, missed_s=31) for index in world.uids)
+        ).observations
+    ]
     assert phases == [Phase.EXECUTING] * 2 + [Phase.GONE] * 398
     assert world.calls("GET", r"/pods\?") == 2

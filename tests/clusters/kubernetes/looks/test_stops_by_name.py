@@ -1,4 +1,6 @@
-"""A stop goes to a Job by its name and needs nothing else: no readable row, no log, no last word of its crawler."""
+"""A stop goes to a Job by its name and needs nothing else: no readable row, no log, no last word of
+its crawler.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def _started(world: World, lab: Activities) -> Fence:
         for answer in world._deployer.deploy(deployment, CRAWLER):
             world.server.pod_starts(world.name(answer.index, 1))
             uid = {"uid": answer.uid, "index": answer.index}
-            conn.execute(sa.text("UPDATE task_history SET cluster_uid = :uid WHERE task_index = :index"), uid)
+            conn.execute(
+                sa.text("UPDATE task_history SET cluster_uid = :uid WHERE task_index = :index"), uid
+            )
     lab.cluster = world.cluster  # type: ignore[assignment]
     return fence
 
@@ -59,6 +63,10 @@ def test_jobs_are_ended_by_their_names(
     lab.call("k8_stop_pod" if force else "k8_stop_task", fence)
     for index in range(2):
         assert "deletionTimestamp" in world.server.job(world.name(index, 1))["metadata"]
-    killed = {seen.path for seen in world.server.requests if seen.method == "DELETE" and "/pods/" in seen.path}
+    killed = {
+        seen.path
+        for seen in world.server.requests
+        if seen.method == "DELETE" and "/pods/" in seen.path
+    }
     assert len(killed) == (2 if force else 0)
     lab.close()

@@ -25,11 +25,16 @@ from tests.support.kube_api.clients import PATIENT_S, patient
 from tests.support.run_refs import run_ref
 
 RUN = 7
-CRAWLER = CrawlerDefinition("demo", CrawlerKind.COMMAND, image="crawl.test/crawler:1", command=["crawl"])
+CRAWLER = CrawlerDefinition(
+    "demo", CrawlerKind.COMMAND, image="crawl.test/crawler:1", command=["crawl"]
+)
 
 
 class World:
-    """A namespace, its server, and a clock that can be put forward. Nothing but a fault takes too long in it."""
+    """A namespace, its server, and a clock that can be put forward.
+
+    Nothing but a fault takes too long in it.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._patch = pytest.MonkeyPatch()
@@ -69,7 +74,9 @@ class World:
     def _deploy(self, indexes: Sequence[int], run_id: int, started: bool) -> None:
         expires = datetime.now(UTC) + timedelta(minutes=5)
         queued = [QueuedTask(100 + index, index, {}) for index in indexes]
-        deployment = Deployment(run_ref(run_id), 1, "demo", {}, {}, queued, Resources(), Limits(), expires)
+        deployment = Deployment(
+            run_ref(run_id), 1, "demo", {}, {}, queued, Resources(), Limits(), expires
+        )
         for answer in self._deployer.deploy(deployment, CRAWLER):
             assert answer.state == "created", answer
             if run_id == RUN:
@@ -80,14 +87,20 @@ class World:
     def name(self, index: int = 0, run_id: int = RUN) -> str:
         return f"crawl-{run_id}-{index}-1"
 
-    def ref(self, index: int = 0, *, stopping: bool = False, missed_s: float | None = None) -> TaskRef:
+    def ref(
+        self, index: int = 0, *, stopping: bool = False, missed_s: float | None = None
+    ) -> TaskRef:
         missed = None if missed_s is None else self.now() - timedelta(seconds=missed_s)
         return TaskRef(100 + index, index, 1, self.uids.get(index), stopping, missed)
 
     def look(self, *refs: TaskRef) -> Look:
-        return self.cluster.look(run_ref(RUN), refs or [self.ref(index) for index in sorted(self.uids)])
+        return self.cluster.look(
+            run_ref(RUN), refs or [self.ref(index) for index in sorted(self.uids)]
+        )
 
-    def see(self, index: int = 0, *, stopping: bool = False, missed_s: float | None = None) -> Observation:
+    def see(
+        self, index: int = 0, *, stopping: bool = False, missed_s: float | None = None
+    ) -> Observation:
         return self.look(self.ref(index, stopping=stopping, missed_s=missed_s)).observations[0]
 
     def without_uid(self, index: int = 0) -> TaskRef:

@@ -1,4 +1,6 @@
-"""What is worth a look, and that nothing which is gets lost, whatever a watch leaves out, repeats or tells late."""
+"""What is worth a look, and that nothing which is gets lost, whatever a watch leaves out, repeats
+or tells late.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def test_a_usual_life_is_told_twice() -> None:
     ]
     assert told == [RUN, RUN]
     assert len(changes) == changes.watched == 0
-    assert vars(changes) | {"_long_s": 0} == vars(Changes()) | {"_long_s": 0}, "something is kept for ever"
+    assert vars(changes) | {"_long_s": 0} == vars(Changes()) | {"_long_s": 0}, (
+        "something is kept for ever"
+    )
 
 
 @pytest.mark.parametrize(("before", "after", "told"), [
@@ -76,7 +80,11 @@ def test_what_waits_for_long_without_a_word_is_told_once() -> None:
 
 def test_a_list_tells_what_is_gone() -> None:
     changes = Changes(LONG)
-    changes.listed(Pod, {"a": ALIVE, "b": seen(OTHER, RUNNING, job="k"), "c": seen((9, None), OVER, job="l")}, 0)
+    changes.listed(
+        Pod,
+        {"a": ALIVE, "b": seen(OTHER, RUNNING, job="k"), "c": seen((9, None), OVER, job="l")},
+        0,
+    )
     assert changes.listed(Pod, {"b": seen(OTHER, RUNNING, job="k")}, 1) == {RUN}
     assert changes.listed(Pod, {"b": seen(OTHER, RUNNING, job="k")}, 2) == set()
     assert changes.watched == 1
@@ -101,11 +109,25 @@ def test_a_job_speaks_where_no_pod_does() -> None:
     assert changes.job("k", None, 23) == {RUN}
 
 
-# --- any life, as a bad watch tells it ----------------------------------------------------------------------------
+# --- any life, as a bad watch tells it ------------------------------------------------------------
 
-#: How far an object moves on: a stage never comes back, and a reason to wait is a new one each time.
-LIFE = [(PENDING, ""), (WAITING, "{}"), (RUNNING, ""), (RUNNING, "deleted"), (ENDING, ""), (OVER, ""), None]
-STEP = st.tuples(st.booleans(), st.integers(0, 2), st.integers(0, 2), st.sampled_from(["tell", "wait", "again", "cut"]))
+#: How far an object moves on: a stage never comes back, and a reason to wait is a new one each
+#: time.
+LIFE = [
+    (PENDING, ""),
+    (WAITING, "{}"),
+    (RUNNING, ""),
+    (RUNNING, "deleted"),
+    (ENDING, ""),
+    (OVER, ""),
+    None,
+]
+STEP = st.tuples(
+    st.booleans(),
+    st.integers(0, 2),
+    st.integers(0, 2),
+    st.sampled_from(["tell", "wait", "again", "cut"]),
+)
 
 
 class Story:
@@ -121,8 +143,8 @@ class Story:
         self.told: list[tuple[str, ObjectState | None]] = []
 
     def step(self, kind: str, number: int, ahead: int, fate: str) -> None:
-        """One object moves on, and the watch tells it at once, later, once more with what it told before, or never:
-        a watch that was cut is followed by a list."""
+        """One object moves on, and the watch tells it at once, later, once more with what it told
+        before, or never: a watch that was cut is followed by a list."""
         self.now += 1
         place, life = self.places.get((kind, number), (-1, 0))
         place = max(0, place + ahead)
@@ -170,7 +192,9 @@ class Story:
         found = []
         for uid in {uid for uid in (*self.true, *self.looked) if uid.startswith(kind)}:
             true, looked = self.true.get(uid), self.looked.get(uid)
-            ended = looked is not None and looked.stage == OVER and (true is None or true.stage == OVER)
+            ended = (
+                looked is not None and looked.stage == OVER and (true is None or true.stage == OVER)
+            )
             if true != looked and not ended:
                 found.append((uid, true, looked))
         return found

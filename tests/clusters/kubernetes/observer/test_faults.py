@@ -1,4 +1,6 @@
-"""Every way in which a watch goes wrong: what is noticed all the same, what it says about itself, how much it asks."""
+"""Every way in which a watch goes wrong: what is noticed all the same, what it says about itself,
+how much it asks.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,15 @@ from tests.support.ports import deaf_port
 pytestmark = pytest.mark.troubles
 
 #: Pauses are tenths of seconds; whatever comes by itself after a while does not come within a test.
-PACE = Pace(watch_s=(3600, 3600), list_s=3600, silence_s=600, first_s=0.05, most_s=0.4, healthy_s=3600, short_s=0.2)
+PACE = Pace(
+    watch_s=(3600, 3600),
+    list_s=3600,
+    silence_s=600,
+    first_s=0.05,
+    most_s=0.4,
+    healthy_s=3600,
+    short_s=0.2,
+)
 QUIET = replace(PACE, silence_s=0.5)
 
 LONG_S = 3600.0
@@ -106,7 +116,9 @@ def put(api: Api, run_id: int, index: int = 0, **spec: Any) -> str:
 
 
 def most(seconds: float) -> int:
-    """How often something may be tried in this time at ``PACE``, if every pause is as short as it may be."""
+    """How often something may be tried in this time at ``PACE``, if every pause is as short as it
+    may be.
+    """
     count, pause = 1, PACE.first_s
     while seconds > 0:
         seconds -= min(pause, PACE.most_s) / 2
@@ -128,9 +140,13 @@ def test_two_watches_and_two_lists_however_many_runs(server: FakeApiServer, api:
         assert 30 + 10 <= level(told, server) <= 30 + 2 * 10
         wait_until(lambda: told.observer.health().watched == 20)
     assert (server.count("GET", WATCH), server.count("GET") - server.count("GET", WATCH)) == (2, 2)
-    selectors = {request.query["labelSelector"] for request in server.requests if request.method == "GET"}
+    selectors = {
+        request.query["labelSelector"] for request in server.requests if request.method == "GET"
+    }
     assert selectors == {f"{labels.ours()},{labels.RUN}"}
-    assert all(r.query["allowWatchBookmarks"] == "true" for r in server.requests if "watch" in r.query)
+    assert all(
+        r.query["allowWatchBookmarks"] == "true" for r in server.requests if "watch" in r.query
+    )
 
 
 def test_the_tasks_that_changed_are_told_with_their_run(server: FakeApiServer, api: Api) -> None:
@@ -140,7 +156,9 @@ def test_the_tasks_that_changed_are_told_with_their_run(server: FakeApiServer, a
         told.after(lambda: server.pod_starts(second))
         assert {task for tasks in told.tasks for task in tasks or ()} == {(0, 1), (4, 1)}
         assert None not in told.tasks
-        told.after(lambda: server.change_pod(first, lambda pod: pod["metadata"]["labels"].pop(labels.TASK)))
+        told.after(
+            lambda: server.change_pod(first, lambda pod: pod["metadata"]["labels"].pop(labels.TASK))
+        )
         assert told.tasks[-1] is None, "it may be any task of the run"
         told.tasks.clear()
         told.after(lambda: server.pod_ends(second))
@@ -163,7 +181,9 @@ def test_counters_and_heartbeats_tell_nothing(server: FakeApiServer, api: Api) -
         count = level(told, server)
         server.change_pod(name, lambda pod: pod["status"].update(podIP="10.1.2.3"))
         server.change_job(name, lambda job: job["status"].update(ready=0, active=1))
-        server.change_pod(name, lambda pod: pod["metadata"].setdefault("annotations", {}).update(seen="now"))
+        server.change_pod(
+            name, lambda pod: pod["metadata"].setdefault("annotations", {}).update(seen="now")
+        )
         assert level(told, server) == count
 
 
@@ -182,7 +202,8 @@ def test_what_is_on_record_is_not_told_again(server: FakeApiServer, api: Api) ->
 
 
 @pytest.mark.parametrize(
-    "happens", ["image", "unschedulable", "no pod", "slow", "deadline", "suspended", "node lost", "drained"]
+    "happens",
+    ["image", "unschedulable", "no pod", "slow", "deadline", "suspended", "node lost", "drained"],
 )
 def test_what_a_person_should_know_is_told(
     server: FakeApiServer, api: Api, happens: str, monkeypatch: pytest.MonkeyPatch
@@ -211,8 +232,12 @@ def test_what_a_person_should_know_is_told(
         told.after(acts[happens])
         if happens == "image":  # the two reasons alternate for ever
             count = level(told, server)
-            waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}}
-            server.change_pod(name, lambda pod: pod["status"]["containerStatuses"][0].update(state=waiting))
+            waiting = {
+                "waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}
+            }
+            server.change_pod(
+                name, lambda pod: pod["status"]["containerStatuses"][0].update(state=waiting)
+            )
             assert level(told, server) == count
 
 
@@ -281,13 +306,22 @@ def test_a_watch_that_always_fails_is_asked_for_rarely_and_recovers(
     name = put(api, RUN)
     server.pod_starts(name)
     server.faults.add("GET", POD_WATCH, fault, times=None)
-    seeing = observer(api, replace(PACE, short_s=30))  # on any machine a watch that ends at once has not lasted so long
+    # On any machine a watch that ends at once has not lasted so long.
+    seeing = observer(api, replace(PACE, short_s=30))
     with begun(seeing) as told:
         wait_until(lambda: server.count("GET", POD_WATCH) >= 3)
-        began, watches, lists = time.monotonic(), server.count("GET", POD_WATCH), server.count("GET", POD_LIST)
+        began, watches, lists = (
+            time.monotonic(),
+            server.count("GET", POD_WATCH),
+            server.count("GET", POD_LIST),
+        )
         time.sleep(0.5)
-        watches, lists = server.count("GET", POD_WATCH) - watches, server.count("GET", POD_LIST) - lists
-        bound = most(time.monotonic() - began)  # after the counting: a machine that stands still here asks nothing
+        watches, lists = (
+            server.count("GET", POD_WATCH) - watches,
+            server.count("GET", POD_LIST) - lists,
+        )
+        # After the counting: a machine that stands still here asks nothing.
+        bound = most(time.monotonic() - began)
         assert watches <= bound
         assert lists <= bound
         wait_until(lambda: seeing.health().problem)
@@ -304,13 +338,16 @@ def test_a_watch_that_always_fails_is_asked_for_rarely_and_recovers(
 def test_a_server_that_nobody_reaches_is_tried_at_short_pauses(server: FakeApiServer) -> None:
     over = threading.Event()
     with deaf_port() as port:
-        api = patient(server, kubeconfig=server.kubeconfig(**{"proxy-url": f"http://127.0.0.1:{port}"}))
+        api = patient(
+            server, kubeconfig=server.kubeconfig(**{"proxy-url": f"http://127.0.0.1:{port}"})
+        )
         pace = replace(PACE, most_s=3600)
         listing = Reflector(api, Pod, api.pods_path(), "", lambda *_: None, lambda *_: None, pace)
         thread = threading.Thread(target=listing.run, args=(over,))
         thread.start()
         try:
-            wait_until(lambda: listing.lists >= 16)  # with pauses that double to the end: after hours
+            # With pauses that double to the end: after hours.
+            wait_until(lambda: listing.lists >= 16)
             assert "refused" in str(listing.problem)
         finally:
             over.set()
@@ -318,8 +355,12 @@ def test_a_server_that_nobody_reaches_is_tried_at_short_pauses(server: FakeApiSe
             api.close()
 
 
-@pytest.mark.parametrize("fault", [StreamError(), StreamEnds(0, broken=True)], ids=["410", "broken"])
-def test_what_happens_while_a_watch_is_broken_is_told(server: FakeApiServer, api: Api, fault: Fault) -> None:
+@pytest.mark.parametrize(
+    "fault", [StreamError(), StreamEnds(0, broken=True)], ids=["410", "broken"]
+)
+def test_what_happens_while_a_watch_is_broken_is_told(
+    server: FakeApiServer, api: Api, fault: Fault
+) -> None:
     names = [put(api, run_id) for run_id in (1, 2, 3)]
     for name in names:
         server.pod_starts(name)
@@ -350,7 +391,9 @@ def test_a_place_that_is_forgotten_leads_to_one_list(server: FakeApiServer, api:
         assert server.count("GET", POD_LIST) == 2
 
 
-def test_a_watch_that_ends_in_order_is_followed_by_another_without_a_list(server: FakeApiServer, api: Api) -> None:
+def test_a_watch_that_ends_in_order_is_followed_by_another_without_a_list(
+    server: FakeApiServer, api: Api
+) -> None:
     name = put(api, RUN)
     with Told(observer(api)).watching() as told:
         time.sleep(PACE.short_s)
@@ -395,7 +438,9 @@ def test_a_server_that_was_restored_is_believed(server: FakeApiServer, api: Api)
 
 BAD_LISTS: dict[str, Fault] = {
     "cut": Cut(300),
-    "items: null and no version": Garbage(b'{"kind":"PodList","apiVersion":"v1","metadata":{},"items":null}'),
+    "items: null and no version": Garbage(
+        b'{"kind":"PodList","apiVersion":"v1","metadata":{},"items":null}'
+    ),
     "401": Answer(401),
     "410": Answer(410),
     "429": throttled(None),
@@ -403,7 +448,9 @@ BAD_LISTS: dict[str, Fault] = {
 
 
 @pytest.mark.parametrize("fault", BAD_LISTS.values(), ids=BAD_LISTS)
-def test_a_list_that_is_not_complete_says_nothing(server: FakeApiServer, api: Api, fault: Fault) -> None:
+def test_a_list_that_is_not_complete_says_nothing(
+    server: FakeApiServer, api: Api, fault: Fault
+) -> None:
     names = [put(api, run_id) for run_id in (1, 2, 3)]
     for name in names:
         server.pod_starts(name)
@@ -423,13 +470,16 @@ def test_a_list_that_is_not_complete_says_nothing(server: FakeApiServer, api: Ap
         assert told.calls == [], "nobody vanished because a list was cut"
         told.after(lambda: server.pod_ends(names[0]), 1)
         lists = reflectors(told)[0].lists
-    # A list of two moments begins again within the same try, three times; everything else is one request a try.
+    # A list of two moments begins again within the same try, three times; everything else is one
+    # request a try.
     each = {"410": 3, "401": 2}.get(str(getattr(fault, "status", "")), 1)
     assert lists <= server.count("GET", POD_LIST) <= each * lists
 
 
 @pytest.mark.parametrize("writes", [1, 12])
-def test_a_stale_list_costs_looks_and_never_a_change(server: FakeApiServer, api: Api, writes: int) -> None:
+def test_a_stale_list_costs_looks_and_never_a_change(
+    server: FakeApiServer, api: Api, writes: int
+) -> None:
     names = [put(api, run_id) for run_id in (1, 2, 3)]
     for name in names:
         server.pod_starts(name)
@@ -487,7 +537,9 @@ def test_a_token_that_is_refused_is_a_reason_to_wait(server: FakeApiServer, api:
 
 
 @pytest.mark.parametrize("when", ["watching", "waiting", "unanswered"])
-def test_it_leaves_at_once_whatever_it_waits_for(server: FakeApiServer, api: Api, when: str) -> None:
+def test_it_leaves_at_once_whatever_it_waits_for(
+    server: FakeApiServer, api: Api, when: str
+) -> None:
     if when == "waiting":
         server.faults.add("GET", "", throttled("60"), times=None)
     if when == "unanswered":

@@ -1,4 +1,6 @@
-"""Random clusters under random faults: at rest again, every change has been told to somebody who then looked."""
+"""Random clusters under random faults: at rest again, every change has been told to somebody who
+then looked.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,13 @@ import pytest
 
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from crawler_lifecycle.clusters.kubernetes.client.objects import Pod
-from crawler_lifecycle.clusters.kubernetes.observer.changes import OVER, Changes, ObjectState, TaskKey, pod_seen
+from crawler_lifecycle.clusters.kubernetes.observer.changes import (
+    OVER,
+    Changes,
+    ObjectState,
+    TaskKey,
+    pod_seen,
+)
 from crawler_lifecycle.clusters.kubernetes.observer.observer import KubernetesObserver
 from crawler_lifecycle.clusters.kubernetes.observer.reflector import Pace
 from tests.clusters.local.local_bench import wait_until
@@ -34,15 +42,47 @@ from tests.support.kube_api.problems import Problem
 from tests.support.kube_api.store import JOBS
 
 #: The lists and ends that come by themselves mend nothing within a test.
-PACE = Pace(watch_s=(3600, 3600), list_s=3600, silence_s=600, first_s=0.02, most_s=0.1, healthy_s=3600, short_s=0.02)
+PACE = Pace(
+    watch_s=(3600, 3600),
+    list_s=3600,
+    silence_s=600,
+    first_s=0.02,
+    most_s=0.1,
+    healthy_s=3600,
+    short_s=0.02,
+)
 RUNS, STEPS = 12, 60
 
 WATCH_FAULTS: list[Fault] = [
-    *(StreamEnds(0), StreamEnds(1), StreamEnds(2, broken=True), StreamEnds(0, broken=True, within_event=True)),
-    *(StreamError(), StreamError(500, "InternalError", "leader changed"), Answer(410), Answer(403), Answer(500)),
-    *(throttled(None), Reset(), Mutate(lambda event: {"type": "ADDED", "object": {"metadata": {}}})),
+    *(
+        StreamEnds(0),
+        StreamEnds(1),
+        StreamEnds(2, broken=True),
+        StreamEnds(0, broken=True, within_event=True),
+    ),
+    *(
+        StreamError(),
+        StreamError(500, "InternalError", "leader changed"),
+        Answer(410),
+        Answer(403),
+        Answer(500),
+    ),
+    *(
+        throttled(None),
+        Reset(),
+        Mutate(lambda event: {"type": "ADDED", "object": {"metadata": {}}}),
+    ),
 ]
-LIST_FAULTS: list[Fault] = [Cut(200), Truncated(5), Stale(2), Stale(9), Answer(401), Answer(410), Answer(503), Reset()]
+LIST_FAULTS: list[Fault] = [
+    Cut(200),
+    Truncated(5),
+    Stale(2),
+    Stale(9),
+    Answer(401),
+    Answer(410),
+    Answer(503),
+    Reset(),
+]
 
 
 class Looks:
@@ -60,7 +100,9 @@ class Looks:
             self._told.add(run_id)
 
     def look(self) -> None:
-        """As the wake-ups do: outside the observer's thread, once for all that was told of a run until now."""
+        """As the wake-ups do: outside the observer's thread, once for all that was told of a run
+        until now.
+        """
         with self._lock:
             told, self._told = self._told, set()
         if told:
@@ -77,13 +119,17 @@ class Looks:
     def unseen(self) -> list[tuple[int, dict[str, ObjectState], dict[str, ObjectState]]]:
         """Runs whose last look saw something else than what is true. An end needs to be seen once.
 
-        A look may see a pod that comes and goes between two lists while the observer is blind. Nobody can tell its end:
-        the look that is due finds it.
+        A look may see a pod that comes and goes between two lists while the observer is blind.
+        Nobody can tell its end: the look that is due finds it.
         """
         true, wrong = self.true(), []
         for run_id in {*true, *self.seen}:
             now, then = true.get(run_id, {}), self.seen.get(run_id, {})
-            kept = {u: state for u, state in then.items() if u in now or (state.stage != OVER and u in self.met)}
+            kept = {
+                u: state
+                for u, state in then.items()
+                if u in now or (state.stage != OVER and u in self.met)
+            }
             if kept != now:
                 wrong.append((run_id, now, then))
         return wrong
@@ -104,7 +150,9 @@ def met(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_at_rest_every_change_has_been_told(server: FakeApiServer, met: set[str], seed: int) -> None:
+def test_at_rest_every_change_has_been_told(
+    server: FakeApiServer, met: set[str], seed: int
+) -> None:
     chosen = random.Random(seed)
     api, reader = patient(server), patient(server)
     looks, over = Looks(reader, met), threading.Event()
@@ -117,7 +165,8 @@ def test_at_rest_every_change_has_been_told(server: FakeApiServer, met: set[str]
             _event(server, reader, chosen)
             looks.look()
             over.wait(chosen.choice([0.0, 0.0, 0.02]))
-        server.faults.clear()  # and nothing more: what is not told now waits for the list that comes now and then
+        # And nothing more: what is not told now waits for the list that comes now and then.
+        server.faults.clear()
 
         def rests() -> bool:
             looks.look()
@@ -140,7 +189,9 @@ def _fault(server: FakeApiServer, chosen: random.Random) -> None:
         case 0:
             server.faults.add("GET", rf"/{kind}\?(?=.*watch=true)", chosen.choice(WATCH_FAULTS))
         case 1:
-            server.faults.add("GET", rf"/{kind}\?(?!.*watch=true)(?=.*labelSelector)", chosen.choice(LIST_FAULTS))
+            server.faults.add(
+                "GET", rf"/{kind}\?(?!.*watch=true)(?=.*labelSelector)", chosen.choice(LIST_FAULTS)
+            )
         case 2:
             server.end_watches()
         case 3:
