@@ -44,6 +44,12 @@ from tools.soak.journal import read_journals
 #: So many seconds takes a short play's world on a machine of its own until it is up. Where it takes
 #: longer, everything that has a limit is given as many times as long.
 UP_S = 15.0
+#: ``ended_at`` of a run is when its last task ended; its verdict is later.
+RUNS = (
+    "SELECT run_id, request_id, status, outcome, attempt, (SELECT MAX(committed_at) "
+    "FROM status_transition t WHERE t.run_id = r.run_id AND t.task_id IS NULL "
+    f"AND t.to_status IN {OVER}) FROM run_history r"
+)
 OPEN = {
     "run {} is {}, waits for {}": (
         f"SELECT run_id, status, waiting_for FROM run_history WHERE status NOT IN {OVER}"
@@ -99,12 +105,9 @@ def settle(world: World, patience: float) -> list[str]:
 def gather(world: World, evidence: Evidence) -> None:
     """Read what is on record, in journals, in the archive and at the sink."""
     sql = world.record
-    runs = sql("SELECT run_id, request_id, status, outcome, attempt, ended_at FROM run_history")
     evidence.runs = [
-        Run(
-            run_id, key, status, outcome, attempt, at.replace(tzinfo=UTC).timestamp() if at else 0.0
-        )
-        for run_id, key, status, outcome, attempt, at in runs
+        Run(*run, verdict_at=at.replace(tzinfo=UTC).timestamp() if at else 0.0)
+        for *run, at in sql(RUNS)
     ]
     rows = sql(TASKS.replace("status", "status, outcome"))
     evidence.tasks = [Task((r, i, a), status, outcome) for r, i, a, status, outcome in rows]

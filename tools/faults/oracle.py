@@ -128,7 +128,8 @@ class Run:
     status: str
     outcome: str | None
     attempt: int
-    ended: float = 0.0
+    verdict_at: float = 0.0
+    """When the verdict was written; 0: it has none."""
 
 
 @dataclass(frozen=True)
@@ -580,9 +581,9 @@ def verdicts(e: Evidence) -> dict[str, list[float]]:
         last[one.run_id] = max(last[one.run_id], one.last)
     return {
         fault.label: [
-            run.ended - fault.ended
+            run.verdict_at - fault.ended
             for run in e.runs
-            if fault.began < last[run.run_id] < fault.ended < run.ended
+            if fault.began < last[run.run_id] < fault.ended < run.verdict_at
         ]
         for fault in filter(e.must_be_prompt, e.faults)
     }
