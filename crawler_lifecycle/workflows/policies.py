@@ -38,9 +38,11 @@ def _retry(first_s: float, most_s: float, *, factor: float = 2.0, tries: int = 0
     )
 
 
-#: Priorities of activities on one task queue. Stops come first, then what a change of a run causes,
-#: then starts and planned polls. Workflow tasks of cached workflows have no priority.
+#: Priorities of activities on one task queue. Stops come first, then statuses and verdicts after a
+#: noticed change, then further steps of runs that have begun, then starts and planned polls.
+#: Workflow tasks of cached workflows have no priority.
 FIRST = 1
+CHANGED = 2
 TURN = 3
 LATER = 4
 #: The fairness key of planned polls. A server that knows these keys lets starts of a crawler take
@@ -74,10 +76,11 @@ DEAD_S = 9.0
 #: first.
 DATABASE = Policy(QUEUE_MAIN, 16, _retry(1, 30), heartbeat_s=DEAD_S, beaten=True)
 CREATE = replace(DATABASE, turn=LATER)
+COMPARE = replace(DATABASE, turn=CHANGED)
 #: A deployment call expires after 25 s. A try should not take much longer.
 DEPLOY = Policy(QUEUE_CLUSTER, 40, _retry(5, 60), heartbeat_s=DEAD_S, turn=LATER)
 START_CHECK = Policy(QUEUE_CLUSTER, 60, _retry(6, 60, factor=1.5), heartbeat_s=DEAD_S, turn=LATER)
-LOOK = Policy(QUEUE_CLUSTER, 180, _retry(2, 60), heartbeat_s=DEAD_S)
+LOOK = Policy(QUEUE_CLUSTER, 180, _retry(2, 60), heartbeat_s=DEAD_S, turn=CHANGED)
 #: A push is optional, so the run continues after three tries. With the time limit of each
 #: (``PUSH_S``) they take less than 5 s. There is no limit for all tries: the restart of a worker
 #: must not lose the event in the outbox.
@@ -126,10 +129,12 @@ _USERS: tuple[tuple[Policy, str], ...] = (
     (
         DATABASE,
         "add_workflow_id update_run_started add_tasks requeue_ended_tasks retry_ended_tasks "
-        "get_active_running_tasks "
-        "reconcile_tasks sync_statuses count_alive_tasks update_run_status open_manager "
-        "note_manager add_manager_jobs "
-        "end_manager",
+        "open_manager note_manager add_manager_jobs end_manager",
+    ),
+    (
+        COMPARE,
+        "get_active_running_tasks reconcile_tasks sync_statuses count_alive_tasks "
+        "update_run_status",
     ),
     (DEPLOY, "run_scheduled_crawler run_onetime_crawler deploy_queued_tasks"),
     (START_CHECK, "get_main_job_status"),

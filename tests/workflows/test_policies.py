@@ -20,12 +20,9 @@ def _turn(name: str, queue: str, *, planned: bool = False) -> int:
 
 def test_a_stop_comes_before_a_change_and_a_change_before_starts_and_planned_polls() -> None:
     change, start = _turn("sync_statuses", QUEUE_MAIN), _turn("create_history_id", QUEUE_MAIN)
-    assert (
-        change
-        == _turn("get_active_running_tasks", QUEUE_MAIN)
-        == _turn("add_workflow_id", QUEUE_MAIN)
-        < start
-    )
+    assert change == _turn("update_run_status", QUEUE_MAIN)
+    assert change == _turn("get_active_running_tasks", QUEUE_MAIN)
+    assert change < _turn("add_workflow_id", QUEUE_MAIN) < start
     assert (
         _turn("get_history_statuses_to_sync", QUEUE_CLUSTER)
         < _turn("run_onetime_crawler", QUEUE_CLUSTER)
