@@ -40,14 +40,16 @@ def completion(shell: Shell, /) -> None:
     def everywhere(
         *words: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)],
         output: Annotated[
-            Literal[options.FORMATS] | None, Parameter(name=["--output", "-o"], help="format")
-        ] = None,  # type: ignore[valid-type]
+            Literal[options.FORMATS] | None,  # type: ignore[valid-type]
+            Parameter(name=["--output", "-o"], help="format"),
+        ] = None,
         gateway: Annotated[str | None, Parameter(help="address of the gateway")] = None,
         token_file: Annotated[Path | None, Parameter(help="file with the token")] = None,
         timeout: Annotated[str | None, Parameter(help="longest time to wait")] = None,
         time_format: Annotated[
-            Literal[options.TIME_FORMATS] | None, Parameter(help="format of times")
-        ] = None,  # type: ignore[valid-type]
+            Literal[options.TIME_FORMATS] | None,  # type: ignore[valid-type]
+            Parameter(help="format of times"),
+        ] = None,
         no_color: Annotated[bool, Parameter(help="no colours")] = False,
         quiet: Annotated[bool, Parameter(name=["--quiet", "-q"], help="data only")] = False,
     ) -> None:

@@ -316,7 +316,9 @@ class Alarm:
             left = (at - workflow.now()).total_seconds()
             if left > 0.002:  # the server's timers have whole milliseconds
                 await pause(
-                    left, lambda at=at: (now := self._at()) is None or now < at, self._summary
-                )  # type: ignore[misc]
+                    left,
+                    lambda at=at: (now := self._at()) is None or now < at,  # type: ignore[misc]
+                    self._summary,
+                )
             else:
                 self.rang = True
