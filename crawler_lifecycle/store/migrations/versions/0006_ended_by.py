@@ -1,7 +1,4 @@
-"""Runs and tasks say who ended them.
-
-For older rows, status, outcome and the beginning of the cause tell it.
-"""
+"""Runs and tasks say who ended them. For older rows, status, outcome and the beginning of the cause tell it."""
 
 from __future__ import annotations
 
@@ -24,8 +21,8 @@ _INDEXES = {
     "ix_run_history_ended_by_run_id": ("ended_by", "run_id"),
     "ix_run_history_project_ended_by_run_id": ("project", "ended_by", "run_id"),
 }
-#: The cause of a crawler's own end has these words, also where its outcome is one of ours. INSTR
-#: knows upper and lower case on each database, and LIKE does not.
+#: The cause of a crawler's own end has these words, also where its outcome is one of ours. INSTR knows upper and lower
+#: case on each database, and LIKE does not.
 _BY_OUTCOME = """
     WHEN INSTR(cause, 'The crawler') > 0 THEN 'crawler'
     WHEN status = 'LOST' THEN 'cluster'
@@ -53,15 +50,9 @@ _OF_TASK = f"""CASE
 
 def upgrade() -> None:
     for table in _TABLES:
-        check = (
-            ""
-            if table in ("task_finding", "task_change")
-            else "ended_by IS NULL OR typeof(ended_by) = 'text'"
-        )
+        check = "" if table in ("task_finding", "task_change") else "ended_by IS NULL OR typeof(ended_by) = 'text'"
         ddl.add_column(table, sa.Column("ended_by", sa.String(20)), sqlite_check=check)
-    ddl.fill_column(
-        "run_history", "run_id", "ended_by", _OF_RUN, "status IN ('COMPLETED', 'FAILED')"
-    )
+    ddl.fill_column("run_history", "run_id", "ended_by", _OF_RUN, "status IN ('COMPLETED', 'FAILED')")
     over = "status IN ('SUCCEEDED', 'FAILED', 'CANCELLED', 'LOST')"
     ddl.fill_column("task_history", "task_id", "ended_by", _OF_TASK, over)
     for name, columns in _INDEXES.items():

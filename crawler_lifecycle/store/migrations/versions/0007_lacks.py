@@ -12,21 +12,16 @@ down_revision = "0006"
 branch_labels = None
 depends_on = None
 
-#: An older build records nothing here. Its runs that lack fields are then in no list of what needs
-#: attention.
+#: An older build records nothing here. Its runs that lack fields are then in no list of what needs attention.
 WORKS_FROM = "0001"
 FINGERPRINT = "41c33c7e653f82f0"
 
 
 def upgrade() -> None:
     ddl.add_column(
-        "run_history",
-        sa.Column("lacks", sa.String(20)),
-        sqlite_check="lacks IS NULL OR typeof(lacks) = 'text'",
+        "run_history", sa.Column("lacks", sa.String(20)), sqlite_check="lacks IS NULL OR typeof(lacks) = 'text'"
     )
-    ddl.fill_column(
-        "run_history", "run_id", "lacks", "outcome", "ended_by = 'service' AND outcome = 'coverage'"
-    )
+    ddl.fill_column("run_history", "run_id", "lacks", "outcome", "ended_by = 'service' AND outcome = 'coverage'")
 
 
 def downgrade() -> None:

@@ -9,14 +9,12 @@ down_revision = "0008"
 branch_labels = None
 depends_on = None
 
-#: An older build has no graphs with steps of a new kind. Where a newer one sent some, it lets these
-#: steps stand.
+#: An older build has no graphs with steps of a new kind. Where a newer one sent some, it lets these steps stand.
 WORKS_FROM = "0001"
 FINGERPRINT = "200b05ae1da30616"
 
 _STATES = (
-    "state IN ('suspended', 'scheduled', 'available', 'executing', 'retryable', 'completed', "
-    "'cancelled', 'discarded')"
+    "state IN ('suspended', 'scheduled', 'available', 'executing', 'retryable', 'completed', 'cancelled', 'discarded')"
 )
 _BOTH = f"kind IN ('function', 'crawl', 'manager', 'graph') AND {_STATES}"
 
