@@ -157,7 +157,8 @@ def _once(document: Any) -> Any:
     body = document["paths"]["/v1/schedules/{name}"]["put"]["requestBody"]["content"][
         "application/json"
     ]
-    fields = body["schema"]["properties"]
+    model = body["schema"]["$ref"].rpartition("/")[2]
+    fields = document["components"]["schemas"][model]["properties"]
     fields |= {
         "run": {"enum": [{"crawler": "plain"}]},
         "manager": {"type": "null"},
