@@ -232,8 +232,9 @@ class CancellationActivities:
 
         On a busy Temporal server the next step (``k8_stop_task``) may come seconds later. It asks
         the tasks that are left, and reports errors. If the row is unreadable, ``RowUnreadable`` is
-        raised. The stop is recorded after the row was repaired. Second execution: the stop is
-        recorded already, and only tasks that were not asked yet are asked.
+        raised. The stop is recorded after the row was repaired.
+        Second execution: the stop is recorded already, and only tasks that were not asked yet are
+        asked.
         """
         stop = None
         try:
@@ -262,8 +263,8 @@ class CancellationActivities:
         """Cancel the tasks that were never deployed.
 
         A deployment call may have created a task without an answer to us. Such a task is cancelled
-        only after a look has proved that it does not exist. Second execution: the tasks are
-        CANCELLED already.
+        only after a look has proved that it does not exist.
+        Second execution: the tasks are CANCELLED already.
         """
         return Counts.of(self.stops.cancel_queued(fence, self.clock()))
 
@@ -271,9 +272,9 @@ class CancellationActivities:
     def k8_stop_task(self, fence: Fence) -> StopReport:
         """Ask each active task of the run to end gracefully. Each asked task becomes STOPPING.
 
-        Several tasks are asked at a time, so a call that hangs does not delay the others. Second
-        execution: continues with the tasks that are not STOPPING yet. The cluster may get the same
-        request again, but it sends the crawler no second signal.
+        Several tasks are asked at a time, so a call that hangs does not delay the others.
+        Second execution: continues with the tasks that are not STOPPING yet. The cluster may get
+        the same request again, but it sends the crawler no second signal.
         """
         with beating():
             return StopPass(self, fence, force=False).run()
@@ -308,8 +309,8 @@ class CancellationActivities:
         """Notify the front end that the run was stopped, so that it closes its dialog.
 
         The event was recorded together with the verdict. It is also pushed when the run was resumed
-        in the meantime. Second execution: pushes the same event through the notifiers that have not
-        delivered it.
+        in the meantime.
+        Second execution: pushes the same event through the notifiers that have not delivered it.
         """
         event = self.events.find_event(event_key(fence.run, fence.attempt, EVENT_RUN_STOPPED))
         if event is not None:

@@ -129,7 +129,8 @@ class CompletionActivities:
         Returns the event's sequence number.
 
         The event was recorded together with the verdict. It is delivered here, also when the run
-        was resumed meanwhile. Second execution: delivers the same event under the same id.
+        was resumed meanwhile.
+        Second execution: delivers the same event under the same id.
         """
         event = self.events.find_event(event_key(fence.run, fence.attempt, EVENT_RUN_ENDED))
         if event is None:

@@ -334,7 +334,8 @@ class DeploymentActivities:
         Until then the activity fails, and Temporal retries it.
 
         So a long wait adds nothing to the workflow's history. Each try records in the database why
-        the run waits. Second execution: asks again.
+        the run waits.
+        Second execution: asks again.
         """
         fence = order.fence
         with beating(), reporting(self.deployment.note_waiting, fence):

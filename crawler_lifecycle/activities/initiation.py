@@ -108,7 +108,8 @@ class InitiationActivities:
 
         Arguments that the crawler does not accept are refused here. Otherwise the scheduler service
         would refuse all queued tasks of the same call. What a quota refuses is not tried again:
-        others wait for this call. Second execution: the same key gets the same tasks.
+        others wait for this call.
+        Second execution: the same key gets the same tasks.
         """
         run_id = order.fence.run_id
         request = self.runs.request_of(run_id)

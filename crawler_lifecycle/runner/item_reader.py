@@ -415,8 +415,9 @@ class _Json:
     lines each.
 
     In a file of JSON lines, a list whose first element is no object is an item. Others are lists of
-    items. After a value that cannot be read, the next one begins at a later line that is not
-    indented deeper.
+    items.
+    After a value that cannot be read, the next one begins at a later line that is not indented
+    deeper.
     """
 
     def __init__(self, feed: Feed, note: Note, decoder: Any) -> None:

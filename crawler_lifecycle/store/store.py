@@ -164,7 +164,8 @@ def open_store(
     server's clock. ``told`` is called in the writing thread after each commit that added
     transitions or corrections. ``most`` is the highest allowed number of open rows of each kind.
     ``pools`` are the pools whose places the store gives. ``quotas`` are the quotas of starts and
-    tasks. Raises ``InvalidRequest`` when ``url`` is no URL of a supported database.
+    tasks.
+    Raises ``InvalidRequest`` when ``url`` is no URL of a supported database.
     """
     return Store.over(
         Database(open_engine(parse_url(url), pool_size=pool_size)), clock, told, most, pools, quotas

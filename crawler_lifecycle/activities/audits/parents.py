@@ -86,9 +86,9 @@ class ParentAudit:
         """Compare a page of parents (``page.what``) with their workflows, and start a workflow for
         each that has none.
 
-        For graphs, also compare their executing steps with the existing runs and managers. Second
-        execution: finds the workflows that the first one started. Waking a workflow again changes
-        nothing.
+        For graphs, also compare their executing steps with the existing runs and managers.
+        Second execution: finds the workflows that the first one started. Waking a workflow again
+        changes nothing.
         """
         with beating():
             return self._compare(page)

@@ -39,11 +39,13 @@ logger = logging.getLogger(__name__)
 class SiteSpider(Spider):
     """Follows every link on the start's host, and makes an item for each HTML page with any status.
 
-    ``-a start=URL`` the first address (required) ``-a max_pages=10000`` most addresses to request,
-    including dead links and redirects ``-a max_depth=3`` most links from the start to a page
+    ``-a start=URL`` the first address (required)
+    ``-a max_pages=10000`` most addresses to request, including dead links and redirects
+    ``-a max_depth=3`` most links from the start to a page
     ``-a allow=REGEX``, ``-a deny=REGEX`` follow only addresses that match ``allow`` and do not
-    match ``deny`` ``-a delay=0.5`` seconds between two requests ``-a save=html`` (or ``text``) also
-    keep each page with status 200, as HTML or only its text
+    match ``deny``
+    ``-a delay=0.5`` seconds between two requests
+    ``-a save=html`` (or ``text``) also keep each page with status 200, as HTML or only its text
     """
 
     name = "site"

@@ -96,8 +96,9 @@ class InitiationStore(RunPart):
 
         ``task_args`` are the arguments of each task. The default is ``request.tasks``, or one task
         without arguments. ``caller`` is the token that starts the run: its project and name, as
-        ``Caller.key`` has them. A second call with the same ``request_id`` returns the stored row.
-        Raises ``DuplicateRequest`` when the stored request differs, and ``QuotaReached``.
+        ``Caller.key`` has them.
+        A second call with the same ``request_id`` returns the stored row. Raises
+        ``DuplicateRequest`` when the stored request differs, and ``QuotaReached``.
         """
 
         def found(unit: Unit, new: bool) -> tuple[RunRow, bool]:

@@ -195,7 +195,8 @@ class GraphActivities:
         """Claim a new graph, or a graph that a retry or an append reopened.
 
         Its runs report to the workflow id that is made from its key, so no other workflow may own
-        the graph. Second execution: the same owner gets the same answer.
+        the graph.
+        Second execution: the same owner gets the same answer.
         """
         row = self._row(order.number)
         expected = graph_workflow_id(row.key)

@@ -113,7 +113,8 @@ class ManagingActivities:
         """Claim a reserved manager. Claim an ended manager as its next attempt.
 
         Its runs report to the workflow id that is made from its name and flow id, so no other
-        workflow may own it. Second execution: the same owner gets the same answer.
+        workflow may own it.
+        Second execution: the same owner gets the same answer.
         """
         row = self._row(order.number)
         if order.owner.workflow_id != row.workflow_id:
@@ -135,8 +136,8 @@ class ManagingActivities:
         workflow.
 
         A job that no crawler accepts ends at once. A job that a quota refuses waits: the activity
-        fails, and is repeated. After a stop no run is begun. Second execution: finds the existing
-        runs by their request ids, and begins the others.
+        fails, and is repeated. After a stop no run is begun.
+        Second execution: finds the existing runs by their request ids, and begins the others.
         """
         row = self._row(fence.manager_id)
         crawlers = functools.cache(self.children.crawlers)
@@ -239,8 +240,9 @@ class ManagingActivities:
         """Stop each live run of the manager whose workflow has not acted on a stop yet, several at
         a time.
 
-        A run without a workflow gets one that carries out the stop. Second execution: notifies
-        again the runs that have not acted on the stop. A run recognizes the stop by its id.
+        A run without a workflow gets one that carries out the stop.
+        Second execution: notifies again the runs that have not acted on the stop. A run recognizes
+        the stop by its id.
         """
         intent = order.intent or StopIntent(self.clock(), requested_by=f"manager {order.number}")
         with beating():

@@ -72,8 +72,9 @@ class DueActivities:
         """Record the decision about a due time. Begin its target if it does not have to wait.
 
         Returns ``None`` if the schedule has no such due time or was deleted. One activity decides
-        and begins, so that each of many due times is recorded early. Second execution: returns the
-        recorded firing, and finds its target by the id of the request.
+        and begins, so that each of many due times is recorded early.
+        Second execution: returns the recorded firing, and finds its target by the id of the
+        request.
         """
         now = self.clock()
         due_at = order.due_at
@@ -134,8 +135,8 @@ class DueActivities:
         """Begin the target of a due time after the previous target has its verdict.
 
         Returns ``None`` if the target was not begun; then the reason is recorded. Fails as
-        ``PREVIOUS_LIVE`` while it has to wait for a verdict. Second execution: finds its target by
-        the id of the request.
+        ``PREVIOUS_LIVE`` while it has to wait for a verdict.
+        Second execution: finds its target by the id of the request.
         """
         previous = self.schedules.previous_target(due_id)
         firing = self.schedules.get_due(due_id)

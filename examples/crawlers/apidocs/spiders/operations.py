@@ -17,9 +17,11 @@ from apidocs.spiders import base_url, host_of, page, positive
 class OperationsSpider(Spider):
     """Walks from the front page over the services to their operations.
 
-    ``-a site=URL`` (required) ``-a letters=a-f`` only services whose id begins with one of these
-    letters; also ``aeiou`` or ``a-c,x`` ``-a service=sqs`` only this service ``-a max_pages=100``
-    at most so many operation pages; the crawl then ends as finished
+    ``-a site=URL`` (required)
+    ``-a letters=a-f`` only services whose id begins with one of these letters; also
+    ``aeiou`` or ``a-c,x``
+    ``-a service=sqs`` only this service
+    ``-a max_pages=100`` at most so many operation pages; the crawl then ends as finished
     """
 
     name = "operations"
