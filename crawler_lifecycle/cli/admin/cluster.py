@@ -20,6 +20,7 @@ from crawler_lifecycle.cli.output import emit, moment, show_rows, span
 from crawler_lifecycle.cli.problems import Exit, WrongUsage
 from crawler_lifecycle.cli.session import command, say
 from crawler_lifecycle.domain.errors import ClusterUnavailable
+from crawler_lifecycle.domain.plurals import count
 from crawler_lifecycle.subjects import Column, Document, of
 
 if TYPE_CHECKING:
@@ -214,11 +215,10 @@ def _summarise(api: Api, rows: Sequence[_Row], *, yes: bool, again: str) -> None
     if not rows:
         return
     if not yes:
-        count = "1 pod" if len(rows) == 1 else f"{len(rows):,} pods"
         running = sum(not row.waits for row in rows)
         if running:
             say(f"{running:,} of them still execute: after a release their end may never be known")
-        say(f"{count} in {api.namespace} on {api.host}; nothing was changed")
+        say(f"{count(len(rows), 'pod')} in {api.namespace} on {api.host}; nothing was changed")
         say(f"next: {again}")
         return
     done = sum(row.released is True for row in rows)

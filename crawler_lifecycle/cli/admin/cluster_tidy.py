@@ -20,6 +20,7 @@ from crawler_lifecycle.domain.errors import (
     RowUnreadable,
     RunNotFound,
 )
+from crawler_lifecycle.domain.plurals import count
 from crawler_lifecycle.domain.retention import KeptRun, RetentionState, stand_of_name
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.subjects import Column, Document, at, of
@@ -186,10 +187,10 @@ class _Tidying:
         Return the errors of those.
         """
         due = [row for row in rows if row.stand is RetentionState.OLD]
-        for count, row in enumerate(due, 1):
+        for done, row in enumerate(due, 1):
             self._remove(row, places)
-            if count % PROGRESS_EVERY == 0 and count < len(due):
-                say(f"{count:,} of {len(due):,} runs …")
+            if done % PROGRESS_EVERY == 0 and done < len(due):
+                say(f"{done:,} of {len(due):,} runs …")
         return [trouble for place in places for trouble in place.finish()]
 
     def _remove(self, row: _Row, places: Sequence[FilesPlace]) -> None:
@@ -274,11 +275,8 @@ def _summarise(rows: Sequence[_Row], troubles: Sequence[str], *, yes: bool, agai
     for trouble in troubles:
         say(f"not finished: {clean(trouble)}")
     counts = _counts(rows)
-    states = ", ".join(f"{count:,} {state}" for state, count in counts.items())
-    say(
-        f"found {len(rows):,} {'run' if len(rows) == 1 else 'runs'}"
-        + (f": {states}" if states else "")
-    )
+    states = ", ".join(f"{many:,} {state}" for state, many in counts.items())
+    say(f"found {count(len(rows), 'run')}" + (f": {states}" if states else ""))
     if yes:
         failed = sum(row.trouble is not None for row in rows)
         say(f"removed {sum(row.removed for row in rows):,}, failed {failed:,}")

@@ -27,6 +27,7 @@ from crawler_lifecycle.cli.subjects import (
     status_of,
 )
 from crawler_lifecycle.dev_json import user
+from crawler_lifecycle.domain.plurals import count
 from crawler_lifecycle.subjects import GRAPH as SUBJECT
 from crawler_lifecycle.subjects import TERMINAL, At, Cell, Column, Document, of, plain, steps, words
 
@@ -478,8 +479,7 @@ def _change(graph: str, action: str, body: dict[str, object], what: str) -> int:
     """Change steps, and print how many were changed."""
     with current().gateway() as gateway:
         answer = gateway.post(GRAPH.path(graph, f"/{action}"), body)
-    count = answer.get("count") or 0
-    steps = "1 step" if count == 1 else f"{count:,} steps"
+    steps = count(answer.get("count") or 0, "step")
     emit(answer, names=[graph], table=lambda: print(f"graph {clean(graph)}: {steps} {what}"))
     say_note(answer, f"graph {graph}")
     say(f"next: {GRAPH.call('watch', graph)} · {GRAPH.call('describe', graph)}")

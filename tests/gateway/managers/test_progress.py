@@ -94,6 +94,10 @@ def test_each_job_is_in_one_part_of_the_bar_and_a_rare_one_is_seen() -> None:
         ),
         ({"live": 1, "cap": 3}, "It works: 1 job of at most 3 run, 0 jobs wait, 0 jobs ended."),
         ({"started_at": None}, "It has not begun: 0 jobs run"),
+        (
+            {"live": 1200, "cap": 3000},
+            "It works: 1\u202f200 jobs of at most 3\u202f000 run",
+        ),
     ],
 )
 def test_a_sentence_says_how_it_stands(more: dict[str, Any], said: str) -> None:

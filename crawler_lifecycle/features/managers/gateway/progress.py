@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Self
 
-from crawler_lifecycle.domain.plurals import count
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.gateway.page.parts.rendering import number, query
 from crawler_lifecycle.subjects import WAITING
@@ -76,24 +75,18 @@ def parts_of(manager: ManagerDetail) -> list[Part]:
 def sentence(manager: ManagerDetail) -> str:
     """Return one sentence that says how the manager stands."""
     jobs = manager.jobs
-    done = f"{count(jobs.ended, 'job')} ended"
+    done = f"{_jobs(jobs.ended)} ended"
     if manager.status.terminal:
         word = "completed" if manager.status is RunStatus.COMPLETED else "failed"
         why = "" if manager.outcome in (None, FINISHED) else f" with {manager.outcome}"
-        return f"It {word}{why}: {done}, {count(_waits(manager), 'job')} never started."
+        return f"It {word}{why}: {done}, {_jobs(_waits(manager))} never started."
     if manager.status is RunStatus.STOPPING:
-        return f"It is being stopped: {count(manager.live, 'job')} run, {done}."
+        return f"It is being stopped: {_jobs(manager.live)} run, {done}."
     if manager.paused:
-        return (
-            f"It is paused: {count(manager.live, 'job')} run, {count(_waits(manager), 'job')} "
-            f"wait, {done}."
-        )
+        return f"It is paused: {_jobs(manager.live)} run, {_jobs(_waits(manager))} wait, {done}."
     most = f" of at most {number(manager.cap)}" if manager.cap else ""
     begun = "It works" if manager.started_at else "It has not begun"
-    return (
-        f"{begun}: {count(manager.live, 'job')}{most} run, {count(_waits(manager), 'job')} "
-        f"wait, {done}."
-    )
+    return f"{begun}: {_jobs(manager.live)}{most} run, {_jobs(_waits(manager))} wait, {done}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,3 +136,8 @@ def _untold(manager: ManagerDetail, ended: int) -> str | None:
 def _waits(manager: ManagerDetail) -> int:
     jobs: Mapping[str, int] = manager.jobs.model_dump()
     return sum(jobs[name] for name in WAITING)
+
+
+def _jobs(count: int) -> str:
+    """Return ``1 job`` or ``1 200 jobs``, with the thin spaces of all numbers of the web UI."""
+    return f"{number(count)} {'job' if count == 1 else 'jobs'}"
