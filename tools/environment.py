@@ -20,10 +20,8 @@ def by_uv(uv: str, lock: Path, python: Path = PYTHON) -> int:
 
     The exit code is uv's.
     """
-    install, env = (
-        [uv, "pip", "install", "--python", str(python)],
-        {"UV_SYSTEM_CERTS": "1", **os.environ},
-    )
+    install = [uv, "pip", "install", "--python", str(python)]
+    env = {"UV_SYSTEM_CERTS": "1", **os.environ}
     code = subprocess.call([*install, "--quiet", "--require-hashes", "-r", str(lock)], env=env)
     return code or subprocess.call([*install, *OURS], env=env)
 
@@ -33,19 +31,10 @@ def by_pip(lock: Path) -> int:
 
     Modules are compiled when first imported, which is faster.
     """
-    install, total = (
-        [str(PYTHON), "-m", "pip", "install", "--disable-pip-version-check"],
-        lock.read_text().count("=="),
-    )
-    command = [
-        *install,
-        "--no-compile",
-        "--progress-bar",
-        "off",
-        "--require-hashes",
-        "-r",
-        str(lock),
-    ]
+    install = [str(PYTHON), "-m", "pip", "install", "--disable-pip-version-check"]
+    total = lock.read_text().count("==")
+    quiet = ["--no-compile", "--progress-bar", "off"]
+    command = [*install, *quiet, "--require-hashes", "-r", str(lock)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as pip:
         pins = (
             line.partition(" (from")[0]
@@ -59,7 +48,8 @@ def by_pip(lock: Path) -> int:
 
 
 if __name__ == "__main__":
-    chosen, program = ROOT / sys.argv[1], shutil.which("uv")
+    chosen = ROOT / sys.argv[1]
+    program = shutil.which("uv")
     print(
         f"environment: installing {chosen.name} into .venv with {'uv' if program else 'pip'}",
         flush=True,

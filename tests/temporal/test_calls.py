@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
+from typing import TypeGuard
 
 ROOTS = [
     Path(__file__).resolve().parents[2] / name
@@ -12,7 +13,7 @@ ROOTS = [
 SERVICES = ("workflow_service", "operator_service")
 
 
-def _is_direct(node: ast.AST) -> bool:
+def _is_direct(node: ast.AST) -> TypeGuard[ast.Call]:
     return (
         isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
@@ -34,7 +35,7 @@ def test_every_direct_call_is_retried() -> None:
         for path in sorted(root.rglob("*.py"))
         if any(name in (text := path.read_text()) for name in SERVICES)
         for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.Call) and _is_direct(node)
+        if _is_direct(node)
     ]
     assert len(calls) > 15
     unsafe = [where for where, call in calls if "retry" not in [word.arg for word in call.keywords]]

@@ -356,7 +356,7 @@ class Soak:
         notes = [
             (at, n, text) for at, n, text in self.world.deeds.log if n in mine or _global(text)
         ]
-        told = [(a.sent, a.step, f"  {a.kind} {a.answer} in " f"{a.answered - a.sent:.2f} s: " f"{a.detail}")
+        told = [(a.sent, a.step, f"  {a.kind} {a.answer} in {a.answered - a.sent:.2f} s: {a.detail}")
                 for a in self.world.deeds.asks if a.run == case.number]  # fmt: skip
         lines += ["steps:", *(f"  {clock(at)} {n}: {text}" for at, n, text in sorted(notes + told))]
         lines += [
